@@ -1,0 +1,72 @@
+"""Decisions that a driver carries out, the simulator and the live engine alike."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tltsched.arms import Arm
+
+# What an engine must do before the first drafting cycle after it ran without a drafter:
+# nothing (the drafter's KV is in step), fill the drafter's KV, or requeue and prefill all again (released TLT).
+Entry = Literal["none", "drafter_fill", "reprefill"]
+
+
+class Command(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
+    """Base of all commands."""
+
+
+class Draft(Command, frozen=True, tag="draft", gc=False):
+    """Use `arm` for the next decision epoch.
+
+    The epoch ends after `max_cycles` engine cycles (None: no limit), as soon as fewer than `min_requests`
+    are running, or when a request is admitted, whichever comes first.
+    """
+
+    worker: int
+    arm: Arm
+    max_cycles: int | None
+    min_requests: int
+    entry: Entry = "none"
+
+
+class Assign(Command, frozen=True, tag="assign", gc=False):
+    """Put these requests on a worker, in this order."""
+
+    worker: int
+    requests: tuple[int, ...]
+
+
+class StartTraining(Command, frozen=True, tag="start_training", gc=False):
+    """These idle workers join drafter training now."""
+
+    workers: tuple[int, ...]
+
+
+class StopTraining(Command, frozen=True, tag="stop_training", gc=False):
+    """These workers must leave drafter training; each answers with TrainingStopped."""
+
+    workers: tuple[int, ...]
+
+
+class BeginPhase(Command, frozen=True, tag="begin_phase", gc=False):
+    """All workers enter a phase that follows the rollout."""
+
+    phase: str
+
+
+class PublishDrafter(Command, frozen=True, tag="publish_drafter", gc=False):
+    """Give all workers the drafter weights trained so far, as `version`."""
+
+    version: int
+    trained_tokens: int
+
+
+class EndStep(Command, frozen=True, tag="end_step", gc=False):
+    """The RL step is complete."""
+
+    step: int
+
+
+ClusterCommand = Assign | StartTraining | StopTraining | BeginPhase | PublishDrafter | EndStep

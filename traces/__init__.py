@@ -1,0 +1,1 @@
+"""Recorded and generated response lengths, and the files that a run leaves behind."""

@@ -1,0 +1,184 @@
+"""A calibration: raw step-time points, the fit through them, its residuals, and where all of it comes from.
+
+Files are JSON in the form of `Calibration`. Shipped ones lie in sim/calibrations and are rebuilt from their
+raw tables by `python -m sim.calibration_sources`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from sim.coefficients import Coefficients
+from tltsched.arms import Arm
+from tltsched.errors import InputError
+from tltsched.speculation.base import OffState
+
+SHIPPED = Path(__file__).parent / "calibrations"
+Provenance = Literal["measured", "published", "assumed"]
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One observed engine cycle: `batch` requests of `context_tokens` each, under one arm."""
+
+    provenance: Provenance
+    off_state: OffState  # "plain": no speculation configured; "in_step": configured
+    arm: Arm
+    batch: int
+    context_tokens: float  # mean of one request while it was timed
+    cycle_s: float
+    held_out: bool = False  # not used by the fit; the reported error is on these
+    excluded: str = ""  # why the point is shown but neither fitted nor scored
+
+
+class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prefill of `batch` prompts of `prompt_tokens` each."""
+
+    batch: int
+    prompt_tokens: int
+    prefill_s: float
+
+
+class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative errors of the fit, as shares (0.01 is one percent).
+
+    "held out": on the points marked so, which the fit did not see. "leave one out": each point predicted by
+    a fit through all the others, for tables too small to give points away.
+    """
+
+    validation: Literal["held out", "leave one out"]
+    fitted_points: int
+    fitted_mean: float
+    fitted_max: float
+    held_out_points: int
+    held_out_median: float
+    held_out_mean: float
+    held_out_max: float
+
+
+class Ranges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the points cover. Outside, the model extrapolates and says so."""
+
+    batch: tuple[int, int]
+    context_tokens: tuple[float, float]
+    depth: tuple[int, int]
+    verify_tokens: tuple[int, int]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the simulator needs to know about one engine, model and device."""
+
+    name: str
+    provenance: Provenance
+    engine: str
+    engine_version: str
+    device: str
+    date: str  # when the points were measured or published
+    model: str  # a name of sim.shapes.MODELS
+    tp: int
+    source: str
+    licence: str
+    notes: tuple[str, ...]
+    not_fitted: dict[str, str]  # coefficient -> where its value comes from instead
+    coefficients: Coefficients
+    residuals: Residuals
+    ranges: Ranges
+    points: tuple[Point, ...]
+    prefill_points: tuple[PrefillPoint, ...]
+
+    def describe(self) -> str:
+        """Return one line that says what the step times rest on."""
+        engine = f"{self.engine} {self.engine_version}"
+        return f"{self.provenance}: {engine}, {self.device}, {self.date} ({self.name})"
+
+
+def ranges_of(points: Sequence[Point]) -> Ranges:
+    """Return what the points that count cover."""
+    used = [point for point in points if not point.excluded]
+    contexts = [point.context_tokens for point in used]
+    batches = [point.batch for point in used]
+    drafting = [point.arm for point in used if point.arm.depth] or [Arm(0)]
+    return Ranges(
+        batch=(min(batches), max(batches)),
+        context_tokens=(min(contexts), max(contexts)),
+        depth=(min(arm.depth for arm in drafting), max(arm.depth for arm in drafting)),
+        verify_tokens=(
+            min(arm.verify_tokens for arm in drafting),
+            max(arm.verify_tokens for arm in drafting),
+        ),
+    )
+
+
+def predict_s(coefficients: Coefficients, point: Point) -> float:
+    """Return the law's cycle time for the conditions of `point`."""
+    fixed_s = float(coefficients.fixed_s(point.arm, point.off_state, np.float64(point.batch)))
+    per_token = coefficients.context_s_per_token(point.arm, point.off_state)
+    return fixed_s + per_token * point.context_tokens * point.batch
+
+
+def error_of(coefficients: Coefficients, point: Point) -> float:
+    """Return the absolute relative error of the law on one point."""
+    return abs(predict_s(coefficients, point) / point.cycle_s - 1.0)
+
+
+def residuals_of(coefficients: Coefficients, points: Sequence[Point]) -> Residuals:
+    """Return the relative errors on the fitted and on the held-out points (there must be some of both)."""
+    used = [point for point in points if not point.excluded]
+    fitted = [error_of(coefficients, point) for point in used if not point.held_out]
+    held_out = [error_of(coefficients, point) for point in used if point.held_out]
+    return _residuals("held out", fitted, held_out)
+
+
+def leave_one_out(
+    coefficients: Coefficients, points: Sequence[Point], refit: Callable[[Sequence[Point]], Coefficients]
+) -> Residuals:
+    """Return the errors of a fit through all points, and of each point under a fit through all others."""
+    used = [point for point in points if not point.excluded]
+    fitted = [error_of(coefficients, point) for point in used]
+    left_out = [error_of(refit([*used[:n], *used[n + 1 :]]), point) for n, point in enumerate(used)]
+    return _residuals("leave one out", fitted, left_out)
+
+
+def _residuals(
+    validation: Literal["held out", "leave one out"], fitted: list[float], unseen: list[float]
+) -> Residuals:
+    return Residuals(
+        validation=validation,
+        fitted_points=len(fitted),
+        fitted_mean=float(np.mean(fitted)),
+        fitted_max=max(fitted),
+        held_out_points=len(unseen),
+        held_out_median=float(np.median(unseen)),
+        held_out_mean=float(np.mean(unseen)),
+        held_out_max=max(unseen),
+    )
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Return the names of the calibrations that come with the package."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+
+
+def load(name_or_path: str) -> Calibration:
+    """Read a shipped calibration by name, or a calibration.json by path; raises InputError."""
+    path = SHIPPED / f"{name_or_path}.json"
+    if not path.is_file():
+        path = Path(name_or_path)
+    if not path.is_file():
+        names = shipped_names()
+        near = difflib.get_close_matches(name_or_path, names, n=1)
+        fix = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "name one of these or give the path of a calibration.json"
+        )
+        raise InputError("calibration", name_or_path, ", ".join(names), fix)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Calibration)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError("calibration", f"{path}: {error}", "a calibration file", "calibrate again") from None

@@ -1,0 +1,99 @@
+"""Fits the law of sim.coefficients to raw points by non-negative least squares on relative errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from scipy.optimize import nnls
+
+from sim.calibration import Point, PrefillPoint
+from sim.coefficients import Coefficients, Floats, pieces
+from sim.shapes import ModelShape
+
+
+class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is given to the fit rather than found by it."""
+
+    knots_tokens: tuple[float, ...]
+    graph_tokens: float | None
+    chunk_tokens: float
+    kv_s_per_token: float | None = None  # fixed instead of fitted, where the points have one context only
+    prefill_s_per_pair: float = 0.0
+
+
+def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[float]:
+    """Return one row of the design matrix; its columns are in the order in which `fit` unpacks them."""
+    arm, batch = point.arm, point.batch
+    tokens = float(batch * arm.verify_tokens)
+    drafting, off = arm.depth > 0, arm.depth == 0 and point.off_state == "in_step"
+    drafter_passes = arm.depth if drafting else int(off)
+    context = point.context_tokens * batch * (1 + drafter_passes / shape.layers)
+    eager = settings.graph_tokens is not None and tokens > settings.graph_tokens
+    return [
+        1.0,
+        *(float(piece) for piece in pieces(np.asarray(tokens), settings.knots_tokens)),
+        context,
+        float(off),
+        float(off) * batch,
+        float(drafting),
+        float(arm.depth),
+        float(arm.depth) * batch * arm.topk,
+        float(eager),
+    ]
+
+
+def _solve(rows: Floats, seconds: Floats, scale_s: Floats) -> Floats:
+    """Minimise the relative error with all coefficients >= 0; columns are scaled for conditioning."""
+    column = np.abs(rows).max(axis=0)
+    column[column == 0.0] = 1.0
+    solution, _ = nnls(rows / column / scale_s[:, None], seconds / scale_s)
+    return np.asarray(solution / column, np.float64)
+
+
+def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[float, float]:
+    """Return (seconds per chunk, seconds per token); the pair term is given by the settings."""
+    tokens = np.array([point.batch * point.prompt_tokens for point in points], np.float64)
+    pairs = np.array([point.batch * point.prompt_tokens**2 for point in points], np.float64)
+    seconds = np.array([point.prefill_s for point in points])
+    rows = np.stack([np.ceil(tokens / settings.chunk_tokens), tokens], axis=1)
+    remaining = np.maximum(seconds - settings.prefill_s_per_pair * pairs, 0.0)
+    chunk_s, token_s = _solve(rows, remaining, seconds)
+    return float(chunk_s), float(token_s)
+
+
+def fit(
+    points: Sequence[Point], prefill: Sequence[PrefillPoint], settings: LawSettings, shape: ModelShape
+) -> Coefficients:
+    """Return the coefficients that fit all points neither held out nor excluded."""
+    used = [point for point in points if not point.held_out and not point.excluded]
+    rows = np.array([_features(point, settings, shape) for point in used])
+    seconds = np.array([point.cycle_s for point in used])
+    slopes = len(settings.knots_tokens)
+    kv_column = 1 + slopes
+    fitted = seconds
+    if settings.kv_s_per_token is not None:
+        fitted = seconds - settings.kv_s_per_token * rows[:, kv_column]
+        rows[:, kv_column] = 0.0
+    solution = _solve(rows, fitted, seconds)
+    kv_s = settings.kv_s_per_token if settings.kv_s_per_token is not None else float(solution[kv_column])
+    off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s = map(float, solution[kv_column + 1 :])
+    chunk_s, token_s = fit_prefill(prefill, settings)
+    return Coefficients(
+        knots_tokens=settings.knots_tokens,
+        floor_s=float(solution[0]),
+        slopes_s_per_token=tuple(float(slope) for slope in solution[1 : 1 + slopes]),
+        kv_s_per_token=kv_s,
+        drafter_kv_share=1 / shape.layers,
+        off_s=off_s,
+        off_s_per_request=off_request_s,
+        draft_s=draft_s,
+        draft_pass_s=pass_s,
+        draft_pass_s_per_request=pass_request_s,
+        graph_tokens=settings.graph_tokens,
+        eager_s=eager_s,
+        prefill_chunk_s=chunk_s,
+        prefill_s_per_token=token_s,
+        prefill_s_per_pair=settings.prefill_s_per_pair,
+    )

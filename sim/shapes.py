@@ -1,0 +1,117 @@
+"""Published shapes of models and data-sheet figures of GPUs: what a roofline needs.
+
+Model shapes are those of the config.json that the model's authors publish; parameter counts follow from
+them. GPU figures are dense bf16 throughput, memory bandwidth and size from the vendor's data sheet of the
+named part.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from tltsched.errors import InputError
+
+BF16_BYTES = 2
+T = TypeVar("T")
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder-only transformer with grouped-query attention and a gated MLP."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    mlp_hidden: int
+    vocab: int
+    tied: bool
+    source: str
+
+    def layer_parameters(self) -> int:
+        """Parameters of one layer, norms and biases left out (under 0.1 %)."""
+        attention = self.hidden * self.head_size * (2 * self.heads + 2 * self.kv_heads)
+        return attention + 3 * self.hidden * self.mlp_hidden
+
+    def read_parameters(self) -> int:
+        """Parameters read in one decode step: all layers and the output head, not the embedding table."""
+        return self.layers * self.layer_parameters() + self.vocab * self.hidden
+
+    def parameters(self) -> int:
+        """All parameters held in memory."""
+        return self.read_parameters() + (0 if self.tied else self.vocab * self.hidden)
+
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token leaves in the cache, in bf16."""
+        return 2 * self.layers * self.kv_heads * self.head_size * BF16_BYTES
+
+    def attention_flops_per_pair(self) -> int:
+        """Floating-point operations for one query token over one cached token, all layers."""
+        return 4 * self.layers * self.heads * self.head_size
+
+
+class GpuSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Data-sheet figures of one GPU."""
+
+    name: str
+    bf16_flops: float  # dense, per second
+    memory_bytes_per_s: float
+    memory_bytes: float
+    source: str
+
+
+def _shape(name: str, hidden: int, layers: int, heads: tuple[int, int, int], mlp_hidden: int, vocab: int,
+           tied: bool = False) -> ModelShape:  # fmt: skip
+    return ModelShape(
+        name=name, hidden=hidden, layers=layers, heads=heads[0], kv_heads=heads[1], head_size=heads[2],
+        mlp_hidden=mlp_hidden, vocab=vocab, tied=tied, source=f"published: config.json of {name}",
+    )  # fmt: skip
+
+
+MODELS: dict[str, ModelShape] = {
+    shape.name: shape
+    for shape in (
+        _shape("SmolLM2-135M", 576, 30, (9, 3, 64), 1536, 49_152, tied=True),
+        _shape("Qwen2.5-0.5B", 896, 24, (14, 2, 64), 4864, 151_936, tied=True),
+        _shape("Qwen2.5-1.5B", 1536, 28, (12, 2, 128), 8960, 151_936, tied=True),
+        _shape("Qwen2.5-7B", 3584, 28, (28, 4, 128), 18_944, 152_064),
+        _shape("Qwen2.5-14B", 5120, 48, (40, 8, 128), 13_824, 152_064),
+        _shape("Qwen2.5-32B", 5120, 64, (40, 8, 128), 27_648, 152_064),
+        _shape("Llama-3-8B", 4096, 32, (32, 8, 128), 14_336, 128_256),
+        _shape("Llama-3.3-70B", 8192, 80, (64, 8, 128), 28_672, 128_256),
+    )
+}
+
+
+def _gpu(name: str, teraflops: float, gigabytes_per_s: float, gigabytes: float, part: str) -> GpuSpec:
+    return GpuSpec(
+        name=name, bf16_flops=teraflops * 1e12, memory_bytes_per_s=gigabytes_per_s * 1e9,
+        memory_bytes=gigabytes * 1e9, source=f"published: NVIDIA data sheet, {part}, dense bf16",
+    )  # fmt: skip
+
+
+GPUS: dict[str, GpuSpec] = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("A100", 312, 2039, 80, "A100 80GB SXM"),
+        _gpu("H100", 989, 3350, 80, "H100 80GB SXM"),
+        _gpu("H200", 989, 4800, 141, "H200 SXM"),
+        _gpu("B200", 2250, 8000, 180, "HGX B200"),
+        _gpu("H20", 148, 4000, 96, "H20"),
+        _gpu("L40", 181, 864, 48, "L40"),
+    )
+}
+
+
+def look_up(table: Mapping[str, T], field: str, name: str) -> T:
+    """Return `table[name]`; raises InputError that lists the names and the nearest one."""
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else "use one of these names"
+    raise InputError(field, name, ", ".join(table), fix)

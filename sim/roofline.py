@@ -7,23 +7,43 @@ docs/evidence/roofline_vs_measured.json records.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from sim.coefficients import Coefficients
 from sim.shapes import BF16_BYTES, GpuSpec, ModelShape
+
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Efficiencies that a data sheet does not give. Every default is assumed."""
 
-    memory_efficiency: float = 0.80  # share of data-sheet bandwidth that decode kernels reach
-    compute_efficiency: float = 0.55  # share of dense bf16 throughput that large matrix products reach
-    step_host_s: float = 0.5e-3  # scheduling and sampling that a step cannot overlap
-    layer_launch_s: float = 25e-6  # gaps inside a CUDA graph, a layer
-    allreduce_s: float = 10e-6  # one all-reduce over NVLink; a layer has two when TP > 1
-    draft_fixed_s: float = 1.0e-3  # drafter's first pass over accepted tokens, rejection sampling, host work
-    draft_vocab: int = 32_000  # rows of the drafter's output head
-    prefill_chunk_s: float = 2e-3  # host and launch work of one prefill chunk
+    memory_efficiency: Annotated[
+        Share, Meta(description="assumed: share of data-sheet bandwidth that decode kernels reach")
+    ] = 0.80
+    compute_efficiency: Annotated[
+        Share, Meta(description="assumed: share of dense bf16 throughput that large matrix products reach")
+    ] = 0.55
+    step_host_s: Annotated[
+        Seconds, Meta(description="assumed: scheduling and sampling that a step cannot overlap")
+    ] = 0.5e-3
+    layer_launch_s: Annotated[
+        Seconds, Meta(description="assumed: gaps between kernels of one layer inside a CUDA graph")
+    ] = 25e-6
+    allreduce_s: Annotated[
+        Seconds, Meta(description="assumed: one all-reduce over NVLink; a layer has two when tp > 1")
+    ] = 10e-6
+    draft_fixed_s: Annotated[
+        Seconds, Meta(description="assumed: rejection sampling and host work of a drafting cycle")
+    ] = 1.0e-3
+    draft_vocab: Annotated[int, Meta(ge=1, description="rows of the drafter's output head")] = 32_000
+    prefill_chunk_s: Annotated[
+        Seconds, Meta(description="assumed: host and launch work of one prefill chunk")
+    ] = 2e-3
 
 
 def roofline(shape: ModelShape, gpu: GpuSpec, tp: int, assumed: Assumptions) -> Coefficients:

@@ -1,0 +1,76 @@
+"""The drafter over RL steps: it falls behind when the policy moves and catches up when it is trained.
+
+State: the exponent e >= 1 that acceptance carries (sim.acceptance). Each policy update adds
+`drift_per_update`; n trained tokens shrink the excess e - 1 of the rollout they were trained in to
+(e - 1) exp(-n / recovery_tokens). Engines feel an update at once, and training only when it is published.
+Reports on drift conflict (some see none over 36 steps), so no drift is the default.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class DrafterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the drafter ages and what training it takes. All defaults are assumed unless marked."""
+
+    exists: Annotated[bool, Meta(description="whether a trained drafter serves from the first step on")] = (
+        True
+    )
+    initial_exponent: Annotated[
+        float, Meta(ge=1.0, description="exponent of the acceptance at the start: 1 is the law itself")
+    ] = 1.0
+    drift_per_update: Annotated[
+        float, Meta(ge=0.0, description="added to the exponent by each policy update; 0: no drift")
+    ] = 0.0
+    recovery_tokens: Annotated[
+        float, Meta(gt=0.0, description="trained tokens that shrink the excess exponent to 1/e of it")
+    ] = 2e6
+    training_tokens_per_s: Annotated[
+        float,
+        Meta(gt=0.0, description="response tokens trained per second and worker (29.6 packed samples/s is "
+             "published; 2,048 tokens a sample are assumed)"),
+    ] = 60_000.0  # fmt: skip
+    activation_s: Annotated[
+        float, Meta(ge=0.0, description="from idle to the first training step: weights and optimizer state")
+    ] = 5.0
+    stop_s: Annotated[
+        float, Meta(ge=0.0, description="from the order to stop until the worker can decode again")
+    ] = 0.1
+    publish_s: Annotated[
+        float, Meta(ge=0.0, description="sending drafter weights to all workers at the step boundary")
+    ] = 0.5
+
+
+class Drafter:
+    """Version, age and acceptance exponent of the drafter that serves."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        self.config = config
+        self.version = 0 if config.exists else -1
+        self.age_steps = 0
+        self.exponent = config.initial_exponent
+        self._rollout_exponent = self.exponent
+        self._updates = 0
+
+    def begin_step(self) -> None:
+        """Note that responses, and so training data, come from the policy as it is now."""
+        self._rollout_exponent = self.exponent
+        self._updates = 0
+
+    def policy_updated(self) -> None:
+        """Note a policy update: the serving drafter lags one more."""
+        self._updates += 1
+        self.age_steps += 1
+        self.exponent += self.config.drift_per_update
+
+    def publish(self, version: int, trained_tokens: int) -> None:
+        """Serve weights trained on this step's responses: they lag what the policy moved since then."""
+        gained = (self._rollout_exponent - 1.0) * -math.expm1(-trained_tokens / self.config.recovery_tokens)
+        self.version = version
+        self.age_steps = self._updates
+        self.exponent -= gained

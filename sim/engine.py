@@ -1,0 +1,201 @@
+"""One engine of the simulator in jump mode: a decision epoch is one evaluation of a closed form.
+
+How many cycles a request still needs under an arm is drawn once, from the normal approximation of the
+renewal count of its acceptance law, and kept while the arm stays. When the arm changes in mid-request, the
+tokens emitted so far are drawn from the bridge between the two ends, so that the law of the total does not
+depend on how often arms change. sim.exact_engine simulates every cycle and is the oracle for this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from sim.acceptance import Acceptance, Moments
+from sim.coefficients import Floats
+from sim.costs import StepCosts
+from sim.pool import Admission, RequestPool
+from sim.trajectory import Ints, Trajectory
+from tltsched.arms import OFF, Arm
+from tltsched.commands import Draft
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """What one decision epoch did. `finish_s` gives the seconds from its start to each finish, [finished]."""
+
+    arm: Arm
+    cycles: int
+    request_cycles: int
+    decode_s: float
+    accepted_by_position: tuple[int, ...]
+    finished: Ints  # indices into the submission
+    finish_s: Floats
+    context_tokens: int
+
+
+class Engine:
+    """What both modes share: the pool, the costs, the acceptance process."""
+
+    def __init__(self, costs: StepCosts, acceptance: Acceptance, rng: np.random.Generator) -> None:
+        self.costs = costs
+        self.acceptance = acceptance
+        self.rng = rng
+        self.drafter_exponent = 1.0
+        self.pool: RequestPool
+        self.epoch: Epoch
+
+    def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
+        """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
+        self.pool = pool
+        self.drafter_exponent = drafter_exponent
+
+    def admit(self) -> Admission:
+        """Admit what fits; see RequestPool.admit."""
+        return self.pool.admit()
+
+    def context(self) -> Ints:
+        """Return the context tokens of each running request as of now, [batch]."""
+        return self.pool.context()
+
+    def run(self, draft: Draft) -> Iterator[float]:
+        """Carry out one epoch: yields seconds that pass, and leaves the outcome in `self.epoch`."""
+        raise NotImplementedError
+
+
+class JumpEngine(Engine):
+    """Advances a whole epoch at once."""
+
+    _trajectory: Trajectory | None = None
+    _arm: Arm = OFF
+    _order: Ints  # indices into the submission, in order of finish
+    _moments: Moments  # in the same order
+    _position = 0  # cycles of the trajectory that are done
+
+    def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
+        """Take the requests of a rollout."""
+        super().submit(pool, drafter_exponent)
+        self._trajectory = None
+
+    def admit(self) -> Admission:
+        """Admit what fits; the trajectory is drawn anew if the batch changed."""
+        if self.pool.waiting:
+            self._settle()
+        return self.pool.admit()
+
+    def context(self) -> Ints:
+        """Return the context tokens of each running request as of now; the trajectory is drawn anew."""
+        self._settle()
+        return self.pool.context()
+
+    def run(self, draft: Draft) -> Iterator[float]:
+        """Advance to the end of the epoch; yields its seconds once."""
+        if draft.arm != self._arm:
+            self._settle()
+        trajectory = self._trajectory or self._plan(draft.arm)
+        end, crowded = self._end(trajectory, draft)
+        self.epoch = self._advance(trajectory, end)
+        if crowded:
+            self._settle()
+            self.pool.preempt()
+            held = int(self.pool.context().sum())
+            self.epoch = msgspec.structs.replace(self.epoch, context_tokens=held)
+        yield self.epoch.decode_s
+
+    def _plan(self, arm: Arm) -> Trajectory:
+        """Draw how many cycles each running request needs under `arm`, and lay out the trajectory."""
+        pool, costs = self.pool, self.costs.of(arm)
+        running = pool.running
+        remaining = pool.remaining()
+        moments = self.acceptance.moments(arm, pool.requests.exponent[running], self.drafter_exponent)
+        cycles = self._draw_cycles(arm, remaining, moments)
+        order = cycles.argsort(kind="stable")
+        cycles = cycles[order]
+        rate = remaining[order] / np.maximum(cycles, 1)
+        self._arm, self._order, self._position = arm, running[order], 0
+        self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
+        context = pool.context()[order].astype(np.float64)
+        self._trajectory = Trajectory(cycles, context, rate, costs.fixed_s, costs.context_s_per_token)
+        return self._trajectory
+
+    def _draw_cycles(self, arm: Arm, remaining: Ints, moments: Moments) -> Ints:
+        """Return the cycles until each request has emitted `remaining` tokens, [batch].
+
+        With X tokens a cycle, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X] (Wald's
+        identity and the mean overshoot of a lattice walk) and variance about R var(X) / E[X]^3.
+        """
+        if arm.depth == 0:
+            return remaining
+        mean, variance = moments.mean_tokens, moments.variance
+        overshoot = ((variance + mean**2) / mean - 1.0) / 2.0
+        expected = (remaining + overshoot) / mean
+        spread = np.sqrt(remaining * variance / mean**3)
+        drawn = np.rint(expected + spread * self.rng.standard_normal(len(remaining)))
+        fewest = -(-remaining // (arm.depth + 1))
+        return np.clip(drawn, fewest, remaining).astype(np.int64)
+
+    def _end(self, trajectory: Trajectory, draft: Draft) -> tuple[int, bool]:
+        """Return the cycle at which the epoch ends, and whether the KV cache is what ends it."""
+        end = trajectory.cycle_below(draft.min_requests)
+        if draft.max_cycles is not None:
+            end = min(end, self._position + draft.max_cycles)
+        if self.pool.waiting:  # whoever finishes next makes room
+            done = trajectory.finished(self._position)
+            end = min(end, int(trajectory.finish_cycle[done]))
+        full = trajectory.cycle_of_context(self.pool.crowded_above_tokens())
+        if full is not None and full < end:
+            return max(full, self._position), True
+        return max(end, self._position), False
+
+    def _advance(self, trajectory: Trajectory, end: int) -> Epoch:
+        start = self._position
+        start_s, start_requests, start_emitted, _ = trajectory.at(start)
+        end_s, end_requests, end_emitted, context = trajectory.at(end)
+        before, after = len(self._order) - len(self.pool.running), trajectory.finished(end)
+        request_cycles = end_requests - start_requests
+        finished = self._order[before:after]
+        self._position = end
+        self.pool.emitted[finished] = self.pool.requests.length[finished]
+        if len(finished):
+            self.pool.retire()
+        return Epoch(
+            arm=self._arm,
+            cycles=end - start,
+            request_cycles=request_cycles,
+            decode_s=end_s - start_s,
+            accepted_by_position=self._accepted(request_cycles, end_emitted - start_emitted),
+            finished=finished,
+            finish_s=trajectory.finish_s[before:after] - start_s,
+            context_tokens=round(context),
+        )
+
+    def _accepted(self, request_cycles: int, emitted: float) -> tuple[int, ...]:
+        """Spread the drafts accepted over positions, in the proportions of the law."""
+        if self._arm.depth == 0 or not request_cycles:
+            return ()
+        survival = self.acceptance.base(self._arm) ** self.drafter_exponent
+        total = float(survival.sum())
+        share = (emitted - request_cycles) / (request_cycles * total) if total else 0.0
+        counts = np.minimum(np.rint(request_cycles * share * survival), request_cycles)
+        return tuple(counts.astype(int).tolist())
+
+    def _settle(self) -> None:
+        """Fix how many tokens the running requests have emitted, and drop the trajectory."""
+        trajectory, self._trajectory = self._trajectory, None
+        position = self._position
+        if trajectory is None or position == 0:
+            return
+        done = trajectory.finished(position)
+        order = self._order[done:]
+        if not len(order):
+            return
+        cycles = trajectory.finish_cycle[done:]
+        remaining = self.pool.requests.length[order] - self.pool.emitted[order]
+        emitted = remaining * position / cycles
+        if self._arm.depth:
+            bridge = self._moments.variance[done:] * position * (cycles - position) / cycles
+            emitted = np.rint(emitted + np.sqrt(bridge) * self.rng.standard_normal(len(order)))
+        least = np.minimum(position, remaining - 1)
+        most = np.minimum(position * (self._arm.depth + 1), remaining - 1)
+        self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)

@@ -1,0 +1,72 @@
+"""How long the phases after the rollout take.
+
+A phase that the user gives in seconds takes that long. Otherwise it follows from the tokens of the step and
+the roofline of the cluster: assumed. Log-probabilities are forward passes (2 operations a parameter and
+token), the update is forward and backward (6), weight sync moves the bf16 weights once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sim.shapes import BF16_BYTES, GpuSpec, ModelShape
+
+PHASES = ("reward", "logprob", "policy_update", "weight_sync")
+Seconds = Annotated[float, Meta(ge=0.0)]
+
+
+class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Durations of reward, log-probabilities, update and weight sync. All defaults are assumed."""
+
+    reward_s: Annotated[Seconds, Meta(description="GPUs wait this long for rewards, each step")] = 5.0
+    reward_s_per_response: Annotated[
+        Seconds, Meta(description="added for each response of the step (serial scoring); 0: hidden")
+    ] = 0.0
+    logprob_s: Annotated[Seconds | None, Meta(description="fixed seconds; unset: from the roofline")] = None
+    logprob_passes: Annotated[int, Meta(ge=0, description="forward passes: old and reference policy")] = 2
+    policy_update_s: Annotated[
+        Seconds | None, Meta(description="fixed seconds; unset: from the roofline")
+    ] = None
+    training_efficiency: Annotated[
+        float, Meta(gt=0.0, le=1.0, description="share of dense bf16 throughput that the update reaches")
+    ] = 0.35
+    forward_efficiency: Annotated[
+        float, Meta(gt=0.0, le=1.0, description="share of dense bf16 throughput in log-probability passes")
+    ] = 0.45
+    weight_sync_s: Annotated[Seconds | None, Meta(description="fixed seconds; unset: from the weights")] = (
+        None
+    )
+    sync_bytes_per_s: Annotated[float, Meta(gt=0.0, description="bytes a second of the weight broadcast")] = (
+        25e9
+    )
+
+
+class PhaseTimes:
+    """Seconds of each phase for one model and cluster."""
+
+    def __init__(self, config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int) -> None:
+        self.config = config
+        self.flops = gpu.bf16_flops * gpus
+        self.parameters = shape.parameters()
+
+    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+        """Return the seconds of `phase` for a step of `responses` with `tokens` in all, prompts included."""
+        config = self.config
+        if phase == "reward":
+            return config.reward_s + config.reward_s_per_response * responses
+        if phase == "logprob":
+            if config.logprob_s is not None:
+                return config.logprob_s
+            operations = 2.0 * config.logprob_passes * self.parameters * tokens
+            return operations / (self.flops * config.forward_efficiency)
+        if phase == "policy_update":
+            if config.policy_update_s is not None:
+                return config.policy_update_s
+            return 6.0 * self.parameters * tokens / (self.flops * config.training_efficiency)
+        assert phase == "weight_sync"
+        if config.weight_sync_s is not None:
+            return config.weight_sync_s
+        return self.parameters * BF16_BYTES / config.sync_bytes_per_s

@@ -1,0 +1,47 @@
+"""Where each worker's time went: stretches of one cause that tile the run."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+class Timeline:
+    """Books the time of one worker; each booking starts where the last one ended, so there are no gaps."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.booked_s = 0.0
+        self.causes: list[str] = []
+        self.steps: list[int] = []
+        self.ends_s: list[float] = []
+
+    def book(self, cause: str, step: int, until_s: float) -> None:
+        """Book the time since the last booking to `cause`; a stretch of the same cause and step grows."""
+        if until_s <= self.booked_s:
+            return
+        self.booked_s = until_s
+        if self.causes and self.causes[-1] == cause and self.steps[-1] == step:
+            self.ends_s[-1] = until_s
+            return
+        self.causes.append(cause)
+        self.steps.append(step)
+        self.ends_s.append(until_s)
+
+
+def intervals(timelines: list[Timeline]) -> pd.DataFrame:
+    """Return the table of traces.runfolder.INTERVAL_COLUMNS."""
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "worker": timeline.worker,
+                    "cause": timeline.causes,
+                    "step": timeline.steps,
+                    "start_s": [0.0, *timeline.ends_s[:-1]] if timeline.ends_s else [],
+                    "end_s": timeline.ends_s,
+                }
+            )
+            for timeline in timelines
+        ],
+        ignore_index=True,
+    )

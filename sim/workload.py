@@ -1,0 +1,66 @@
+"""The responses of every RL step: sampled from recorded lengths, or replayed from a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sim.cluster import StepRequests
+from sim.config import WorkloadConfig
+from tltsched.errors import InputError
+from traces.generate import generate
+from traces.schema import KIND_LABELS, Trace
+from traces.shipped import load_histogram, load_trace
+
+
+def load_workload(config: WorkloadConfig, seed: int) -> Trace:
+    """Return the trace to roll out. Lengths depend on the seed and the workload alone, so arms share them."""
+    if config.replay_steps:
+        return _replayed(config)
+    return generate(
+        load_histogram(config.lengths),
+        steps=config.steps,
+        prompts_per_step=config.prompts_per_step,
+        samples_per_prompt=config.samples_per_prompt,
+        cap_tokens=config.cap_tokens,
+        group_correlation=config.group_correlation,
+        length_drift_per_step=config.length_drift_per_step,
+        prompt_tokens=config.prompt_tokens,
+        seed=seed,
+    )
+
+
+def _replayed(config: WorkloadConfig) -> Trace:
+    trace = load_trace(config.lengths)
+    rows = trace.rows
+    found = sorted(rows["step"].unique().tolist())
+    if len(found) < config.steps:
+        raise InputError(
+            "workload.steps", config.steps, f"at most the {len(found)} steps of {config.lengths}", "lower it"
+        )
+    rows = rows[rows["step"].isin(found[: config.steps])].copy()
+    rows["capped"] |= rows["response_tokens"] > config.cap_tokens
+    rows["response_tokens"] = rows["response_tokens"].clip(upper=config.cap_tokens)
+    rows.loc[rows["prompt_tokens"] == 0, "prompt_tokens"] = config.prompt_tokens
+    return Trace(rows, trace.origin)
+
+
+def steps_of(trace: Trace) -> list[StepRequests]:
+    """Return the responses step by step, in the order of the trace."""
+    return [_step(rows) for _, rows in trace.rows.groupby("step", sort=True)]
+
+
+def _step(rows: pd.DataFrame) -> StepRequests:
+    groups, _ = pd.factorize(rows["prompt_id"])
+    return StepRequests(
+        group=groups.astype(np.int64),
+        prompt_tokens=rows["prompt_tokens"].to_numpy(np.int64),
+        response_tokens=rows["response_tokens"].to_numpy(np.int64),
+        capped=rows["capped"].to_numpy(bool),
+    )
+
+
+def describe_lengths(trace: Trace) -> str:
+    """Return one line that says where the lengths come from."""
+    origin = trace.origin
+    return " ".join(part for part in (f"{origin.source} ({KIND_LABELS[origin.kind]}).", origin.note) if part)

@@ -1,0 +1,81 @@
+"""The command `tlt`: finds the command groups of the packages, loads one when it is used, and reports errors.
+
+This is the only place that knows all packages: what the simulator needs of the reports it gets from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from tltsched.errors import InputError
+
+# command -> (where it is, what `tlt --help` says), so that help loads no package
+COMMANDS = {
+    "trace": ("traces.cli:trace", "Response lengths: describe, sample, fit, convert."),
+    "sim": ("sim.cli:sim", "Simulate a cluster: run, compare policies, recommend one."),
+    "report": ("analysis.cli:report", "Make the report of a run folder or a comparison folder."),
+}
+INTERRUPTED, BAD_INPUT = 130, 2
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of COMMANDS."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def present(folder: Path) -> None:
+    """Write the report of a run or comparison folder and print its table, verdict and paths."""
+    from rich.console import Console
+
+    from analysis.report import present as write_and_print
+
+    write_and_print(folder, Console())
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(package_name="tlt-sim")
+def cli() -> None:
+    """Idle GPU time of long-tail rollouts, and the speculative-decoding policy that uses it best."""
+
+
+def main() -> None:
+    """Run `tlt`. Exit codes: 0 done, 1 a check failed, 2 bad input, 3 books do not close, 130 stopped."""
+    try:
+        sys.exit(cli.main(standalone_mode=False, obj=present))
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(BAD_INPUT)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped; the same command goes on where it can", err=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

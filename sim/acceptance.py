@@ -157,6 +157,7 @@ class Acceptance:
         self.law = law
         self.request_spread = request_spread
         self._survival: dict[Arm, Floats] = {}
+        self._shares: dict[tuple[Arm, float], tuple[float, ...]] = {}
         self._moments: dict[tuple[Arm, float], tuple[float, float]] = {}
 
     def exponents(self, requests: int, rng: np.random.Generator) -> Floats:
@@ -170,6 +171,15 @@ class Acceptance:
         if arm not in self._survival:
             self._survival[arm] = self.law.survival(arm)
         return self._survival[arm]
+
+    def shares(self, arm: Arm, drafter_exponent: float) -> tuple[float, ...]:
+        """Return how accepted drafts spread over positions: survivals divided by their sum, [depth]."""
+        key = (arm, drafter_exponent)
+        if key not in self._shares:
+            survival = self.base(arm) ** drafter_exponent
+            total = float(survival.sum())
+            self._shares[key] = tuple((survival / total).tolist()) if total else (0.0,) * arm.depth
+        return self._shares[key]
 
     def moments(self, arm: Arm, exponents: Floats, drafter_exponent: float) -> Moments:
         """Return mean and variance of emitted tokens by request, each of the shape of `exponents`."""

@@ -182,3 +182,24 @@ def load(name_or_path: str) -> Calibration:
         return msgspec.json.decode(path.read_bytes(), type=Calibration)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError("calibration", f"{path}: {error}", "a calibration file", "calibrate again") from None
+
+
+def describe_calibration(calibration: Calibration) -> str:
+    """Return a paragraph: origin, errors on fitted and unseen points, ranges, and what was not fitted."""
+    residuals, ranges = calibration.residuals, calibration.ranges
+    lines = [
+        calibration.describe(),
+        f"  model {calibration.model}, TP {calibration.tp}",
+        f"  source {calibration.source} ({calibration.licence})",
+        f"  error on {residuals.fitted_points} fitted points: mean {residuals.fitted_mean:.1%}, "
+        f"max {residuals.fitted_max:.1%}",
+        f"  error on {residuals.held_out_points} unseen points ({residuals.validation}): "
+        f"median {residuals.held_out_median:.1%}, mean {residuals.held_out_mean:.1%}, "
+        f"max {residuals.held_out_max:.1%}",
+        f"  batch {ranges.batch[0]}-{ranges.batch[1]}, context {ranges.context_tokens[0]:.0f}-"
+        f"{ranges.context_tokens[1]:.0f} tokens, depth {ranges.depth[0]}-{ranges.depth[1]}, "
+        f"verify {ranges.verify_tokens[0]}-{ranges.verify_tokens[1]} tokens",
+        *(f"  note: {note}" for note in calibration.notes),
+        *(f"  {name}: {origin}" for name, origin in calibration.not_fitted.items()),
+    ]
+    return "\n".join(lines)

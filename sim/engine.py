@@ -17,7 +17,7 @@ from sim.acceptance import Acceptance, Moments
 from sim.coefficients import Floats
 from sim.costs import StepCosts
 from sim.pool import Admission, RequestPool
-from sim.trajectory import Ints, Trajectory
+from sim.trajectory import START, Ints, State, Trajectory
 from tltsched.arms import OFF, Arm
 from tltsched.commands import Draft
 
@@ -72,6 +72,7 @@ class JumpEngine(Engine):
     _order: Ints  # indices into the submission, in order of finish
     _moments: Moments  # in the same order
     _position = 0  # cycles of the trajectory that are done
+    _state: State = START  # of the trajectory at that position
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
@@ -113,7 +114,7 @@ class JumpEngine(Engine):
         order = cycles.argsort(kind="stable")
         cycles = cycles[order]
         rate = remaining[order] / np.maximum(cycles, 1)
-        self._arm, self._order, self._position = arm, running[order], 0
+        self._arm, self._order, self._position, self._state = arm, running[order], 0, START
         self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
         context = pool.context()[order].astype(np.float64)
         self._trajectory = Trajectory(cycles, context, rate, costs.fixed_s, costs.context_s_per_token)
@@ -141,44 +142,39 @@ class JumpEngine(Engine):
         if draft.max_cycles is not None:
             end = min(end, self._position + draft.max_cycles)
         if self.pool.waiting:  # whoever finishes next makes room
-            done = trajectory.finished(self._position)
-            end = min(end, int(trajectory.finish_cycle[done]))
+            end = min(end, int(trajectory.finish_cycle[self._state.finished]))
         full = trajectory.cycle_of_context(self.pool.crowded_above_tokens())
         if full is not None and full < end:
             return max(full, self._position), True
         return max(end, self._position), False
 
     def _advance(self, trajectory: Trajectory, end: int) -> Epoch:
-        start = self._position
-        start_s, start_requests, start_emitted, _ = trajectory.at(start)
-        end_s, end_requests, end_emitted, context = trajectory.at(end)
-        before, after = len(self._order) - len(self.pool.running), trajectory.finished(end)
-        request_cycles = end_requests - start_requests
-        finished = self._order[before:after]
-        self._position = end
-        self.pool.emitted[finished] = self.pool.requests.length[finished]
+        before, start = self._state, self._position
+        after = trajectory.at(end, trajectory.finished(end))
+        self._position, self._state = end, after
+        request_cycles = after.request_cycles - before.request_cycles
+        finished = self._order[before.finished : after.finished]
         if len(finished):
+            self.pool.emitted[finished] = self.pool.requests.length[finished]
             self.pool.retire()
         return Epoch(
             arm=self._arm,
             cycles=end - start,
             request_cycles=request_cycles,
-            decode_s=end_s - start_s,
-            accepted_by_position=self._accepted(request_cycles, end_emitted - start_emitted),
+            decode_s=after.seconds - before.seconds,
+            accepted_by_position=self._accepted(request_cycles, after.emitted_tokens - before.emitted_tokens),
             finished=finished,
-            finish_s=trajectory.finish_s[before:after] - start_s,
-            context_tokens=round(context),
+            finish_s=trajectory.finish_s[before.finished : after.finished] - before.seconds,
+            context_tokens=round(after.context_tokens),
         )
 
     def _accepted(self, request_cycles: int, emitted: float) -> tuple[int, ...]:
         """Spread the drafts accepted over positions, in the proportions of the law."""
         if self._arm.depth == 0 or not request_cycles:
             return ()
-        survival = self.acceptance.base(self._arm) ** self.drafter_exponent
-        total = float(survival.sum())
-        share = (emitted - request_cycles) / (request_cycles * total) if total else 0.0
-        counts = np.minimum(np.rint(request_cycles * share * survival), request_cycles)
-        return tuple(counts.astype(int).tolist())
+        shares = self.acceptance.shares(self._arm, self.drafter_exponent)
+        accepted = emitted - request_cycles
+        return tuple([min(round(accepted * share), request_cycles) for share in shares])
 
     def _settle(self) -> None:
         """Fix how many tokens the running requests have emitted, and drop the trajectory."""
@@ -186,7 +182,7 @@ class JumpEngine(Engine):
         position = self._position
         if trajectory is None or position == 0:
             return
-        done = trajectory.finished(position)
+        done = self._state.finished
         order = self._order[done:]
         if not len(order):
             return

@@ -7,12 +7,27 @@ and the state at any cycle in between from one evaluation. No cost grows with to
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from sim.coefficients import Floats
 
 Ints = npt.NDArray[np.int64]
+
+
+class State(NamedTuple):
+    """How far a trajectory has come."""
+
+    finished: int
+    seconds: float
+    request_cycles: int
+    emitted_tokens: float
+    context_tokens: float  # of those still running
+
+
+START = State(0, 0.0, 0, 0.0, 0.0)
 
 
 class Trajectory:
@@ -42,19 +57,19 @@ class Trajectory:
         self.finish_s = (lengths * self.cycle_s + context_s_per_token * self.growth * cycle_sums).cumsum()
         self.request_cycles = (lengths * self.running).cumsum()
         self.emitted = (lengths * self.growth).cumsum()
+        self.peak_tokens = float((self.context + self.growth * finish_cycle).max())
 
     def finished(self, cycle: int) -> int:
         """Return how many requests are done after `cycle` cycles."""
         return int(self.finish_cycle.searchsorted(cycle, side="right"))
 
-    def at(self, cycle: int) -> tuple[float, int, float, float]:
-        """Return (seconds, request-cycles, tokens emitted, context tokens of the running) after `cycle`."""
-        done = self.finished(cycle)
+    def at(self, cycle: int, done: int) -> State:
+        """Return the state after `cycle` cycles, of which `done` = finished(cycle) is known already."""
         seconds = float(self.finish_s[done - 1]) if done else 0.0
         requests = int(self.request_cycles[done - 1]) if done else 0
         emitted = float(self.emitted[done - 1]) if done else 0.0
         if done == len(self.finish_cycle):
-            return seconds, requests, emitted, 0.0
+            return State(done, seconds, requests, emitted, 0.0)
         start = int(self.start_cycle[done])
         cycles = cycle - start
         growth = float(self.growth[done])
@@ -62,7 +77,8 @@ class Trajectory:
             cycles * float(self.cycle_s[done]) + self.kv_s * growth * (cycle + start - 1) * cycles * 0.5
         )
         requests += cycles * int(self.running[done])
-        return seconds, requests, emitted + cycles * growth, float(self.context[done]) + growth * cycle
+        context = float(self.context[done]) + growth * cycle
+        return State(done, seconds, requests, emitted + cycles * growth, context)
 
     def cycle_below(self, min_requests: int) -> int:
         """Return the cycle after which fewer than `min_requests` are running."""
@@ -70,10 +86,8 @@ class Trajectory:
 
     def cycle_of_context(self, limit_tokens: float) -> int | None:
         """Return the last cycle at which the running contexts fit; None: they always do."""
-        peaks = self.context + self.growth * self.finish_cycle
-        over = peaks > limit_tokens
-        if not over.any():
+        if self.peak_tokens <= limit_tokens:
             return None
-        segment = int(over.argmax())
+        segment = int((self.context + self.growth * self.finish_cycle > limit_tokens).argmax())
         cycle = int((limit_tokens - self.context[segment]) / self.growth[segment])
         return max(cycle, int(self.start_cycle[segment]))

@@ -8,8 +8,8 @@ import msgspec
 
 from tltsched.arms import Arm
 
-# What an engine must do before the first drafting cycle after it ran without a drafter:
-# nothing (the drafter's KV is in step), fill the drafter's KV, or requeue and prefill all again (released TLT).
+# What an engine must do before the first drafting cycle after it ran without a drafter: nothing (the
+# drafter's KV is in step), fill the drafter's KV, or requeue and prefill all again (released TLT).
 Entry = Literal["none", "drafter_fill", "reprefill"]
 
 

@@ -10,7 +10,8 @@ A run folder holds
     intervals.parquet      a row a stretch of time that one worker spent on one cause (INTERVAL_COLUMNS)
     steps.parquet          a row an RL step (STEP_COLUMNS)
 
-and a comparison folder holds comparison.json (Comparison) beside the run folders it names. Times are seconds
+and a comparison folder holds comparison.json (Comparison) beside the run folders it names; one that was made to
+recommend has advice.json (Advice) and cost_draws.parquet (COST_DRAW_COLUMNS) as well. Times are seconds
 since the run began. For each worker the intervals tile [0, wall_s] without gaps or overlaps.
 """
 
@@ -114,6 +115,32 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     format_version: int = FORMAT_VERSION
     name: str
     runs: tuple[str, ...]
+
+
+class BatchAdvice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The best arm for one batch size, and its tokens per second over those without speculation."""
+
+    requests: int
+    context_tokens: float  # of one request when so many are left
+    arm: str
+    gain: float  # 1.0: as fast as without speculation
+    gain_low: float  # 95 % interval over the uncertainty of the step times
+    gain_high: float
+    runner_up: str
+    may_flip: bool  # the runner-up wins in more than 2.5 % of the draws
+
+
+class Advice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What to draft at which batch size, beside a comparison that was made to recommend."""
+
+    format_version: int = FORMAT_VERSION
+    cost_error: float  # standard deviation of the step times, as a share
+    cost_error_source: str
+    rows: tuple[BatchAdvice, ...]
+
+
+# Step times of every arm under step-time coefficients drawn within their error; draw 0 is the fit itself.
+COST_DRAW_COLUMNS = {"draw": "int32", "run": "str", "step": "int32", "step_s": "float64"}
 
 
 def _frame(rows: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:

@@ -1,0 +1,82 @@
+"""Speculation policies by name. A policy is one file here, and one line in PolicySpec."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import get_args
+
+from tltsched.errors import InputError
+from tltsched.speculation.base import PolicyConfig
+from tltsched.speculation.beg_mab import BegMabConfig
+from tltsched.speculation.goodput import GoodputConfig
+from tltsched.speculation.none import NoneConfig
+from tltsched.speculation.static import StaticConfig
+from tltsched.speculation.table import TableConfig
+from tltsched.speculation.threshold import ThresholdConfig
+
+PolicySpec = (
+    NoneConfig
+    | StaticConfig
+    | TableConfig
+    | BegMabConfig
+    | ThresholdConfig
+    | GoodputConfig
+)  # fmt: skip
+
+POLICIES: tuple[type[PolicyConfig], ...] = get_args(PolicySpec)
+
+# Names that users type. Widths by batch follow the best ones of the paper's Table 4 (64 tokens at a batch of
+# 1, 48 at 2 to 4, fewer above); depths are near the best of its Figure 13. The paper does not print the
+# strategies of its end-to-end runs: those of `tlt` and `tlt_table` are assumed, the code has those of
+# `tlt_released`.
+PRESETS: dict[str, PolicySpec] = {
+    "none": NoneConfig(),
+    "tlt": ThresholdConfig(
+        inner=BegMabConfig(
+            variant="paper",
+            strategies=(
+                *("10_8_64", "8_8_64"),
+                *("10_8_48", "8_8_48"),
+                *("8_8_32", "6_8_32"),
+                *("8_8_16", "6_8_16", "4_8_16"),
+            ),
+        ),
+        latch=False,
+        off_state="dropped",
+        entry="drafter_fill",
+    ),
+    "tlt_released": ThresholdConfig(
+        inner=BegMabConfig(variant="released"),
+        latch=True,
+        off_state="dropped",
+        entry="reprefill",
+    ),
+    "tlt_table": ThresholdConfig(
+        inner=TableConfig(arms_by_batch=((1, "10_8_64"), (2, "10_8_48"), (5, "10_8_32"), (21, "8_8_16"))),
+        latch=False,
+        off_state="dropped",
+        entry="drafter_fill",
+    ),
+    "goodput": GoodputConfig(),
+}
+FORMS = ("static:ARM", "goodput:ARM,ARM,...")
+
+
+def parse_policy(text: str) -> PolicySpec:
+    """Read a preset name, `static:ARM` such as static:4 or static:8_4_48, or `goodput:off,1,2,4`.
+
+    Raises InputError on an unknown name or arm; its text lists the names and the nearest one.
+    """
+    name, _, argument = text.strip().partition(":")
+    if name == "static" and argument:
+        return StaticConfig(arm=argument.strip())
+    if name == "goodput" and argument:
+        return GoodputConfig(arms=tuple(arm.strip() for arm in argument.split(",")))
+    if name in PRESETS and ":" not in text:
+        return PRESETS[name]
+    allowed = ", ".join(sorted((*PRESETS, *FORMS)))
+    near = get_close_matches(name, (*PRESETS, "static"), n=1)
+    fix = f"did you mean {near[0]}?" if near else "choose one of these"
+    if name in ("static", "goodput"):
+        fix = f"write {name}:ARM, for example {name}:4" if name == "static" else "write goodput:off,1,2,4"
+    raise InputError("policy", text, allowed, fix)

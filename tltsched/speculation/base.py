@@ -67,7 +67,7 @@ class Rng(Protocol):
     def random(self) -> float:
         """Return a float in [0, 1)."""
 
-    def randrange(self, stop: int) -> int:
+    def randrange(self, stop: int, /) -> int:
         """Return an integer in [0, stop)."""
 
 

@@ -1,0 +1,79 @@
+"""The ledger as bars: GPU time by cause, one bar an arm."""
+
+from __future__ import annotations
+
+import matplotlib.colors
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+
+from analysis.canvas import CAUSE_COLOURS, Picture, arm_label, cause_legend, draw
+from analysis.ledger import Ledger
+from analysis.run import Run
+from traces.runfolder import CAUSES
+
+_LABEL_FROM = 4.0  # percent of the baseline: a narrower segment has no room for its figure
+
+
+def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> Picture:
+    """Draw the ledgers of `runs` (same order) in percent of the baseline's GPU time."""
+    whole_gpu_s = ledgers[0].total_gpu_s()
+    scale = 100 / whole_gpu_s if whole_gpu_s > 0 else 0.0
+    used = [cause for cause in CAUSES if any(ledger.gpu_seconds[cause] > 0 for ledger in ledgers)]
+
+    def build(figure: SubFigure) -> str:
+        axes = figure.subplots()
+        for row, ledger in enumerate(ledgers):
+            _bar(axes, row, ledger, scale)
+        longest = max([100.0, *(ledger.total_gpu_s() * scale for ledger in ledgers)])
+        axes.set_xlim(0, longest * 1.16)
+        axes.set_ylim(len(runs) - 0.4, -0.6)
+        axes.set_yticks(range(len(runs)), [arm_label(run) for run in runs])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x")
+        axes.set_xlabel(f"GPU time, % of {arm_label(runs[0])} ({_hours(whole_gpu_s)})")
+        cause_legend(figure, used)
+        return _title(runs, ledgers)
+
+    title, png = draw(build, 0.42 * len(runs) + 2.4, runs)
+    caption = (
+        "GPU-seconds booked to each cause, as a share of the first policy's total; a shorter bar is a faster "
+        "run. Every GPU-second is booked exactly once."
+    )
+    return Picture("ledger", title, caption, png)
+
+
+def _bar(axes: Axes, row: int, ledger: Ledger, scale: float) -> None:
+    left = 0.0
+    for cause, gpu_s in ledger.gpu_seconds.items():
+        width = gpu_s * scale
+        axes.barh(row, width, left=left, height=0.74, color=CAUSE_COLOURS[cause], linewidth=0)
+        if width >= _LABEL_FROM:
+            axes.text(
+                left + width / 2,
+                row,
+                f"{width:.0f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=_ink(CAUSE_COLOURS[cause]),
+            )
+        left += width
+    axes.text(left, row, f"  {_hours(ledger.total_gpu_s())}", va="center", fontsize=8.5)
+
+
+def _hours(gpu_s: float) -> str:
+    hours = gpu_s / 3600
+    return f"{hours:,.0f} GPU-h" if hours >= 100 else f"{hours:.3g} GPU-h"
+
+
+def _ink(fill: str) -> str:
+    """Return black or white, whichever reads better on `fill`."""
+    red, green, blue = matplotlib.colors.to_rgb(fill)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"
+
+
+def _title(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> str:
+    idle = [ledger.idle_share() for ledger in ledgers]
+    words = f"Idle is {idle[0]:.0%} of the GPU time under {arm_label(runs[0])}"
+    least = min(range(len(idle)), key=lambda index: idle[index])
+    return words if least == 0 else f"{words} and {idle[least]:.0%} under {arm_label(runs[least])}"

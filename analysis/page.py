@@ -1,0 +1,169 @@
+"""The report as one HTML page: no scripts, nothing loaded from elsewhere, every text escaped."""
+
+from __future__ import annotations
+
+import base64
+import html
+import string
+from pathlib import Path
+
+import numpy as np
+
+from analysis.canvas import CAUSE_COLOURS, Picture
+from analysis.compare import ComparisonTable
+from analysis.run import Run
+from analysis.tables import COLUMN_NOTES, html_rows, html_table, ledger_cells, number
+from analysis.verdict import Verdict
+from traces.runfolder import CAUSES
+
+_TEMPLATE = Path(__file__).with_name("report.html")
+INTERVAL_NOTE = (
+    "Intervals are 95 % percentile intervals of a paired bootstrap over RL steps. They say how much a figure "
+    "varies from step to step on these lengths. They do not cover errors of the cost model, of the "
+    "acceptance model or of the lengths, which are the same in every step."
+)
+
+
+def render(runs: tuple[Run, ...], table: ComparisonTable, verdict: Verdict, pictures: list[Picture]) -> str:
+    """Return the page. The answer comes first, then what it rests on."""
+    ledger_headers, ledger_rows = ledger_cells(table)
+    first = runs[0].summary
+    parts = {
+        "title": _text(table.name),
+        "subtitle": _text(
+            f"{first.kind}: {first.model} on {first.gpus} x {first.gpu}, {first.workers} workers of "
+            f"{first.gpus_per_worker}, {first.steps} RL steps, {len(runs)} "
+            f"{'policy' if len(runs) == 1 else 'policies'}"
+        ),
+        "answer": _text(verdict.sentence),
+        "warnings": _warnings(table),
+        "table": html_table(table),
+        "column_notes": _text(COLUMN_NOTES),
+        "pictures": "\n".join(_figure(picture) for picture in pictures),
+        "ledger": html_rows(ledger_headers, ledger_rows),
+        "books": _text(
+            "GPU-seconds by cause, in brackets GPU-hours and the share of the run's GPUs x wall time. Every "
+            "GPU-second is booked to exactly one cause; the last row is how far the sum is from the total."
+        ),
+        "lengths": _words(("Figure", "Value"), length_facts(runs[0])),
+        "sources": _sources(runs),
+        "interval_note": _text(INTERVAL_NOTE),
+        "causes": _causes(),
+        "facts": _words(("Run", "Policy", "GPUs", "Wall time (s)", "Seed", "Tool"), _facts(runs)),
+        "files": _files(runs),
+        "settings": "\n".join(_settings(run) for run in runs),
+    }
+    return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
+
+
+def length_facts(run: Run) -> list[tuple[str, ...]]:
+    """Return name and text of what the response lengths of a run look like, in tokens."""
+    lengths = run.responses["response_tokens"].to_numpy()
+    if len(lengths) == 0:
+        return [("responses", "0")]
+    median, p90, p99 = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf").tolist()
+    longest = int(lengths.max())
+    by_step = run.responses.groupby("step")["response_tokens"].agg(["max", "median"])
+    return [
+        ("responses", f"{len(lengths):,}"),
+        ("prompt tokens, mean", number(float(run.responses["prompt_tokens"].mean()))),
+        ("response tokens, mean", number(float(lengths.mean()))),
+        ("median / p90 / p99 / longest", f"{median:,.0f} / {p90:,.0f} / {p99:,.0f} / {longest:,}"),
+        ("longest / median, all steps", number(longest / median) if median > 0 else "-"),
+        (
+            "longest / median within a step, mean",
+            number(float((by_step["max"] / by_step["median"].clip(lower=1)).mean())),
+        ),
+        ("share at the cap", f"{float(run.responses['capped'].mean()):.2%}"),
+    ]
+
+
+def shared_warnings(table: ComparisonTable) -> list[str]:
+    """Return every warning once, with the arms that it concerns unless it concerns all."""
+    arms_of: dict[str, list[str]] = {}
+    for row in table.rows:
+        for warning in row.warnings:
+            arms_of.setdefault(warning, []).append(row.arm)
+    return [
+        *table.warnings,
+        *(
+            warning if len(arms) == len(table.rows) else f"{', '.join(arms)}: {warning}"
+            for warning, arms in arms_of.items()
+        ),
+    ]
+
+
+def _text(value: str) -> str:
+    return html.escape(value)
+
+
+def _words(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return f'<div class="words">{html_rows(headers, rows)}</div>'
+
+
+def _warnings(table: ComparisonTable) -> str:
+    warnings = shared_warnings(table)
+    if not warnings:
+        return ""
+    items = "".join(f"<li>{_text(warning)}</li>" for warning in warnings)
+    return f'<div class="warnings"><strong>Read with these figures</strong><ul>{items}</ul></div>'
+
+
+def _figure(picture: Picture) -> str:
+    data = base64.b64encode(picture.png).decode()
+    return (
+        f'<figure><img alt="{_text(picture.title)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
+    )
+
+
+def _sources(runs: tuple[Run, ...]) -> str:
+    fields = (
+        ("Step times and costs", "cost_source"),
+        ("Response lengths", "lengths_source"),
+        ("Acceptance of drafts", "acceptance_source"),
+        ("Timeline", "kind"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for label, field in fields:
+        values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
+        rows += [(label, value) for value in values]
+    return _words(("What", "Measured, published, modelled or assumed"), rows)
+
+
+def _causes() -> str:
+    rows = "".join(
+        f'<tr><th scope="row"><span class="swatch" style="background:{CAUSE_COLOURS[cause]}"></span>'
+        f"{_text(cause)}</th><td>{_text(category)}</td><td>{_text(meaning)}</td></tr>\n"
+        for cause, (category, meaning) in CAUSES.items()
+    )
+    head = "<thead><tr><th>Cause</th><th>Category</th><th>What the worker's GPUs do</th></tr></thead>"
+    return f'<div class="words scroll"><table>{head}<tbody>\n{rows}</tbody></table></div>'
+
+
+def _facts(runs: tuple[Run, ...]) -> list[tuple[str, ...]]:
+    return [
+        (
+            run.arm,
+            run.summary.policy,
+            f"{run.summary.gpus} x {run.summary.gpu}",
+            number(run.summary.wall_s),
+            str(run.summary.seed),
+            run.summary.tool_version
+            + ("" if run.summary.elapsed_s is None else f", took {run.summary.elapsed_s:.3g} s"),
+        )
+        for run in runs
+    ]
+
+
+def _files(runs: tuple[Run, ...]) -> str:
+    names = ", ".join("trace.json" if len(runs) == 1 else f"{run.path.name}/trace.json" for run in runs)
+    return _text(
+        f"Timelines for ui.perfetto.dev or chrome://tracing, beside this page: {names}. "
+        "The pictures are in pictures/."
+    )
+
+
+def _settings(run: Run) -> str:
+    text = run.config_text or "no resolved_config.json in this run folder"
+    return f"<details><summary>{_text(run.arm)}</summary><pre>{_text(text)}</pre></details>"

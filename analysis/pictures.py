@@ -1,0 +1,40 @@
+"""All pictures of a report, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analysis.bars import draw_bars
+from analysis.canvas import Picture
+from analysis.course import draw_course
+from analysis.gantt import draw_gantt, median_step
+from analysis.ledger import Ledger
+from analysis.lengths import draw_lengths
+from analysis.run import Run
+from analysis.running import draw_running
+
+
+def draw_all(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], step: int | None = None) -> list[Picture]:
+    """Draw every picture of `runs` and their `ledgers` (same order).
+
+    `step` is the RL step that the Gantt and the running requests show; None takes the baseline's step of
+    median duration. A run without steps has neither picture, and a single step has no course. Raises
+    InputError if a run has no such step.
+    """
+    pictures = [draw_bars(runs, ledgers)]
+    shown = median_step(runs[0]) if step is None else step
+    if shown is not None:
+        pictures += [draw_gantt(runs, shown), draw_running(runs, shown)]
+    pictures.append(draw_lengths(runs[0]))
+    if len(runs[0].steps) > 1:
+        pictures.append(draw_course(runs))
+    return pictures
+
+
+def save(pictures: list[Picture], folder: Path) -> list[Path]:
+    """Write the pictures as PNG files into `folder`, which is made if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{picture.name}.png" for picture in pictures]
+    for path, picture in zip(paths, pictures, strict=True):
+        path.write_bytes(picture.png)
+    return paths

@@ -1,0 +1,116 @@
+"""A run folder in memory, and the runs of a comparison folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tltsched.errors import InputError
+from traces.runfolder import CAUSES, Comparison, RunFolder, Summary, read_struct
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its summary, tables and settings. `arm` is unique among the runs that are read together."""
+
+    arm: str
+    path: Path
+    summary: Summary
+    responses: pd.DataFrame
+    intervals: pd.DataFrame
+    steps: pd.DataFrame
+    config_text: str  # resolved_config.json as it was written; empty if the folder has none
+
+    def threshold_requests(self) -> float | None:
+        """Return the running-request threshold of speculation, or None if the settings name none."""
+        return _find_threshold(msgspec.json.decode(self.config_text)) if self.config_text else None
+
+    def step_seconds(self) -> npt.NDArray[np.float64]:
+        """Return the length of each RL step in seconds, shape (steps,), in order of step."""
+        return (self.steps["end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSet:
+    """The runs of a folder, in its order; the first is the baseline."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+
+def load_run(path: Path) -> Run:
+    """Read a run folder. Raises InputError if a file is missing, malformed or names an unknown cause."""
+    folder = RunFolder(path)
+    summary = folder.summary()
+    intervals = folder.intervals()
+    unknown = [str(cause) for cause in intervals["cause"].cat.categories if cause not in CAUSES]
+    if unknown or bool(intervals["cause"].isna().any()):
+        raise InputError(
+            "cause in intervals.parquet", ", ".join(unknown) or "null", ", ".join(CAUSES), f"check {path}"
+        )
+    return Run(
+        arm=summary.name,
+        path=path,
+        summary=summary,
+        responses=folder.responses(),
+        intervals=intervals,
+        steps=folder.steps().sort_values("step", ignore_index=True),
+        config_text=_config_text(path / "resolved_config.json"),
+    )
+
+
+def load_runs(path: Path) -> RunSet:
+    """Read a comparison folder, or a run folder as a set of one. Raises InputError if it is neither.
+
+    Arms have the names of the runs, or of their folders if two runs share a name.
+    """
+    if not (path / "comparison.json").is_file():
+        run = load_run(path)
+        return RunSet(run.summary.name, (run,))
+    comparison = read_struct(path / "comparison.json", Comparison)
+    names = comparison.runs
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            "runs in comparison.json", list(names), "at least one name, each once", f"check {path}"
+        )
+    for name in names:
+        if Path(name).name != name or name == "..":
+            raise InputError(
+                "runs in comparison.json", name, "names of folders beside it", "remove path separators"
+            )
+    runs = tuple(load_run(path / name) for name in names)
+    if len({run.arm for run in runs}) < len(runs):
+        runs = tuple(replace(run, arm=name) for run, name in zip(runs, names, strict=True))
+    return RunSet(comparison.name, runs)
+
+
+def _config_text(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    try:
+        return msgspec.json.format(path.read_bytes(), indent=2).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(path.name, str(error), "JSON text", f"check {path}") from None
+
+
+def _find_threshold(value: object) -> float | None:
+    """Return the first number under a key that starts with `threshold`, outer levels first."""
+    if not isinstance(value, dict):
+        return None
+    for key, child in value.items():
+        if (
+            str(key).startswith("threshold")
+            and isinstance(child, (int, float))
+            and not isinstance(child, bool)
+        ):
+            return float(child)
+    for child in value.values():
+        found = _find_threshold(child)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,168 @@
+"""The comparison table for the terminal, Markdown and HTML: the same cells in each."""
+
+from __future__ import annotations
+
+import html
+import math
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from analysis.bootstrap import Estimate
+from analysis.compare import ComparisonTable, Row
+from traces.runfolder import CAUSES
+
+HEADERS = (
+    "Arm",
+    "Step (s)",
+    "Total (s)",
+    "Rollout (s/step)",
+    "Speedup [95 %]",
+    "Idle",
+    "Drafter / idle",
+    "Tokens/s",
+    "Accept. length (with bonus)",
+)
+_NARROW_HEADERS = (
+    "Arm",
+    "Step\n(s)",
+    "Total\n(s)",
+    "Rollout\n(s)",
+    "Speedup\n(95 %)",
+    "Idle",
+    "Drafter\n/ idle",
+    "Tokens\n/s",
+    "Accept.\nlength\n(bonus)",
+)
+COLUMN_NOTES = (
+    "Step: mean RL step time. Total: sum of the steps. Rollout: mean time from a step's start to its last "
+    "response. Speedup: the baseline's total over the arm's, with a paired bootstrap interval over RL steps. "
+    "Idle: share of GPU time in which nothing was done. Drafter / idle: share of the otherwise idle GPU time "
+    "that went to drafter training. Tokens/s: response tokens a second, whole cluster. Acceptance length: "
+    "tokens a drafting cycle yields for a request, the bonus token counted."
+)
+
+
+def number(value: float | None) -> str:
+    """Return four significant digits with thousands separators; `-` if there is no figure."""
+    if value is None or math.isnan(value):
+        return "-"
+    if value == 0:
+        return "0"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 6)}f}"
+
+
+def speedup_text(estimate: Estimate) -> str:
+    """Return `2.31x [2.20, 2.41]`, `1x` for the baseline, or the bare value where there is no interval."""
+    if math.isnan(estimate.value):
+        return "-"
+    if estimate.interval is None:
+        return f"{estimate.value:.2f}x [n/a]"
+    if estimate.reason:
+        return "1x"
+    low, high = estimate.interval
+    return f"{estimate.value:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def cells(table: ComparisonTable) -> list[tuple[str, ...]]:
+    """Return the table's text, one tuple of len(HEADERS) an arm."""
+    return [_row_cells(row) for row in table.rows]
+
+
+def terminal(table: ComparisonTable) -> Table:
+    """Return a rich table that fits 80 columns; names are shown as they are, never read as markup."""
+    shown = Table(
+        title=Text(table.name),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for header in _NARROW_HEADERS:
+        first = header == _NARROW_HEADERS[0]
+        shown.add_column(
+            Text(header), justify="left" if first else "right", overflow="fold", no_wrap=not first
+        )
+    for arm, *figures in cells(table):
+        shown.add_row(
+            Text(arm),
+            *(Text(figure.replace(" [", "\n").replace(", ", "-").rstrip("]")) for figure in figures),
+        )
+    return shown
+
+
+def markdown(table: ComparisonTable) -> str:
+    """Return a Markdown table, pipes in names escaped."""
+    return markdown_rows(HEADERS, cells(table))
+
+
+def html_table(table: ComparisonTable) -> str:
+    """Return an HTML table, everything escaped."""
+    return html_rows(HEADERS, cells(table))
+
+
+def ledger_cells(table: ComparisonTable) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headers and rows of the ledger: one row a cause that occurs in any arm, then the totals."""
+    used = [cause for cause in CAUSES if any(row.ledger.gpu_seconds[cause] > 0 for row in table.rows)]
+    headers = ("Cause", "Category", *(f"{row.arm}: GPU-s (GPU-h, share)" for row in table.rows))
+    rows = []
+    for cause in used:
+        amounts = [_amount(row, row.ledger.gpu_seconds[cause]) for row in table.rows]
+        rows.append((cause, CAUSES[cause][0], *amounts))
+    totals = [_amount(row, row.ledger.total_gpu_s()) for row in table.rows]
+    rows.append(("GPUs x wall time", "", *totals))
+    rows.append(("books close to", "", *(f"{row.books_difference:.1e} relative" for row in table.rows)))
+    return headers, rows
+
+
+def markdown_rows(headers: tuple[str, ...], rows: list[tuple[str, ...]], figures: int | None = None) -> str:
+    """Return any text table as Markdown.
+
+    The last `figures` columns are aligned to the right; None means all but the first.
+    """
+    safe = [tuple(_pipe_safe(cell) for cell in row) for row in rows]
+    frame = pd.DataFrame(safe, columns=pd.Index([_pipe_safe(header) for header in headers]))
+    right = len(headers) - 1 if figures is None else figures
+    align = ["left"] * (len(headers) - right) + ["right"] * right
+    return str(frame.to_markdown(index=False, disable_numparse=True, colalign=align)) + "\n"
+
+
+def html_rows(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return any text table as HTML, everything escaped."""
+    head = "".join(f'<th scope="col">{html.escape(header)}</th>' for header in headers)
+    body = "".join(
+        "<tr>"
+        + f'<th scope="row">{html.escape(row[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + "</tr>\n"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n'
+    )
+
+
+def _row_cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.arm,
+        number(row.mean_step_s),
+        number(row.total_s),
+        number(row.rollout_s),
+        speedup_text(row.speedup),
+        f"{row.idle_share:.1%}",
+        f"{row.drafter_share_of_idle:.1%}",
+        number(row.tokens_per_s),
+        "-" if row.acceptance_length_with_bonus is None else f"{row.acceptance_length_with_bonus:.2f}",
+    )
+
+
+def _amount(row: Row, gpu_s: float) -> str:
+    return f"{number(gpu_s)} ({number(gpu_s / 3600)}, {row.ledger.share(gpu_s):.1%})"
+
+
+def _pipe_safe(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

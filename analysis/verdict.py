@@ -1,0 +1,126 @@
+"""The answer in words: which arm is fastest, by how much, and whether that could be otherwise."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from analysis.bootstrap import FEW_STEPS, Estimate, mean_difference_s, speedup
+from analysis.compare import SEED, ComparisonTable, Row
+from analysis.run import RunSet
+from analysis.tables import number
+from traces.runfolder import CAUSES
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run. `gain` is best over baseline, `lead` best over runner-up; 1 means no difference.
+
+    `recommended` is the best arm only if its gain's interval lies above 1, and the baseline otherwise.
+    """
+
+    best: str
+    runner_up: str | None
+    recommended: str
+    is_gain: bool
+    gain: Estimate
+    lead: Estimate | None
+    order_may_flip: bool
+    sentence: str
+
+
+def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
+    """Return the verdict over a table and the runs it was made from. A single run has no rival."""
+    rows = table.rows
+    if len(rows) == 1:
+        return _alone(rows[0])
+    ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
+    best, second = ranked[0], ranked[1]
+    step_s = {run.arm: run.step_seconds() for run in runs.runs}
+    lead = speedup(step_s[second.arm], step_s[best.arm], seed=SEED)
+    saved_s = mean_difference_s(step_s[rows[0].arm], step_s[best.arm], seed=SEED)
+    is_gain = best is not rows[0] and not best.speedup.includes(1.0) and best.speedup.value > 1
+    sentences = [
+        _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
+        _order_sentence(best, second, lead) if is_gain else "",
+        _losers_sentence(rows),
+        _few_steps_sentence(table.steps),
+    ]
+    return Verdict(
+        best=best.arm,
+        runner_up=second.arm,
+        recommended=best.arm if is_gain else rows[0].arm,
+        is_gain=is_gain,
+        gain=best.speedup,
+        lead=lead,
+        order_may_flip=lead.includes(1.0),
+        sentence=" ".join(sentence for sentence in sentences if sentence),
+    )
+
+
+def interval_words(estimate: Estimate, unit: str = "x") -> str:
+    """Return `2.310x (95 % interval 2.204 to 2.412)`, or the value and why it has no interval."""
+    if np.isnan(estimate.value):
+        return f"n/a ({estimate.reason})"
+    if estimate.interval is None:
+        return f"{number(estimate.value)}{unit} (no interval: {estimate.reason})"
+    low, high = estimate.interval
+    return f"{number(estimate.value)}{unit} (95 % interval {number(low)} to {number(high)})"
+
+
+def _alone(row: Row) -> Verdict:
+    used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
+    most = max(used, key=lambda cause: used[cause], default="")
+    words = f"Under {row.arm} an RL step takes {row.mean_step_s:.4g} s in the mean. "
+    words += f"{row.idle_share:.1%} of the GPU time is idle"
+    words += f" and {row.rollout_share:.1%} of the step is rollout."
+    if most:
+        words += f" Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})."
+    return Verdict(
+        best=row.arm,
+        runner_up=None,
+        recommended=row.arm,
+        is_gain=False,
+        gain=row.speedup,
+        lead=None,
+        order_may_flip=False,
+        sentence=words + " A speedup needs a second run of the same lengths.",
+    )
+
+
+def _gain_sentence(best: Row, baseline: Row, is_gain: bool, steps: int, saved_s: Estimate) -> str:
+    if is_gain:
+        return (
+            f"Run {best.arm}: its RL steps are {interval_words(best.speedup)} as fast as under "
+            f"{baseline.arm}, over {steps} steps; it saves {interval_words(saved_s, ' s')} a step."
+        )
+    if best is baseline:
+        return f"Stay with {baseline.arm}: no other policy was faster over {steps} steps."
+    if best.speedup.interval is None:
+        return (
+            f"No gain is claimed over {baseline.arm}: {best.arm} was fastest with a speedup of "
+            f"{interval_words(best.speedup)}, so the spread between steps is unknown."
+        )
+    return (
+        f"No policy is a gain over {baseline.arm}: the fastest, {best.arm}, has a speedup of "
+        f"{interval_words(best.speedup)}, which includes 1."
+    )
+
+
+def _order_sentence(best: Row, second: Row, lead: Estimate) -> str:
+    words = f"{second.arm} comes second; {best.arm} is {interval_words(lead)} as fast as it, "
+    return words + ("so their order may flip." if lead.includes(1.0) else "so the order holds.")
+
+
+def _losers_sentence(rows: tuple[Row, ...]) -> str:
+    slower = [
+        f"{row.arm} ({row.speedup.value:.3g}x)"
+        for row in rows[1:]
+        if row.speedup.interval is not None and row.speedup.interval[1] < 1
+    ]
+    return f"Slower than {rows[0].arm}: {', '.join(slower)}." if slower else ""
+
+
+def _few_steps_sentence(steps: int) -> str:
+    if not 2 <= steps < FEW_STEPS:
+        return ""
+    return f"With only {steps} steps the interval is likely too narrow; {FEW_STEPS} or more are better."

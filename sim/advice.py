@@ -1,0 +1,160 @@
+"""Which arm to draft with at which batch size, and how far the error of the step times could change that.
+
+The gain of an arm at batch b is E[tokens per cycle] x plain cycle / its cycle, at the context that requests
+have when b of them are left. The error of the step times is taken from the calibration (1.48 times the median
+error on unseen points, the standard deviation of a normal with that median), or assumed for a roofline; it is
+drawn on its own for the target's step, the KV term and the drafter's passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from sim.coefficients import Coefficients, Floats
+from sim.comparison import resolve_arms, run_name
+from sim.config import Config
+from sim.simulation import Simulation
+from tltsched.arms import OFF, Arm, chain
+from traces.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, write_json
+from traces.schema import Trace
+
+ROOFLINE_ERROR = 0.2  # assumed; the two measured 7B calibrations lie within it
+NORMAL_PER_MEDIAN = 1.4826
+TABLE_DRAWS = 400
+TREES = tuple(Arm(depth, 8, width) for depth in (4, 6, 8, 10, 12) for width in (16, 32, 48, 64))
+CHAINS = tuple(chain(k) for k in range(1, 9))
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+def cost_error(simulation: Simulation) -> tuple[float, str]:
+    """Return the standard deviation of the step times as a share, and what it rests on."""
+    if simulation.calibration is None:
+        return ROOFLINE_ERROR, "assumed: no calibration"
+    residuals = simulation.calibration.residuals
+    return (
+        NORMAL_PER_MEDIAN * residuals.held_out_median,
+        f"{residuals.validation}: {simulation.calibration.name}",
+    )
+
+
+def draw_coefficients(fitted: Coefficients, error: float, rng: np.random.Generator) -> Coefficients:
+    """Return coefficients scaled by log-normal factors: target, KV and drafter each by its own."""
+    target, kv, drafter = np.exp(error * rng.standard_normal(3)).tolist()
+    return msgspec.structs.replace(
+        fitted,
+        floor_s=fitted.floor_s * target,
+        slopes_s_per_token=tuple(slope * target for slope in fitted.slopes_s_per_token),
+        eager_s=fitted.eager_s * target,
+        kv_s_per_token=fitted.kv_s_per_token * kv,
+        off_s=fitted.off_s * drafter,
+        off_s_per_request=fitted.off_s_per_request * drafter,
+        draft_s=fitted.draft_s * drafter,
+        draft_pass_s=fitted.draft_pass_s * drafter,
+        draft_pass_s_per_request=fitted.draft_pass_s_per_request * drafter,
+    )
+
+
+def candidate_arms(config: Config) -> tuple[Arm, ...]:
+    """Return the drafting arms that the acceptance law covers."""
+    return TREES if config.acceptance.kind == "published_tree" else CHAINS
+
+
+def contexts_by_batch(trace: Trace, workers: int) -> dict[int, float]:
+    """Return the context of a request when b of a worker's requests are left: batch -> tokens.
+
+    Without speculation all run in step, so it is the prompt and the (b + 1)-th longest response of the worker
+    (in expectation over an even split; the median over steps).
+    """
+    contexts: dict[int, list[float]] = {}
+    prompt = float(trace.rows["prompt_tokens"].mean())
+    for _, rows in trace.rows.groupby("step", sort=True):
+        longest = np.sort(rows["response_tokens"].to_numpy())[::-1]
+        for batch in BATCHES:
+            if (rank := batch * workers) <= len(longest):
+                contexts.setdefault(batch, []).append(prompt + float(longest[min(rank, len(longest) - 1)]))
+    return {batch: float(np.median(values)) for batch, values in contexts.items()}
+
+
+def _gains(
+    coefficients: Coefficients, tokens: Floats, arms: Sequence[Arm], batch: int, context: float
+) -> Floats:
+    """Return tokens per second of each arm over plain decode, [arms]."""
+    held = context * batch
+    plain_s = float(coefficients.fixed_s(OFF, "plain", batch)) + coefficients.kv_s_per_token * held
+    cycles_s = np.array(
+        [
+            float(coefficients.fixed_s(arm, "in_step", batch))
+            + coefficients.context_s_per_token(arm, "in_step") * held
+            for arm in arms
+        ]
+    )
+    return np.asarray(tokens * plain_s / cycles_s, np.float64)
+
+
+def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
+    """Return the best arm for each batch size that the workload reaches; `off` where no arm gains."""
+    config = simulation.config
+    arms = candidate_arms(config)
+    survivals = [simulation.law.survival(arm) ** config.drafter.initial_exponent for arm in arms]
+    tokens = np.array([1.0 + float(survival.sum()) for survival in survivals])
+    error, source = cost_error(simulation)
+    draws = [draw_coefficients(simulation.coefficients, error, rng) for _ in range(TABLE_DRAWS)]
+    rows = []
+    for batch, context in contexts_by_batch(simulation.trace, config.workers).items():
+        gains = np.append(_gains(simulation.coefficients, tokens, arms, batch, context), 1.0)
+        drawn = np.array([np.append(_gains(draw, tokens, arms, batch, context), 1.0) for draw in draws])
+        best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])
+        low, high = np.percentile(drawn[:, best], [2.5, 97.5])
+        names = [*map(str, arms), str(OFF)]
+        rows.append(
+            BatchAdvice(
+                requests=batch,
+                context_tokens=context,
+                arm=names[best],
+                gain=float(gains[best]),
+                gain_low=float(low),
+                gain_high=float(high),
+                runner_up=names[second],
+                may_flip=bool(np.mean(drawn[:, second] > drawn[:, best]) > 0.025),
+            )
+        )
+    return Advice(cost_error=error, cost_error_source=source, rows=tuple(rows))
+
+
+def draw_costs(
+    settings: dict[str, Any], arms: Sequence[str], trace: Trace, draws: int, progress: Callable[[int], None]
+) -> pd.DataFrame:
+    """Simulate every arm again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
+    configs = resolve_arms(settings, arms)
+    first = Simulation(next(iter(configs.values())), trace)
+    error, _ = cost_error(first)
+    rng = np.random.default_rng(np.random.SeedSequence(first.config.run.seed, spawn_key=(2,)))
+    frames = []
+    for draw in range(draws + 1):
+        coefficients = draw_coefficients(first.coefficients, error, rng) if draw else first.coefficients
+        for arm, config in configs.items():
+            steps = Simulation(config, trace, coefficients).run().step_rows
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "draw": draw,
+                        "run": run_name(arm),
+                        "step": [row["step"] for row in steps],
+                        "step_s": [row["end_s"] - row["start_s"] for row in steps],
+                    }
+                )
+            )
+        progress(draw)
+    return pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
+
+
+def write_advice(out: Path, advice: Advice, draws: pd.DataFrame) -> None:
+    """Write advice.json and cost_draws.parquet beside a comparison."""
+    write_json(out / "advice.json", advice)
+    draws.to_parquet(out / "cost_draws.parquet", index=False)

@@ -1,0 +1,76 @@
+"""Runs several policies on the same lengths, each into its own run folder beside comparison.json."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sim.config import Config, resolve
+from sim.simulation import Simulation
+from sim.workload import load_workload
+from tltsched.errors import InputError
+from traces.files import write_trace
+from traces.runfolder import Comparison, write_json
+from traces.schema import Trace
+
+FINGERPRINT = "fingerprint.txt"
+Progress = Callable[[str, int], None]
+
+
+def run_name(arm: str) -> str:
+    """Return a folder name for an arm as the user wrote it."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", arm).strip("-.") or "arm"
+
+
+def resolve_arms(settings: dict[str, Any], arms: Sequence[str]) -> dict[str, Config]:
+    """Return the configuration of each arm; raises InputError unless there is one or more, each once."""
+    names = [run_name(arm) for arm in arms]
+    if not arms or len(set(names)) != len(names):
+        raise InputError("--arms", ",".join(arms), "one policy or more, each once", "remove the repeated one")
+    return {arm: resolve(settings, arm) for arm in arms}
+
+
+def _fingerprint(simulation: Simulation) -> str:
+    """Hash everything that the results of a run follow from."""
+    digest = hashlib.sha256(msgspec.json.encode(simulation.config))
+    digest.update(msgspec.json.encode((simulation.coefficients, simulation.setup)))
+    for column in ("step", "prompt_id", "prompt_tokens", "response_tokens"):
+        digest.update(simulation.trace.rows[column].to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run_arm(config: Config, trace: Trace, label: str, folder: Path, progress: Progress) -> bool:
+    """Simulate one arm into `folder`, unless it holds the same run already; returns whether it had to run."""
+    simulation = Simulation(config, trace)
+    fingerprint = _fingerprint(simulation)
+    stamp = folder / FINGERPRINT
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint:
+        return False
+    stamp.unlink(missing_ok=True)
+    simulation.run_into(folder, label, lambda step: progress(label, step))
+    stamp.write_text(fingerprint, encoding="utf-8")  # last: a run that was stopped is done again
+    return True
+
+
+def compare(settings: dict[str, Any], arms: Sequence[str], out: Path, progress: Progress) -> Trace:
+    """Simulate every arm on the same lengths; finished arms of an earlier, stopped call are kept.
+
+    `progress(arm, step)` is called after each step. Returns the lengths. Raises InputError.
+    """
+    configs = resolve_arms(settings, arms)
+    first = next(iter(configs.values()))
+    trace = load_workload(first.workload, first.run.seed)
+    for config in configs.values():
+        Simulation(config, trace)  # every arm is checked before the first one runs
+    out.mkdir(parents=True, exist_ok=True)
+    write_trace(trace, out / "lengths.parquet", force=True)
+    for arm, config in configs.items():
+        run_arm(config, trace, arm, out / run_name(arm), progress)
+    names = tuple(run_name(arm) for arm in configs)
+    write_json(out / "comparison.json", Comparison(name=first.run.name, runs=names))
+    return trace

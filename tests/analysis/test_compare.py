@@ -1,0 +1,169 @@
+from pathlib import Path
+
+import pytest
+
+from analysis.compare import compare
+from analysis.run import load_runs
+from analysis.tables import html_table, ledger_cells, markdown, number, terminal
+from analysis.verdict import judge
+from tests.analysis.fake_run import with_summary, write_comparison, write_run
+from tltsched.errors import InputError
+from traces.runfolder import Comparison, RunFolder, write_json
+
+SLOW = {"speculates": False, "trains": False}
+
+
+def test_rows_of_a_comparison(tmp_path: Path) -> None:
+    table = compare(load_runs(write_comparison(tmp_path, steps=12)))
+    none, tlt, goodput = table.rows
+    assert [row.arm for row in table.rows] == ["none", "tlt", "goodput"]
+    assert none.speedup.value == 1
+    assert none.acceptance_length_with_bonus is None
+    assert tlt.acceptance_length_with_bonus == pytest.approx(3.2, abs=0.05)
+    assert 1 < tlt.speedup.value < goodput.speedup.value
+    assert none.mean_step_s == pytest.approx(none.total_s / 12)
+    assert none.rollout_s == pytest.approx(none.mean_step_s - 18)
+    assert none.tokens_per_s < goodput.tokens_per_s
+    assert tlt.idle_share < none.idle_share
+    assert tlt.drafter_share_of_idle > 0.5
+    assert none.drafter_share_of_idle == 0
+    assert table.warnings == ()
+
+
+def test_the_best_arm_is_named_with_its_gain(tmp_path: Path) -> None:
+    runs = load_runs(write_comparison(tmp_path, steps=12))
+    verdict = judge(compare(runs), runs)
+    assert (verdict.best, verdict.runner_up, verdict.recommended) == ("goodput", "tlt", "goodput")
+    assert verdict.is_gain
+    assert not verdict.order_may_flip
+    assert verdict.sentence.startswith("Run goodput")
+    assert "the order holds" in verdict.sentence
+
+
+def test_equal_arms_are_no_gain_and_may_flip(tmp_path: Path) -> None:
+    runs = load_runs(write_comparison(tmp_path, {"none": SLOW, "adaptive": SLOW}, steps=12))
+    verdict = judge(compare(runs), runs)
+    assert not verdict.is_gain
+    assert verdict.recommended == "none"
+    assert verdict.order_may_flip
+    assert verdict.sentence.startswith("Stay with none")
+
+
+def test_a_gain_whose_interval_includes_one_is_not_called_a_gain(tmp_path: Path) -> None:
+    arms = {"none": SLOW, "adaptive": SLOW | {"speed": 1.02}}
+    runs = load_runs(write_comparison(tmp_path, arms, steps=6))
+    table = compare(runs)
+    assert table.rows[1].speedup.includes(1.0)
+    assert table.rows[1].speedup.value > 1
+    verdict = judge(table, runs)
+    assert (verdict.best, verdict.recommended, verdict.is_gain) == ("adaptive", "none", False)
+    assert verdict.sentence.startswith("No policy is a gain over none")
+    assert "only 6 steps" in verdict.sentence
+
+
+def test_one_step_claims_no_gain(tmp_path: Path) -> None:
+    runs = load_runs(write_comparison(tmp_path, steps=1))
+    verdict = judge(compare(runs), runs)
+    assert not verdict.is_gain
+    assert verdict.recommended == "none"
+    assert "needs at least 2 steps" in verdict.sentence
+
+
+def test_a_slower_arm_is_named(tmp_path: Path) -> None:
+    arms = {"none": SLOW, "static": SLOW | {"speed": 0.5}, "fast": SLOW | {"speed": 2.0}}
+    runs = load_runs(write_comparison(tmp_path, arms, steps=12))
+    assert "Slower than none: static" in judge(compare(runs), runs).sentence
+
+
+def test_different_lengths_are_refused(tmp_path: Path) -> None:
+    arms = {"none": SLOW, "other": SLOW | {"seed": 2}}
+    with pytest.raises(InputError, match=r"responses of other.*comparison is invalid"):
+        compare(load_runs(write_comparison(tmp_path, arms)))
+
+
+def test_a_missing_response_is_refused(tmp_path: Path) -> None:
+    write_comparison(tmp_path)
+    folder = RunFolder(tmp_path / "tlt")
+    folder.write(folder.summary(), folder.responses().iloc[1:], folder.intervals(), folder.steps())
+    with pytest.raises(InputError, match="191 responses, but none has 192"):
+        compare(load_runs(tmp_path))
+
+
+def test_the_order_of_responses_does_not_matter(tmp_path: Path) -> None:
+    write_comparison(tmp_path)
+    folder = RunFolder(tmp_path / "tlt")
+    shuffled = folder.responses().sample(frac=1, random_state=3)
+    folder.write(folder.summary(), shuffled, folder.intervals(), folder.steps())
+    compare(load_runs(tmp_path))
+
+
+def test_unlike_sources_are_warned_about(tmp_path: Path) -> None:
+    write_comparison(tmp_path)
+    folder = RunFolder(tmp_path / "tlt")
+    write_json(folder.path / "summary.json", with_summary(folder, cost_source="measured elsewhere"))
+    (warning,) = compare(load_runs(tmp_path)).warnings
+    assert "cost_source" in warning
+    assert "measured elsewhere" in warning
+
+
+@pytest.mark.parametrize("names", [(), ("a", "a"), ("../a",), ("a/b",), ("..",)])
+def test_bad_run_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    write_run(tmp_path / "a")
+    write_json(tmp_path / "comparison.json", Comparison(name="bad", runs=names))
+    with pytest.raises(InputError):
+        load_runs(tmp_path)
+
+
+def test_runs_that_share_a_name_go_by_their_folders(tmp_path: Path) -> None:
+    write_comparison(tmp_path, {"a": SLOW | {"name": "same"}, "b": SLOW | {"name": "same"}})
+    assert [run.arm for run in load_runs(tmp_path).runs] == ["a", "b"]
+
+
+def test_a_run_folder_is_a_set_of_one(tmp_path: Path) -> None:
+    runs = load_runs(write_run(tmp_path, name="alone").path)
+    table = compare(runs)
+    assert [row.arm for row in table.rows] == ["alone"]
+    verdict = judge(table, runs)
+    assert not verdict.is_gain
+    assert verdict.sentence.startswith("Under alone an RL step takes")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="check the path"):
+        load_runs(tmp_path)
+
+
+def test_threshold_is_found_at_any_depth(tmp_path: Path) -> None:
+    nested = {"a": {"threshold_requests": True, "b": {"threshold": 32}}}
+    run = load_runs(write_run(tmp_path / "a", config=nested).path).runs[0]
+    assert run.threshold_requests() == 32
+    assert load_runs(write_run(tmp_path / "b", config={"x": [1]}).path).runs[0].threshold_requests() is None
+
+
+def test_tables_show_the_same_rows(tmp_path: Path) -> None:
+    arms = {"a|b": SLOW, "<b>[red]": SLOW | {"speed": 2.0}}
+    table = compare(load_runs(write_comparison(tmp_path, arms, steps=12)))
+    text = markdown(table)
+    assert text.count("\n") == 4
+    assert "a\\|b" in text
+    page = html_table(table)
+    assert "&lt;b&gt;[red]" in page
+    assert "<b>" not in page
+    assert terminal(table).row_count == 2
+    headers, rows = ledger_cells(table)
+    assert all(len(row) == len(headers) == 4 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (float("nan"), "-"),
+        (0.0, "0"),
+        (12345.6, "12,346"),
+        (1.23456, "1.235"),
+        (0.012346, "0.01235"),
+    ],
+)
+def test_numbers_have_four_digits(value: float | None, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,150 @@
+"""Tables of none, static, table and threshold: a batch or an outcome in, a choice out."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tltsched.arms import OFF, Arm, chain, parse_arm
+from tltsched.errors import InputError
+from tltsched.speculation.base import Batch, Choice, Outcome, Policy, PolicyConfig
+from tltsched.speculation.beg_mab import BegMabConfig
+from tltsched.speculation.none import NoneConfig
+from tltsched.speculation.static import StaticConfig
+from tltsched.speculation.table import TableConfig
+from tltsched.speculation.threshold import ThresholdConfig
+
+BUCKETS = ((1, "10_8_64"), (5, "4"), (9, "off"))
+
+
+def build(config: PolicyConfig) -> Policy:
+    return config.build(Random(0), None)  # noqa: S311
+
+
+def ran(arm: Arm, cycles: int, requests: int = 4) -> Outcome:
+    return Outcome(arm, cycles, cycles * requests, 0.01 * cycles, (cycles,) * arm.depth)
+
+
+def batch(requests: int) -> Batch:
+    return Batch(requests, requests * 1000)
+
+
+def test_none_never_drafts_and_never_asks_again() -> None:
+    policy = build(NoneConfig())
+    assert policy.choose(batch(7)) == Choice(OFF, None, 1)
+    assert (policy.off_state, policy.arms, NoneConfig.needs_drafter) == ("plain", (OFF,), False)
+
+
+@pytest.mark.parametrize("text", ["4", "8_4_48", "off"])
+def test_static_holds_one_arm_until_the_batch_is_empty(text: str) -> None:
+    policy = build(StaticConfig(arm=text))
+    assert policy.choose(batch(1)) == policy.choose(batch(300)) == Choice(parse_arm(text), None, 1)
+    assert policy.arms == (parse_arm(text),)
+
+
+@pytest.mark.parametrize(
+    ("requests", "arm", "lowest"),
+    [(1, "10_8_64", 1), (4, "10_8_64", 1), (5, "4", 5), (8, "4", 5), (9, "off", 9), (500, "off", 9)],
+)
+def test_table_holds_an_arm_down_to_the_edge_of_its_bucket(requests: int, arm: str, lowest: int) -> None:
+    assert build(TableConfig(arms_by_batch=BUCKETS)).choose(batch(requests)) == Choice(
+        parse_arm(arm), None, lowest
+    )
+
+
+@pytest.mark.parametrize("buckets", [(), ((2, "4"),), ((1, "4"), (1, "2")), ((1, "4"), (9, "2"), (5, "1"))])
+def test_table_refuses_buckets_that_do_not_rise_from_one(buckets: tuple[tuple[int, str], ...]) -> None:
+    with pytest.raises(InputError, match="arms_by_batch"):
+        TableConfig(arms_by_batch=buckets)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StaticConfig(arm="fast"),
+        lambda: TableConfig(arms_by_batch=((1, "8_4"),)),
+        lambda: BegMabConfig(strategies=("8_4_x",), thresholds=(1,)),
+    ],
+)
+def test_an_arm_that_does_not_parse_is_a_users_error(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(InputError, match="arm"):
+        make()
+
+
+def threshold(*, latch: bool, warmup_cycles: int = 10) -> Policy:
+    inner = TableConfig(arms_by_batch=((1, "4"), (3, "2")))
+    return build(ThresholdConfig(inner=inner, threshold_requests=8, warmup_cycles=warmup_cycles, latch=latch))
+
+
+@pytest.mark.parametrize("latch", [False, True])
+def test_threshold_is_off_above_warms_up_at_and_drafts_after(latch: bool) -> None:
+    policy = threshold(latch=latch)
+    policy.begin_rollout()
+    assert policy.choose(batch(20)) == Choice(OFF, None, 9)
+    policy.observe(ran(OFF, 5000, 20))
+    assert policy.choose(batch(8)) == Choice(OFF, 10, 1)
+    policy.observe(ran(OFF, 4, 8))
+    assert policy.choose(batch(6)) == Choice(OFF, 6, 1)
+    policy.observe(ran(OFF, 6, 6))
+    assert policy.choose(batch(6)) == Choice(chain(2), None, 3)
+    assert policy.choose(batch(2)) == Choice(chain(4), None, 1)
+
+
+@pytest.mark.parametrize("latch", [False, True])
+def test_a_batch_above_the_threshold_starts_the_warm_up_anew(latch: bool) -> None:
+    policy = threshold(latch=latch)
+    policy.begin_rollout()
+    policy.choose(batch(8))
+    policy.observe(ran(OFF, 9, 8))
+    assert policy.choose(batch(9)) == Choice(OFF, None, 9)
+    policy.observe(ran(OFF, 50, 9))
+    assert policy.choose(batch(8)) == Choice(OFF, 10, 1)
+
+
+@pytest.mark.parametrize(("latch", "arm"), [(False, OFF), (True, chain(2))])
+def test_only_the_latch_keeps_drafting_above_the_threshold(latch: bool, arm: Arm) -> None:
+    policy = threshold(latch=latch)
+    policy.begin_rollout()
+    policy.choose(batch(8))
+    policy.observe(ran(OFF, 10, 8))
+    assert policy.choose(batch(8)).arm == chain(2)
+    assert policy.choose(batch(30)).arm == arm
+
+
+@pytest.mark.parametrize("latch", [False, True])
+def test_a_rollout_begins_with_the_warm_up_open(latch: bool) -> None:
+    policy = threshold(latch=latch)
+    policy.choose(batch(8))
+    policy.observe(ran(OFF, 10, 8))
+    policy.begin_rollout()
+    assert policy.choose(batch(8)) == Choice(OFF, 10, 1)
+
+
+def test_no_warm_up_drafts_at_once() -> None:
+    assert threshold(latch=False, warmup_cycles=0).choose(batch(8)).arm == chain(2)
+
+
+def test_threshold_names_all_arms_and_how_it_switches() -> None:
+    policy = threshold(latch=False)
+    assert policy.arms == (OFF, chain(4), chain(2))
+    assert (policy.off_state, policy.entry) == ("dropped", "drafter_fill")
+
+
+def test_inner_policy_learns_only_from_drafting_epochs() -> None:
+    inner = BegMabConfig(strategies=("8_4_8", "4_4_8"), thresholds=(1,), epsilon=0.0)
+    policy = build(ThresholdConfig(inner=inner, warmup_cycles=1))
+    policy.choose(batch(8))
+    policy.observe(ran(OFF, 1, 8))
+    assert policy.choose(batch(8)).arm == parse_arm("8_4_8")
+    policy.observe(Outcome(parse_arm("8_4_8"), 32, 256, 1.0, (100,)))
+    assert policy.choose(batch(8)).arm == parse_arm("4_4_8")  # not tried yet
+    policy.observe(Outcome(parse_arm("4_4_8"), 32, 256, 2.0, (100,)))
+    assert policy.choose(batch(8)).arm == parse_arm("8_4_8")
+
+
+@pytest.mark.parametrize(("field", "value"), [("threshold_requests", 0), ("warmup_cycles", -1)])
+def test_threshold_refuses_counts_out_of_range(field: str, value: int) -> None:
+    with pytest.raises(InputError, match=field):
+        ThresholdConfig(inner=StaticConfig(arm="4"), **{field: value})

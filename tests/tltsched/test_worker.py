@@ -1,0 +1,168 @@
+"""The worker's scheduler: events in, drafts out, and what it refuses."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tltsched.arms import OFF, Arm, chain
+from tltsched.commands import Draft
+from tltsched.errors import ProtocolError
+from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
+from tltsched.speculation.base import PolicyConfig
+from tltsched.speculation.none import NoneConfig
+from tltsched.speculation.static import StaticConfig
+from tltsched.speculation.table import TableConfig
+from tltsched.speculation.threshold import ThresholdConfig
+from tltsched.worker import WorkerScheduler, WorkerState
+
+DROPPED = TableConfig(arms_by_batch=((1, "4"), (5, "off")), off_state="dropped", entry="reprefill")
+
+
+def scheduler(config: PolicyConfig) -> WorkerScheduler:
+    return WorkerScheduler(3, config.build(Random(0), None))  # noqa: S311
+
+
+def began(drafter_version: int = 0, t_s: float = 0.0) -> RolloutBegan:
+    return RolloutBegan(t_s, 3, 0, drafter_version)
+
+
+def formed(requests: int, t_s: float = 1.0) -> BatchFormed:
+    return BatchFormed(t_s, 3, requests, 100 * requests)
+
+
+def ended(arm: Arm, requests: int, *, cycles: int = 5, t_s: float = 2.0) -> EpochEnded:
+    accepted = (cycles,) * arm.depth
+    return EpochEnded(t_s, 3, arm, cycles, cycles * 6, 0.1 * cycles, accepted, (), requests, 100 * requests)
+
+
+def drafts(config: PolicyConfig, *events: WorkerEvent) -> list[tuple[Draft, ...]]:
+    worker = scheduler(config)
+    return [worker.handle(event) for event in events]
+
+
+def test_a_rollout_from_the_first_batch_to_the_last_request() -> None:
+    assert drafts(
+        DROPPED,
+        began(),
+        formed(9),
+        ended(OFF, 4),
+        ended(chain(4), 2),
+        ended(chain(4), 0),
+        RolloutEnded(9.0, 3),
+    ) == [
+        (),
+        (Draft(3, OFF, None, 5),),
+        (Draft(3, chain(4), None, 1, "reprefill"),),
+        (Draft(3, chain(4), None, 1),),
+        (),
+        (),
+    ]
+
+
+def test_drafting_from_the_start_needs_no_entry() -> None:
+    assert drafts(DROPPED, began(), formed(3))[-1] == (Draft(3, chain(4), None, 1),)
+
+
+def test_an_entry_stays_due_until_a_drafting_epoch_has_run() -> None:
+    *_, first, again, paid = drafts(
+        DROPPED, began(), formed(9), ended(OFF, 4), ended(chain(4), 4, cycles=0), ended(chain(4), 3)
+    )
+    assert (first[0].entry, again[0].entry, paid[0].entry) == ("reprefill", "reprefill", "none")
+
+
+def test_an_entry_is_due_again_after_each_time_off() -> None:
+    *_, back_off, again = drafts(
+        DROPPED,
+        began(),
+        formed(9),
+        ended(OFF, 4),
+        ended(chain(4), 4),
+        formed(9, t_s=3.0),
+        ended(OFF, 4, t_s=4.0),
+    )
+    assert (back_off[0].arm, again[0].entry) == (OFF, "reprefill")
+
+
+def test_a_batch_after_an_empty_engine_needs_no_entry() -> None:
+    assert drafts(DROPPED, began(), formed(9), ended(OFF, 0), formed(2, t_s=3.0))[-1][0].entry == "none"
+
+
+@pytest.mark.parametrize("off_state", ["plain", "in_step"])
+def test_no_entry_is_due_where_nothing_was_dropped(off_state: str) -> None:
+    config = TableConfig(
+        arms_by_batch=((1, "4"), (5, "off")),
+        off_state="in_step" if off_state == "in_step" else "plain",
+        entry="reprefill",
+    )
+    assert drafts(config, began(), formed(9), ended(OFF, 4))[-1] == (Draft(3, chain(4), None, 1, "none"),)
+
+
+def test_without_a_drafter_the_rollout_runs_off() -> None:
+    without = [began(-1), formed(3), ended(OFF, 2)]
+    assert drafts(StaticConfig(arm="4"), *without)[1:] == [(Draft(3, OFF, None, 1),)] * 2
+    worker = scheduler(StaticConfig(arm="4"))
+    for event in (*without, RolloutEnded(3.0, 3), began(0, 4.0)):
+        worker.handle(event)
+    assert worker.handle(formed(3, 5.0)) == (Draft(3, chain(4), None, 1),)
+
+
+def test_a_policy_that_never_drafts_needs_no_drafter() -> None:
+    assert drafts(NoneConfig(), began(-1), formed(3))[-1] == (Draft(3, OFF, None, 1),)
+
+
+def test_an_epoch_of_no_cycles_teaches_nothing() -> None:
+    config = ThresholdConfig(inner=StaticConfig(arm="4"), threshold_requests=8, warmup_cycles=10)
+    *_, none_ran, some_ran = drafts(
+        config, began(), formed(8), ended(OFF, 8, cycles=0), ended(OFF, 8, cycles=4)
+    )
+    assert none_ran == (Draft(3, OFF, 10, 1),)
+    assert some_ran == (Draft(3, OFF, 6, 1),)
+
+
+def test_a_rollout_can_be_stopped_while_requests_run() -> None:
+    worker = scheduler(NoneConfig())
+    for event in (began(), formed(3), RolloutEnded(2.0, 3)):
+        worker.handle(event)
+    assert worker.state is WorkerState.RESTING
+
+
+GOOD = ended(OFF, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "refused"),
+    [
+        ([], formed(3)),
+        ([], GOOD),
+        ([], RolloutEnded(1.0, 3)),
+        ([began()], began(t_s=1.0)),
+        ([began()], GOOD),
+        ([began(), formed(3)], began(t_s=2.0)),
+        ([began(), formed(3)], formed(3, t_s=0.5)),
+        ([began(), formed(3)], formed(3, t_s=float("nan"))),
+        ([began()], formed(0)),
+        ([began()], BatchFormed(1.0, 3, 2, -1)),
+        ([began()], BatchFormed(1.0, 4, 2, 100)),
+        ([began(), formed(3)], ended(chain(4), 2)),
+        ([began(), formed(3)], ended(OFF, -1)),
+        ([began(), formed(3)], ended(OFF, 2, cycles=-1)),
+        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 0, 0.1, (), (), 2, 200)),
+        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, 0.0, (), (), 2, 200)),
+        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, float("nan"), (), (), 2, 200)),
+        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, 0.1, (-1,), (), 2, 200)),
+        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, 0.1, (), (), 2, -200)),
+        ([began(), formed(3), RolloutEnded(2.0, 3)], ended(OFF, 2, t_s=3.0)),
+    ],
+)
+def test_events_out_of_order_or_out_of_range_are_refused(
+    before: list[WorkerEvent], refused: WorkerEvent
+) -> None:
+    worker = scheduler(NoneConfig())
+    for event in before:
+        worker.handle(event)
+    state = worker.state
+    with pytest.raises(ProtocolError, match="worker 3"):
+        worker.handle(refused)
+    assert worker.state is state

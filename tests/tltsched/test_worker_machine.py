@@ -1,0 +1,162 @@
+"""Any order of events that an engine can produce, against the invariants of a worker's scheduler."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tltsched.arms import OFF, parse_arm
+from tltsched.commands import Draft
+from tltsched.errors import ProtocolError
+from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
+from tltsched.record import RecordedWorker, Recorder, SchedulerSetup, build_worker, encode, read, replay
+from tltsched.speculation import PRESETS
+from tltsched.speculation.base import Rng
+from tltsched.speculation.beg_mab import BegMabConfig
+from tltsched.speculation.static import StaticConfig
+from tltsched.speculation.table import TableConfig
+from tltsched.speculation.threshold import ThresholdConfig
+from tltsched.steptime import ArmTimes, StepTimeTable
+
+TIMES = StepTimeTable(
+    tuple(
+        ArmTimes(arm, (0.01, 0.01 + 0.001 * arm.verify_tokens), 1e-8)
+        for arm in (OFF, *(parse_arm(text) for text in ("1", "2", "4", "8")))
+    )
+)
+CONTESTED = BegMabConfig(
+    variant="released", strategies=("8_4_16", "4_4_16", "2_2_4"), thresholds=(1, 6), epoch_cycles=4
+)
+POLICIES = (
+    *PRESETS.values(),
+    StaticConfig(arm="4"),
+    CONTESTED,
+    ThresholdConfig(inner=CONTESTED, threshold_requests=6, warmup_cycles=5, latch=True, entry="reprefill"),
+    TableConfig(arms_by_batch=((1, "4"), (3, "off"), (8, "2")), off_state="dropped", entry="drafter_fill"),
+)
+
+
+def make_rng(worker: int) -> Rng:
+    return Random(1000 + worker)  # noqa: S311
+
+
+class WorkerMachine(RuleBasedStateMachine):
+    """A fake engine: it runs the drafts that it is given, and finishes and admits requests as it likes."""
+
+    @initialize(policy=st.sampled_from(POLICIES), t_s=st.floats(0, 10))
+    def build(self, policy: object, t_s: float) -> None:
+        self.setup = SchedulerSetup(workers=1, policy=policy, step_times=TIMES)  # type: ignore[arg-type]
+        self.lines: list[bytes] = []
+        self.worker = RecordedWorker(build_worker(self.setup, 0, make_rng), Recorder(self.lines.append))
+        self.t_s, self.step, self.next_request = t_s, 0, 0
+        self.running: list[int] = []
+        self.draft: Draft | None = None
+        self.rolling = False
+        self.version = 0
+        self.decoded_off = False  # since the drafter was last used, or in the prefill of the batch
+        self.started: set[int] = set()
+        self.finished: list[int] = []
+
+    def tell(self, event: WorkerEvent) -> None:
+        commands = self.worker.handle(event)
+        assert len(commands) <= 1
+        self.draft = commands[0] if commands else None
+        assert (self.draft is not None) == bool(self.running and self.rolling)
+
+    @precondition(lambda self: not self.rolling)
+    @rule(version=st.integers(-1, 2))
+    def begin(self, version: int) -> None:
+        self.rolling, self.version, self.decoded_off = True, version, False
+        self.tell(RolloutBegan(self.t_s, 0, self.step, version))
+        self.step += 1
+
+    @precondition(lambda self: self.rolling)
+    @rule(admitted=st.integers(1, 40))
+    def admit(self, admitted: int) -> None:
+        first = not self.running
+        new = range(self.next_request, self.next_request + admitted)
+        self.next_request += admitted
+        self.running.extend(new)
+        self.started.update(new)
+        self.tell(BatchFormed(self.t_s, 0, len(self.running), 1000 * len(self.running)))
+        if first:
+            assert self.draft is not None
+            self.decoded_off = self.draft.arm == OFF
+
+    @precondition(lambda self: self.draft is not None)
+    @rule(
+        cycles=st.integers(0, 70), finish=st.integers(0, 40), rate=st.floats(0, 1), cycle_s=st.floats(1e-4, 1)
+    )
+    def run_epoch(self, cycles: int, finish: int, rate: float, cycle_s: float) -> None:
+        draft, batch = self.draft, len(self.running)
+        assert draft is not None
+        cycles = min(cycles, draft.max_cycles or cycles)
+        finish = min(finish, batch) if cycles else 0
+        done, self.running = tuple(self.running[:finish]), self.running[finish:]
+        self.finished.extend(done)
+        accepted = tuple(int(rate ** (j + 1) * cycles * batch) for j in range(draft.arm.depth))
+        if cycles:
+            self.decoded_off = draft.arm == OFF
+        if not self.running:
+            self.decoded_off = False
+        self.t_s += cycles * cycle_s
+        left = len(self.running)
+        self.tell(
+            EpochEnded(
+                *(self.t_s, 0, draft.arm, cycles, cycles * batch, cycles * cycle_s, accepted, done),
+                *(left, 1000 * left),
+            )
+        )
+
+    @precondition(lambda self: self.rolling)
+    @rule()
+    def end(self) -> None:
+        self.rolling, self.running = False, []
+        self.tell(RolloutEnded(self.t_s, 0))
+
+    @rule(event=st.sampled_from(["begin", "back", "stranger", "epoch"]))
+    def break_the_protocol(self, event: str) -> None:
+        if event == "back" and self.t_s > 0 and len(self.lines):
+            bad: WorkerEvent = BatchFormed(-1.0, 0, 1, 1)
+        elif event == "stranger":
+            bad = RolloutBegan(self.t_s, 1, 0, 0)
+        elif event == "begin" and self.rolling:
+            bad = RolloutBegan(self.t_s, 0, 0, 0)
+        elif event == "epoch" and self.draft is None:
+            bad = EpochEnded(self.t_s, 0, OFF, 1, 1, 0.1, (), (), 1, 1)
+        else:
+            return
+        with pytest.raises(ProtocolError):
+            self.worker.scheduler.handle(bad)
+
+    @invariant()
+    def a_draft_can_be_carried_out(self) -> None:
+        draft = getattr(self, "draft", None)
+        if draft is None:
+            return
+        policy = self.worker.scheduler.policy
+        assert draft.arm in policy.arms or self.version == -1
+        assert draft.arm == OFF or self.version >= 0
+        assert 1 <= draft.min_requests <= len(self.running), "an epoch that ends before it begins"
+        assert draft.max_cycles is None or draft.max_cycles >= 1
+        due = draft.arm != OFF and self.decoded_off and policy.off_state == "dropped"
+        assert draft.entry == (policy.entry if due else "none")
+
+    @invariant()
+    def no_request_finishes_twice(self) -> None:
+        finished = getattr(self, "finished", [])
+        assert len(set(finished)) == len(finished)
+        assert set(finished) <= getattr(self, "started", set())
+
+    def teardown(self) -> None:
+        if hasattr(self, "lines"):
+            again = [encode(record) for record in replay(self.setup, read(self.lines), make_rng)]
+            assert again == self.lines
+
+
+WorkerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWorker = WorkerMachine.TestCase

@@ -44,7 +44,9 @@ class RunSet:
 
 
 def load_run(path: Path) -> Run:
-    """Read a run folder. Raises InputError if a file is missing, malformed or names an unknown cause."""
+    """Read a run folder. Raises InputError if a file is missing or malformed, a cause is unknown, or the
+    times of a response are not in order.
+    """
     folder = RunFolder(path)
     summary = folder.summary()
     intervals = folder.intervals()
@@ -53,11 +55,13 @@ def load_run(path: Path) -> Run:
         raise InputError(
             "cause in intervals.parquet", ", ".join(unknown) or "null", ", ".join(CAUSES), f"check {path}"
         )
+    responses = folder.responses()
+    _check_responses(summary, responses)
     return Run(
         arm=summary.name,
         path=path,
         summary=summary,
-        responses=folder.responses(),
+        responses=responses,
         intervals=intervals,
         steps=folder.steps().sort_values("step", ignore_index=True),
         config_text=_config_text(path / "resolved_config.json"),
@@ -87,6 +91,24 @@ def load_runs(path: Path) -> RunSet:
     if len({run.arm for run in runs}) < len(runs):
         runs = tuple(replace(run, arm=name) for run, name in zip(runs, names, strict=True))
     return RunSet(comparison.name, runs)
+
+
+def _check_responses(summary: Summary, responses: pd.DataFrame) -> None:
+    """Demand 0 <= start <= finish <= wall time (to rounding) and a worker of the run for every response."""
+    slack_s = 1e-9 * summary.wall_s
+    starts, finishes = responses["start_s"].to_numpy(), responses["finish_s"].to_numpy()
+    in_time = (starts >= -slack_s) & (finishes >= starts) & (finishes <= summary.wall_s + slack_s)
+    wrong = np.flatnonzero(~(in_time & responses["worker"].between(0, summary.workers - 1).to_numpy()))
+    if len(wrong) == 0:
+        return
+    row = responses.iloc[int(wrong[0])]
+    raise InputError(
+        "responses.parquet",
+        f"step {row['step']} request {row['request']} on worker {row['worker']} from {row['start_s']:.6g} s "
+        f"to {row['finish_s']:.6g} s ({len(wrong):,} such rows)",
+        f"0 <= start <= finish <= {summary.wall_s:.6g} s on workers 0 to {summary.workers - 1}",
+        "run the simulation again; the run folder is inconsistent",
+    )
 
 
 def _config_text(path: Path) -> str:

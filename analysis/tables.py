@@ -51,6 +51,9 @@ def number(value: float | None) -> str:
         return "-"
     if value == 0:
         return "0"
+    value = (
+        float(f"{value:.4g}") if abs(value) < 1000 else value
+    )  # rounded first: 0.99996 has the decimals of 1
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 6)}f}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from tltsched.errors import InputError
 from tltsched.speculation.base import OffState
 
 SHIPPED = Path(__file__).parent / "calibrations"
+Number = TypeVar("Number", int, float)
 Provenance = Literal["measured", "published", "assumed"]
 
 
@@ -64,7 +65,8 @@ class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Ranges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the points cover. Outside, the model extrapolates and says so."""
 
-    batch: tuple[int, int]
+    batch: tuple[int, int]  # without drafts
+    draft_batch: tuple[int, int]
     context_tokens: tuple[float, float]
     depth: tuple[int, int]
     verify_tokens: tuple[int, int]
@@ -100,18 +102,18 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def ranges_of(points: Sequence[Point]) -> Ranges:
     """Return what the points that count cover."""
     used = [point for point in points if not point.excluded]
-    contexts = [point.context_tokens for point in used]
-    batches = [point.batch for point in used]
-    drafting = [point.arm for point in used if point.arm.depth] or [Arm(0)]
+    drafting = [point for point in used if point.arm.depth]
     return Ranges(
-        batch=(min(batches), max(batches)),
-        context_tokens=(min(contexts), max(contexts)),
-        depth=(min(arm.depth for arm in drafting), max(arm.depth for arm in drafting)),
-        verify_tokens=(
-            min(arm.verify_tokens for arm in drafting),
-            max(arm.verify_tokens for arm in drafting),
-        ),
+        batch=_range([point.batch for point in used if not point.arm.depth]),
+        draft_batch=_range([point.batch for point in drafting]),
+        context_tokens=_range([point.context_tokens for point in used]),
+        depth=_range([point.arm.depth for point in drafting]),
+        verify_tokens=_range([point.arm.verify_tokens for point in drafting]),
     )
+
+
+def _range(values: Sequence[Number]) -> tuple[Number, Number]:
+    return min(values), max(values)
 
 
 def predict_s(coefficients: Coefficients, point: Point) -> float:
@@ -196,7 +198,8 @@ def describe_calibration(calibration: Calibration) -> str:
         f"  error on {residuals.held_out_points} unseen points ({residuals.validation}): "
         f"median {residuals.held_out_median:.1%}, mean {residuals.held_out_mean:.1%}, "
         f"max {residuals.held_out_max:.1%}",
-        f"  batch {ranges.batch[0]}-{ranges.batch[1]}, context {ranges.context_tokens[0]:.0f}-"
+        f"  batch {ranges.batch[0]}-{ranges.batch[1]}, while drafting "
+        f"{ranges.draft_batch[0]}-{ranges.draft_batch[1]}, context {ranges.context_tokens[0]:.0f}-"
         f"{ranges.context_tokens[1]:.0f} tokens, depth {ranges.depth[0]}-{ranges.depth[1]}, "
         f"verify {ranges.verify_tokens[0]}-{ranges.verify_tokens[1]} tokens",
         *(f"  note: {note}" for note in calibration.notes),

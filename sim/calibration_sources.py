@@ -18,18 +18,19 @@ from sim.calibration import SHIPPED, Calibration, Point, PrefillPoint, leave_one
 from sim.coefficients import Coefficients
 from sim.fit import LawSettings, fit
 from sim.roofline import Assumptions, roofline
-from sim.shapes import GPUS, MODELS
+from sim.shapes import GPUS, MODELS, ModelShape
 from tltsched.arms import Arm, chain
 
 Row = TypeVar("Row")
 RAW = SHIPPED / "raw"
 H100_DATE = "2026-11, day not recorded"
-VLLM_KNOTS = (1.0, 32.0, 128.0, 256.0, 512.0)
+VLLM_KNOTS = (1.0, 32.0, 128.0, 256.0, 512.0, 2048.0)
 PAPER_CONTEXT_TOKENS = 4000.0
 PAPER_KNOTS = (1.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
 VLLM_GRAPH_TOKENS = 512.0  # vLLM captures full CUDA graphs up to 512 tokens by default
 VLLM_CHUNK_TOKENS = 8192.0
 NO_GRAPH_BELOW_8 = "8"  # rows whose K table held 8 alone: no graph was captured for a smaller K
+BEYOND = "assumed: roofline; no point reads more than 2,048 tokens in a cycle"
 COMPILED = "a kernel was compiled inside the timed steps"
 
 
@@ -90,6 +91,11 @@ def _vllm_prefill(rows: Sequence[StepRow]) -> tuple[PrefillPoint, ...]:
     )
 
 
+def peak_s_per_token(shape: ModelShape, tp: int) -> float:
+    """Return the seconds of one token's matrix products at the data-sheet peak: no kernel is faster."""
+    return 2 * shape.read_parameters() / (GPUS["H100"].bf16_flops * tp)
+
+
 def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> Calibration:
     """Fit the H100 points of one vLLM version (`0.26` or `0.32`) and model shape."""
     rows = [
@@ -101,6 +107,8 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
     assumed = roofline(shape, GPUS["H100"], 1, Assumptions())
     settings = LawSettings(
         knots_tokens=VLLM_KNOTS,
+        least_slope_s_per_token=peak_s_per_token(shape, 1),
+        open_slope_s_per_token=assumed.slopes_s_per_token[-1],
         graph_tokens=VLLM_GRAPH_TOKENS,
         chunk_tokens=VLLM_CHUNK_TOKENS,
         kv_s_per_token=kv_s_per_token,
@@ -111,7 +119,10 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
     def refit(some: Sequence[Point]) -> Coefficients:
         return fit(some, prefill, settings, shape)
 
-    not_fitted = {"prefill_s_per_pair": "assumed: roofline; the prompts are too short to show it"}
+    not_fitted = {
+        "prefill_s_per_pair": "assumed: roofline; the prompts are too short to show it",
+        "last slope": BEYOND,
+    }
     if kv_s_per_token is not None:
         where = "measured with vLLM 0.26.0 on the same device: these points have one context"
         not_fitted["kv_s_per_token"] = where
@@ -187,6 +198,8 @@ def paper_qwen32b_tp4() -> Calibration:
     plain = roofline(shape, GPUS["H100"], tp, Assumptions())
     settings = LawSettings(
         knots_tokens=PAPER_KNOTS,
+        least_slope_s_per_token=peak_s_per_token(shape, tp),
+        open_slope_s_per_token=plain.slopes_s_per_token[-1],
         graph_tokens=None,
         chunk_tokens=VLLM_CHUNK_TOKENS,
         kv_s_per_token=plain.kv_s_per_token,
@@ -219,6 +232,7 @@ def paper_qwen32b_tp4() -> Calibration:
             "prefill_s_per_pair": "assumed: roofline",
             "prefill_chunk_s, prefill_s_per_token": "assumed: roofline points",
             "off_s": "not published: 0",
+            "last slope": BEYOND,
         },
         coefficients=coefficients,
         residuals=residuals_of(coefficients, points),

@@ -67,6 +67,7 @@ class Cluster:
         self.responses: list[pd.DataFrame] = []
         self.step_rows: list[dict[str, float | int]] = []
         self.preemptions = 0
+        self.largest_draft_batch = 0
         self._trainers: dict[int, simpy.Process] = {}
         self._publish_s = 0.0
 
@@ -217,6 +218,7 @@ class Cluster:
             )
         )
         self.preemptions += self._tally.preemptions
+        self.largest_draft_batch = max(self.largest_draft_batch, self._tally.largest_draft_batch)
         self.step_rows.append(
             {
                 "step": self.step,

@@ -17,6 +17,12 @@ class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is given to the fit rather than found by it."""
 
     knots_tokens: tuple[float, ...]
+    """Ascending; no point lies beyond the last one."""
+    least_slope_s_per_token: float
+    """Slope that no piece above `compute_bound_tokens` may go below: one token at the peak throughput."""
+    open_slope_s_per_token: float
+    """Slope beyond the last knot, where there are no points."""
+    compute_bound_tokens: float = 512.0
     graph_tokens: float | None
     chunk_tokens: float
     kv_s_per_token: float | None = None  # fixed instead of fitted, where the points have one context only
@@ -63,6 +69,15 @@ def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[
     return float(chunk_s), float(token_s)
 
 
+def _given(settings: LawSettings) -> Floats:
+    """Return what is known of (floor, slopes) before the fit: lower bounds, and the open slope."""
+    bounds = [
+        settings.least_slope_s_per_token if knot >= settings.compute_bound_tokens else 0.0
+        for knot in settings.knots_tokens[:-1]
+    ]
+    return np.array([0.0, *bounds, settings.open_slope_s_per_token])
+
+
 def fit(
     points: Sequence[Point], prefill: Sequence[PrefillPoint], settings: LawSettings, shape: ModelShape
 ) -> Coefficients:
@@ -70,20 +85,22 @@ def fit(
     used = [point for point in points if not point.held_out and not point.excluded]
     rows = np.array([_features(point, settings, shape) for point in used])
     seconds = np.array([point.cycle_s for point in used])
-    slopes = len(settings.knots_tokens)
-    kv_column = 1 + slopes
-    fitted = seconds
+    kv_column = 1 + len(settings.knots_tokens)
+    given = _given(settings)
+    fitted = seconds - rows[:, :kv_column] @ given
+    rows[:, kv_column - 1] = 0.0  # the open piece is given
     if settings.kv_s_per_token is not None:
-        fitted = seconds - settings.kv_s_per_token * rows[:, kv_column]
+        fitted -= settings.kv_s_per_token * rows[:, kv_column]
         rows[:, kv_column] = 0.0
     solution = _solve(rows, fitted, seconds)
+    target = solution[:kv_column] + given
     kv_s = settings.kv_s_per_token if settings.kv_s_per_token is not None else float(solution[kv_column])
     off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s = map(float, solution[kv_column + 1 :])
     chunk_s, token_s = fit_prefill(prefill, settings)
     return Coefficients(
         knots_tokens=settings.knots_tokens,
-        floor_s=float(solution[0]),
-        slopes_s_per_token=tuple(float(slope) for slope in solution[1 : 1 + slopes]),
+        floor_s=float(target[0]),
+        slopes_s_per_token=tuple(target[1:].tolist()),
         kv_s_per_token=kv_s,
         drafter_kv_share=1 / shape.layers,
         off_s=off_s,

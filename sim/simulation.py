@@ -185,7 +185,13 @@ class Simulation:
 
     def warnings(self, cluster: Cluster) -> tuple[str, ...]:
         """Return sentences about everything that lies outside what was measured or published."""
-        found = [*self._calibration_warnings()]
+        found = self._calibration_warnings()
+        ranges = self.calibration.ranges if self.calibration else None
+        if ranges and cluster.largest_draft_batch > ranges.draft_batch[1]:
+            found.append(
+                f"drafting reaches batches of {cluster.largest_draft_batch}; "
+                f"the calibration of drafting ends at {ranges.draft_batch[1]}"
+            )
         outside = [str(arm) for arm in self.policy.arms if arm != OFF and self.law.extrapolates(arm)]
         if outside:
             found.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")

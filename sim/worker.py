@@ -26,10 +26,12 @@ class StepTally:
         self.request_cycles = 0
         self.accepted_tokens = 0
         self.preemptions = 0
+        self.largest_draft_batch = 0
 
-    def add(self, epoch: Epoch) -> None:
-        """Count an epoch."""
+    def add(self, epoch: Epoch, batch: int) -> None:
+        """Count an epoch that began with `batch` requests."""
         if epoch.arm.depth:
+            self.largest_draft_batch = max(self.largest_draft_batch, batch)
             self.request_cycles += epoch.request_cycles
             self.accepted_tokens += sum(epoch.accepted_by_position)
 
@@ -66,13 +68,13 @@ class Worker:
             drafts = (yield from self._admit(pool)) or drafts
             (draft,) = drafts
             yield from self._switch(draft)
-            start_s = now.now
+            start_s, batch = now.now, len(pool.running)
             for seconds in engine.run(draft):
                 yield now.timeout(seconds)
             epoch = engine.epoch
             self._book(self._decode_cause(draft))
             finish_s[epoch.finished] = start_s + epoch.finish_s
-            tally.add(epoch)
+            tally.add(epoch, batch)
             drafts = self._observe(epoch, pool)
         tally.preemptions += pool.preemptions
         self.scheduler.handle(RolloutEnded(now.now, self.index))

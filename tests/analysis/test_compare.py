@@ -133,6 +133,18 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         load_runs(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"), [("finish_s", 0.0), ("finish_s", 1e9), ("finish_s", float("nan")), ("worker", 4)]
+)
+def test_responses_that_cannot_be_are_refused(tmp_path: Path, column: str, value: float) -> None:
+    folder = write_run(tmp_path)
+    responses = folder.responses()
+    responses.loc[responses.index[100], column] = value
+    folder.write(folder.summary(), responses, folder.intervals(), folder.steps())
+    with pytest.raises(InputError, match="step 1 request 36 on worker"):
+        load_runs(tmp_path)
+
+
 def test_threshold_is_found_at_any_depth(tmp_path: Path) -> None:
     nested = {"a": {"threshold_requests": True, "b": {"threshold": 32}}}
     run = load_runs(write_run(tmp_path / "a", config=nested).path).runs[0]
@@ -162,6 +174,7 @@ def test_tables_show_the_same_rows(tmp_path: Path) -> None:
         (0.0, "0"),
         (12345.6, "12,346"),
         (1.23456, "1.235"),
+        (0.99996, "1.000"),
         (0.012346, "0.01235"),
     ],
 )

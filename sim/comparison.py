@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+import sim
+import tltsched
 from sim.config import Config, resolve
 from sim.simulation import Simulation
 from sim.workload import load_workload
@@ -36,8 +38,11 @@ def resolve_arms(settings: dict[str, Any], arms: Sequence[str]) -> dict[str, Con
 
 
 def _fingerprint(simulation: Simulation) -> str:
-    """Hash everything that the results of a run follow from."""
+    """Hash everything that the results of a run follow from: settings, step times, lengths, and the code."""
     digest = hashlib.sha256(msgspec.json.encode(simulation.config))
+    for package in (sim, tltsched):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            digest.update(path.read_bytes())
     digest.update(msgspec.json.encode((simulation.coefficients, simulation.setup)))
     for column in ("step", "prompt_id", "prompt_tokens", "response_tokens"):
         digest.update(simulation.trace.rows[column].to_numpy().tobytes())

@@ -195,6 +195,12 @@ class Simulation:
         outside = [str(arm) for arm in self.policy.arms if arm != OFF and self.law.extrapolates(arm)]
         if outside:
             found.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
+        engine = self.config.engine
+        if engine.graph_max_requests and not self.coefficients.eager_s:
+            found.append(
+                f"decode without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
+                f"{engine.eager_s_per_layer * 1e3:g} ms a layer more"
+            )
         if self.config.drafter.drift_per_update:
             found.append("drafter drift and recovery are assumed")
         if cluster.preemptions:

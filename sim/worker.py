@@ -58,7 +58,7 @@ class Worker:
         self, step: int, pool: RequestPool, finish_s: np.ndarray, drafter_version: int,
         drafter_exponent: float, tally: StepTally,
     ) -> Passing:  # fmt: skip
-        """Generate all requests of the pool; `finish_s[i]` takes the time at which request i was done."""
+        """Generate all requests of the pool; `finish_s[id]` takes the time at which that request was done."""
         self.step = step
         engine, now = self.engine, self.env
         self.scheduler.handle(RolloutBegan(now.now, self.index, step, drafter_version))
@@ -73,7 +73,7 @@ class Worker:
                 yield now.timeout(seconds)
             epoch = engine.epoch
             self._book(self._decode_cause(draft))
-            finish_s[epoch.finished] = start_s + epoch.finish_s
+            finish_s[pool.requests.ids[epoch.finished]] = start_s + epoch.finish_s
             tally.add(epoch, batch)
             drafts = self._observe(epoch, pool)
         tally.preemptions += pool.preemptions

@@ -169,7 +169,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def the_step_always_goes_on(self) -> None:
-        """Something is generating, stopping or in a phase: a step never waits for an event that cannot come."""
+        """Something is generating, stopping or in a phase: no step waits for what cannot come."""
         if getattr(self, "stepping", False):
             assert any(self.generating.values()) or any(self.training.values()) or self.phase
 
@@ -179,5 +179,5 @@ class Cluster(RuleBasedStateMachine):
             assert again == self.lines
 
 
-Cluster.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 TestCluster = Cluster.TestCase

@@ -56,7 +56,7 @@ def rng_of(seed: int) -> Callable[[int], Rng]:
 
 
 def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> None:
-    """Run one request after the other to its end, forty cycles or one epoch at a time."""
+    """Run one request after the other to its end; short epochs finish none but the last ones."""
     t_s = float(step)
     worker.handle(RolloutBegan(t_s, number, step, 0))
     (draft,) = worker.handle(BatchFormed(t_s, number, requests, 1000 * requests))
@@ -64,7 +64,7 @@ def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> N
         cycles = min(40, draft.max_cycles or 40)
         accepted = tuple(int(requests * cycles * 0.8**position) for position in range(1, draft.arm.depth + 1))
         t_s += 0.001
-        requests -= cycles == 40 or requests <= 3
+        requests -= cycles >= 30 or requests <= 3
         event = EpochEnded(
             *(t_s, number, draft.arm, cycles, cycles * 50, 0.3 + t_s % 0.01, accepted),
             *((), requests, 1000 * requests),

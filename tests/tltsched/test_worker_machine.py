@@ -158,5 +158,5 @@ class WorkerMachine(RuleBasedStateMachine):
             assert again == self.lines
 
 
-WorkerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+WorkerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestWorker = WorkerMachine.TestCase

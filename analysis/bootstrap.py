@@ -1,13 +1,17 @@
-"""Paired percentile bootstrap over RL steps.
+"""Paired percentile bootstrap over RL steps, pooled over draws of the step-time coefficients.
 
-Two arms that rolled out the same lengths are paired step by step: a resample draws steps with replacement and
-takes both arms' times of the drawn steps. The interval says how much the figure varies from step to step. It
-says nothing about errors of the cost model, which are the same in every step.
+Arms that rolled out the same lengths are paired step by step: a resample draws steps with replacement and takes
+every arm's times of the drawn steps. The interval says how much the figure varies from step to step.
+
+Errors of the step-time coefficients are the same in every step, so resampling steps never shows them. Where
+every arm was simulated again under drawn coefficients, times have shape (1 + draws, steps): row 0 is the fit and
+gives the value, and the interval pools equally many resamples of every other row. Arms are paired by draw as
+well. Times of shape (steps,) have no draws: value and interval come from the same row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -16,8 +20,10 @@ import numpy.typing as npt
 from tltsched.errors import InputError
 
 RESAMPLES = 4_000  # ends of a 95 % interval then rest on 100 resamples each
+RESAMPLES_PER_DRAW = 200  # at the least, so that each of many draws still shows its spread over steps
 LEVEL = 0.95
 FEW_STEPS = 10  # below this a percentile interval is known to be too narrow, which readers are told
+FEW_DRAWS = 39  # the range of n draws covers (n - 1) / (n + 1) of their law in the mean: fewer cannot span 95 %
 _BLOCK = 4_000_000  # indices drawn at once: bounds the memory at 32 MB
 
 Floats = npt.NDArray[np.float64]
@@ -36,56 +42,79 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def speedup(baseline_s: Floats, arm_s: Floats, *, seed: int, resamples: int = RESAMPLES) -> Estimate:
-    """Return sum(baseline_s) / sum(arm_s), where both have shape (steps,) in seconds and the same order.
+    """Return sum(baseline_s) / sum(arm_s) over steps, of two arms' times in seconds with the same shape.
 
     Raises InputError if the shapes differ.
     """
-    _check_pairs(baseline_s, arm_s)
-    if len(arm_s) == 0 or float(arm_s.min()) <= 0 or float(baseline_s.min()) <= 0:
-        total_s = float(arm_s.sum())
-        value = float(baseline_s.sum()) / total_s if total_s > 0 else float("nan")
+    times_s = _rows([baseline_s, arm_s])
+    base_s, fit_s = times_s[0][0], times_s[1][0]
+    if len(fit_s) == 0 or min(float(rows.min()) for rows in times_s) <= 0:
+        total_s = float(fit_s.sum())
+        value = float(base_s.sum()) / total_s if total_s > 0 else float("nan")
         return Estimate(value, None, "needs steps that take time")
-    return _bootstrap(baseline_s, arm_s, lambda base, arm: base / arm, seed, resamples)
+    return _bootstrap(times_s, lambda base, arm: base / arm, seed, resamples)
 
 
 def mean_difference_s(
     first_s: Floats, second_s: Floats, *, seed: int, resamples: int = RESAMPLES
 ) -> Estimate:
-    """Return mean(first_s - second_s) in seconds a step; both have shape (steps,) in the same order.
+    """Return mean(first_s - second_s) in seconds a step, of two arms' times with the same shape.
 
     Raises InputError if the shapes differ.
     """
-    _check_pairs(first_s, second_s)
-    if len(first_s) == 0:
+    times_s = _rows([first_s, second_s])
+    steps = times_s[0].shape[1]
+    if steps == 0:
         return Estimate(float("nan"), None, "needs at least 2 steps")
-    steps = len(first_s)
-    return _bootstrap(first_s, second_s, lambda first, second: (first - second) / steps, seed, resamples)
+    return _bootstrap(times_s, lambda first, second: (first - second) / steps, seed, resamples)
+
+
+def fastest_shares(arms_s: Sequence[Floats], *, seed: int, resamples: int = RESAMPLES) -> Floats:
+    """Return the share of resamples in which each arm takes the least time, shape (arms,).
+
+    There must be a step. A tie goes to the earlier arm. Raises InputError if the shapes differ.
+    """
+    sums_s = _resampled_sums(_rows(arms_s), seed, resamples)
+    wins = np.bincount(np.argmin(sums_s, axis=0), minlength=len(arms_s))
+    return np.asarray(wins / sums_s.shape[1], dtype=np.float64)
 
 
 def _bootstrap(
-    first: Floats, second: Floats, figure: Callable[[Floats, Floats], Floats], seed: int, resamples: int
+    times_s: list[Floats], figure: Callable[[Floats, Floats], Floats], seed: int, resamples: int
 ) -> Estimate:
-    """Bootstrap a figure of the two sums; `figure` takes arrays of sums, one a resample."""
-    value = float(figure(np.array([first.sum()]), np.array([second.sum()]))[0])
-    steps = len(first)
-    if steps < 2:
+    """Bootstrap a figure of two arms' sums; `figure` takes arrays of sums, one a resample."""
+    value = float(figure(times_s[0][:1].sum(axis=1), times_s[1][:1].sum(axis=1))[0])
+    if times_s[0].shape[1] < 2:
         return Estimate(value, None, "needs at least 2 steps")
-    rng = np.random.default_rng(seed)
-    figures = []
-    block = max(1, _BLOCK // steps)
-    for begin in range(0, resamples, block):
-        drawn = rng.integers(steps, size=(min(block, resamples - begin), steps))
-        figures.append(figure(first[drawn].sum(axis=1), second[drawn].sum(axis=1)))
+    first, second = _resampled_sums(times_s, seed, resamples)
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile(np.concatenate(figures), [tail, 1 - tail])
+    low, high = np.quantile(figure(first, second), [tail, 1 - tail])
     return Estimate(value, (float(low), float(high)))
 
 
-def _check_pairs(first: Floats, second: Floats) -> None:
-    if first.shape != second.shape or first.ndim != 1:
+def _resampled_sums(times_s: list[Floats], seed: int, resamples: int) -> Floats:
+    """Return sums over resampled steps, shape (arms, samples), pooled over draws; one seed, one set of steps."""
+    rows, steps = times_s[0].shape
+    pooled = range(1, rows) if rows > 1 else range(1)
+    per_row = max(RESAMPLES_PER_DRAW, -(-resamples // len(pooled)))
+    rng = np.random.default_rng(seed)
+    block = max(1, _BLOCK // max(1, steps))
+    sums = []
+    for row in pooled:
+        for begin in range(0, per_row, block):
+            drawn = rng.integers(steps, size=(min(block, per_row - begin), steps))
+            sums.append(np.stack([times[row][drawn].sum(axis=1) for times in times_s]))
+    return np.concatenate(sums, axis=1)
+
+
+def _rows(arms_s: Sequence[Floats]) -> list[Floats]:
+    """Return the times with shape (rows, steps); raises InputError unless every arm has the same shape."""
+    shapes = list(dict.fromkeys(times.shape for times in arms_s))
+    if len(shapes) != 1 or len(shapes[0]) not in (1, 2):
         raise InputError(
             "step times",
-            f"shapes {first.shape} and {second.shape}",
-            "two arms with the same steps",
+            f"shapes {' and '.join(map(str, shapes))}",
+            "arms with the same steps",
             "compare runs of the same lengths",
         )
+    return [np.atleast_2d(times) for times in arms_s]

@@ -18,12 +18,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One arm. Times are seconds; acceptance lengths count the bonus token (None: nothing was drafted)."""
 
     arm: str
-    policy: str
     mean_step_s: float
     total_s: float  # sum of the RL steps
     rollout_s: float  # mean of the RL steps
     rollout_share: float
-    speedup: Estimate  # over the baseline; the baseline's own is exactly 1
+    speedup: Estimate  # over the baseline, pooled over draws if there are any; the baseline's is exactly 1
     idle_share: float
     drafter_share_of_idle: float
     tokens_per_s: float  # response tokens / wall time, whole cluster
@@ -54,7 +53,7 @@ def compare(runs: RunSet) -> ComparisonTable:
         _check_same_responses(baseline.arm, reference, run)
     return ComparisonTable(
         name=runs.name,
-        rows=tuple(_row(run, baseline) for run in runs.runs),
+        rows=tuple(_row(run, runs) for run in runs.runs),
         steps=len(baseline.steps),
         warnings=tuple(_differences(runs.runs)),
     )
@@ -66,19 +65,18 @@ def acceptance_length_with_bonus(steps: pd.DataFrame) -> float | None:
     return 1 + int(steps["accepted_tokens"].sum()) / cycles if cycles else None
 
 
-def _row(run: Run, baseline: Run) -> Row:
+def _row(run: Run, runs: RunSet) -> Row:
     difference = check_books(run.summary, run.intervals)
     ledger = book(run.summary, run.intervals)
     step_s = run.step_seconds()
     rollout_s = run.steps["rollout_end_s"].to_numpy() - run.steps["start_s"].to_numpy()
     against = (
         Estimate(1.0, (1.0, 1.0), "the baseline itself")
-        if run is baseline
-        else speedup(baseline.step_seconds(), step_s, seed=SEED)
+        if run is runs.runs[0]
+        else speedup(runs.step_seconds(runs.runs[0]), runs.step_seconds(run), seed=SEED)
     )
     return Row(
         arm=run.arm,
-        policy=run.summary.policy,
         mean_step_s=float(step_s.mean()) if len(step_s) else 0.0,
         total_s=float(step_s.sum()),
         rollout_s=float(rollout_s.mean()) if len(rollout_s) else 0.0,

@@ -10,13 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.recommendation import Recommendation, read_recommendation
 from tltsched.errors import InputError
 from traces.runfolder import CAUSES, Comparison, RunFolder, Summary, read_struct
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: its summary, tables and settings. `arm` is unique among the runs that are read together."""
+    """One run: its summary, tables and settings.
+
+    `arm` is the policy as the user wrote it, and unique among the runs that are read together.
+    """
 
     arm: str
     path: Path
@@ -41,6 +45,16 @@ class RunSet:
 
     name: str
     runs: tuple[Run, ...]
+    recommendation: Recommendation | None = None
+
+    def step_seconds(self, run: Run) -> npt.NDArray[np.float64]:
+        """Return the length of each RL step of a run of this set in seconds, shape (1 + draws, steps).
+
+        Row 0 is the run itself; the others are the same run under drawn step-time coefficients.
+        """
+        if self.recommendation is None:
+            return run.step_seconds()[np.newaxis]
+        return self.recommendation.step_s[run.path.name]
 
 
 def load_run(path: Path) -> Run:
@@ -58,7 +72,7 @@ def load_run(path: Path) -> Run:
     responses = folder.responses()
     _check_responses(summary, responses)
     return Run(
-        arm=summary.name,
+        arm=summary.policy,
         path=path,
         summary=summary,
         responses=responses,
@@ -69,9 +83,10 @@ def load_run(path: Path) -> Run:
 
 
 def load_runs(path: Path) -> RunSet:
-    """Read a comparison folder, or a run folder as a set of one. Raises InputError if it is neither.
+    """Read a comparison folder, with its recommendation if it has one, or a run folder as a set of one.
 
-    Arms have the names of the runs, or of their folders if two runs share a name.
+    Arms have the names of their policies, or of their folders if two runs share a policy. Raises InputError
+    if the folder is neither, or a file in it is malformed.
     """
     if not (path / "comparison.json").is_file():
         run = load_run(path)
@@ -90,7 +105,8 @@ def load_runs(path: Path) -> RunSet:
     runs = tuple(load_run(path / name) for name in names)
     if len({run.arm for run in runs}) < len(runs):
         runs = tuple(replace(run, arm=name) for run, name in zip(runs, names, strict=True))
-    return RunSet(comparison.name, runs)
+    step_s = {run.path.name: pd.Series(run.step_seconds(), run.steps["step"]) for run in runs}
+    return RunSet(comparison.name, runs, read_recommendation(path, step_s))
 
 
 def _check_responses(summary: Summary, responses: pd.DataFrame) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 TREE_ARMS = "none,static:10_8_16,tlt_released,tlt,goodput_trees"
-CHAIN_ARMS = "none,static:2,static:4,goodput"
+CHAIN_ARMS = "none,static:2,static:4,tlt_chains,goodput"
 
 _config = click.option(
     "--config",

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from tltsched.commands import (
     Assign,
@@ -52,12 +53,14 @@ Commands = tuple[ClusterCommand, ...]
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a step is laid out over workers and time."""
 
-    dispatch: str = "contiguous"
-    """Which worker gets which request; a name in tltsched.dispatch.DISPATCH."""
-    phases: tuple[str, ...] = ("reward", "logprob", "policy_update", "weight_sync")
-    """What follows the rollout, in order; all workers take part in each."""
-    spot: SpotConfig = SpotConfig()
-    """Drafter training on idle workers."""
+    dispatch: Annotated[
+        str, Meta(description="Which worker gets which request; a name in tltsched.dispatch.DISPATCH.")
+    ] = "contiguous"
+    phases: Annotated[
+        tuple[str, ...],
+        Meta(description="What follows the rollout, in order; all workers take part in each."),
+    ] = ("reward", "logprob", "policy_update", "weight_sync")
+    spot: Annotated[SpotConfig, Meta(description="Drafter training on idle workers.")] = SpotConfig()
 
     def __post_init__(self) -> None:
         if self.dispatch not in DISPATCH:

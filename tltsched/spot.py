@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from tltsched.errors import InputError
 
@@ -37,18 +38,37 @@ class SpotState(Enum):
 class SpotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When idle workers train the drafter, and which of them."""
 
-    enabled: bool = False
-    """Whether the drafter is trained at all; the released TLT ships with this off."""
-    min_idle_workers: int = 1
-    """Idle workers that training waits for; 1 starts at once (the released TLT), more save short starts."""
-    max_trainers: int = 0
-    """Most workers that train at once; 0: no limit. A cap bounds what a late stop can delay."""
-    grow: bool = True
-    """Whether workers that fall idle later join. The released TLT fixes the set when training starts."""
-    order: Literal["longest_idle", "lowest_rank"] = "longest_idle"
-    """Who goes first when not all may train. The released TLT takes the lowest ranks."""
-    interval_steps: int = 1
-    """Train in every n-th RL step; the released TLT uses 10, since a good drafter serves many steps."""
+    enabled: Annotated[
+        bool, Meta(description="Whether the drafter is trained at all; the released TLT ships with this off.")
+    ] = False
+    min_idle_workers: Annotated[
+        int,
+        Meta(
+            description="Idle workers that training waits for; 1 starts at once (the released TLT), more save short starts."
+        ),
+    ] = 1
+    max_trainers: Annotated[
+        int,
+        Meta(
+            description="Most workers that train at once; 0: no limit. A cap bounds what a late stop can delay."
+        ),
+    ] = 0
+    grow: Annotated[
+        bool,
+        Meta(
+            description="Whether workers that fall idle later join. The released TLT fixes the set when training starts."
+        ),
+    ] = True
+    order: Annotated[
+        Literal["longest_idle", "lowest_rank"],
+        Meta(description="Who goes first when not all may train. The released TLT takes the lowest ranks."),
+    ] = "longest_idle"
+    interval_steps: Annotated[
+        int,
+        Meta(
+            description="Train in every n-th RL step; the released TLT uses 10, since a good drafter serves many steps."
+        ),
+    ] = 1
 
     def __post_init__(self) -> None:
         for field, low in (("min_idle_workers", 1), ("max_trainers", 0), ("interval_steps", 1)):

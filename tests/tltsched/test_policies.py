@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -146,5 +147,6 @@ def test_inner_policy_learns_only_from_drafting_epochs() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("threshold_requests", 0), ("warmup_cycles", -1)])
 def test_threshold_refuses_counts_out_of_range(field: str, value: int) -> None:
+    settings: dict[str, Any] = {field: value}
     with pytest.raises(InputError, match=field):
-        ThresholdConfig(inner=StaticConfig(arm="4"), **{field: value})
+        ThresholdConfig(inner=StaticConfig(arm="4"), **settings)

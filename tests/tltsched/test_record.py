@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from tltsched.arms import OFF, chain
+from tltsched.arms import OFF, parse_arm
 from tltsched.cluster import ClusterConfig
 from tltsched.commands import Draft, EndStep
 from tltsched.errors import InputError, ProtocolError
@@ -39,11 +39,18 @@ from tltsched.record import (
 )
 from tltsched.speculation import PRESETS, PolicySpec
 from tltsched.speculation.base import Rng
+from tltsched.speculation.goodput import GoodputConfig
 from tltsched.speculation.static import StaticConfig
 from tltsched.spot import SpotConfig
 from tltsched.steptime import ArmTimes, StepTimeTable
 
-TIMES = StepTimeTable(tuple(ArmTimes(chain(k), (0.01, 0.01 + 0.001 * k)) for k in (0, 1, 2, 4, 8)))
+ARMS = dict.fromkeys(
+    parse_arm(text)
+    for preset in PRESETS.values()
+    if isinstance(preset, GoodputConfig)
+    for text in preset.arms
+)
+TIMES = StepTimeTable(tuple(ArmTimes(arm, (0.01, 0.01 + 0.001 * arm.depth)) for arm in ARMS))
 
 
 def setup(policy: PolicySpec, seed: int = 7) -> SchedulerSetup:

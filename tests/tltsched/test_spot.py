@@ -57,10 +57,9 @@ def test_stopping_takes_only_trainers_and_lasts_until_they_are_idle() -> None:
     trainer.begin_step(0, (2,), 0.0)
     assert trainer.start() == (0, 1)
     assert trainer.stop((1, 2)) == (1,)
-    assert trainer.stopping
-    assert trainer.stop((1,)) == ()
+    assert (trainer.stopping, trainer.stop((1,))) == (True, ())
     trainer.fall_idle(1, 1.0)
-    assert not trainer.stopping
+    assert (trainer.stopping, trainer.states[1]) == (False, SpotState.IDLE)
     trainer.become_busy(1)
     assert list(trainer.states.values()) == [SpotState.TRAINING, SpotState.BUSY, SpotState.BUSY]
 

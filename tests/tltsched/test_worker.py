@@ -100,7 +100,7 @@ def test_no_entry_is_due_where_nothing_was_dropped(off_state: str) -> None:
 
 
 def test_without_a_drafter_the_rollout_runs_off() -> None:
-    without = [began(-1), formed(3), ended(OFF, 2)]
+    without: list[WorkerEvent] = [began(-1), formed(3), ended(OFF, 2)]
     assert drafts(StaticConfig(arm="4"), *without)[1:] == [(Draft(3, OFF, None, 1),)] * 2
     worker = scheduler(StaticConfig(arm="4"))
     for event in (*without, RolloutEnded(3.0, 3), began(0, 4.0)):

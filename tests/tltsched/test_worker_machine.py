@@ -17,6 +17,7 @@ from tltsched.record import RecordedWorker, Recorder, SchedulerSetup, build_work
 from tltsched.speculation import PRESETS
 from tltsched.speculation.base import Rng
 from tltsched.speculation.beg_mab import BegMabConfig
+from tltsched.speculation.goodput import GoodputConfig
 from tltsched.speculation.static import StaticConfig
 from tltsched.speculation.table import TableConfig
 from tltsched.speculation.threshold import ThresholdConfig
@@ -25,7 +26,12 @@ from tltsched.steptime import ArmTimes, StepTimeTable
 TIMES = StepTimeTable(
     tuple(
         ArmTimes(arm, (0.01, 0.01 + 0.001 * arm.verify_tokens), 1e-8)
-        for arm in (OFF, *(parse_arm(text) for text in ("1", "2", "4", "8")))
+        for arm in dict.fromkeys(
+            parse_arm(text)
+            for preset in PRESETS.values()
+            if isinstance(preset, GoodputConfig)
+            for text in preset.arms
+        )
     )
 )
 CONTESTED = BegMabConfig(

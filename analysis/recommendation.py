@@ -1,0 +1,91 @@
+"""A comparison that was made to recommend: its advice by batch size, and its step times under drawn costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tltsched.errors import InputError
+from traces.runfolder import COST_DRAW_COLUMNS, Advice, read_struct
+
+_SAME = 1e-9  # relative: the run and draw 0 are the same simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The advice, its rows in order of batch, and each run's step times by the name of its folder.
+
+    A run's times are seconds with shape (1 + draws, steps); row 0 is the run itself.
+    """
+
+    advice: Advice
+    step_s: dict[str, npt.NDArray[np.float64]]
+
+    def draws(self) -> int:
+        """Return how many sets of step-time coefficients were drawn."""
+        return next(iter(self.step_s.values())).shape[0] - 1
+
+
+def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Recommendation | None:
+    """Read advice.json and cost_draws.parquet of a comparison folder; None if it has neither.
+
+    `step_s` holds the step times of the runs by folder name, indexed by RL step. Raises InputError if one of
+    the files is missing or malformed, or belongs to another comparison than the runs.
+    """
+    advice_path, draws_path = path / "advice.json", path / "cost_draws.parquet"
+    if not advice_path.is_file() and not draws_path.is_file():
+        return None
+    advice = read_struct(advice_path, Advice)
+    if any(row.requests < 1 for row in advice.rows):
+        raise InputError("requests in advice.json", 0, "1 or more", f"check {advice_path}")
+    frame = _read_draws(draws_path)
+    drawn = set(frame["run"])
+    if drawn != set(step_s):
+        raise _stale("run", ", ".join(sorted(drawn)), ", ".join(step_s))
+    return Recommendation(
+        msgspec.structs.replace(advice, rows=tuple(sorted(advice.rows, key=lambda row: row.requests))),
+        {name: _times_s(frame, name, times) for name, times in step_s.items()},
+    )
+
+
+def _read_draws(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError("recommendation", str(path.parent), f"a folder with {path.name}", "recommend again")
+    try:
+        frame = pd.read_parquet(path)[list(COST_DRAW_COLUMNS)].astype(COST_DRAW_COLUMNS)
+    except (KeyError, ValueError, OSError) as error:
+        raise InputError(path.name, str(error), ", ".join(COST_DRAW_COLUMNS), f"check {path}") from None
+    times_s = frame["step_s"].to_numpy()
+    if not (np.isfinite(times_s) & (times_s >= 0)).all() or frame.duplicated(["draw", "run", "step"]).any():
+        raise InputError(path.name, "odd rows", "each draw, run and step once, in seconds", f"check {path}")
+    return frame
+
+
+def _times_s(frame: pd.DataFrame, name: str, fit_s: pd.Series[float]) -> npt.NDArray[np.float64]:
+    """Return the times of one run, shape (1 + draws, steps)."""
+    table = frame[frame["run"] == name].pivot(index="draw", columns="step", values="step_s")
+    draws, steps = 1 + int(frame["draw"].max()), list(fit_s.index)
+    if list(table.index) != list(range(draws)) or list(table.columns) != steps or table.isna().any(axis=None):
+        raise _stale(
+            f"draws of {name}",
+            f"{len(table)} draws of {len(table.columns)} steps",
+            f"{draws} of {len(steps)}, each complete",
+        )
+    times_s = table.to_numpy(dtype=np.float64)
+    if not np.allclose(times_s[0], fit_s.to_numpy(), rtol=_SAME, atol=0):
+        raise _stale(f"draw 0 of {name}", f"{times_s[0].sum():.9g} s in all", f"{fit_s.sum():.9g} s as its run")
+    return times_s
+
+
+def _stale(field: str, got: str, allowed: str) -> InputError:
+    return InputError(
+        f"{field} in cost_draws.parquet",
+        got,
+        allowed,
+        "the runs were made anew since: recommend again, or delete advice.json and cost_draws.parquet",
+    )

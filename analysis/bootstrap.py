@@ -23,7 +23,9 @@ RESAMPLES = 4_000  # ends of a 95 % interval then rest on 100 resamples each
 RESAMPLES_PER_DRAW = 200  # at the least, so that each of many draws still shows its spread over steps
 LEVEL = 0.95
 FEW_STEPS = 10  # below this a percentile interval is known to be too narrow, which readers are told
-FEW_DRAWS = 39  # the range of n draws covers (n - 1) / (n + 1) of their law in the mean: fewer cannot span 95 %
+FEW_DRAWS = (
+    39  # the range of n draws covers (n - 1) / (n + 1) of their law in the mean: fewer cannot span 95 %
+)
 _BLOCK = 4_000_000  # indices drawn at once: bounds the memory at 32 MB
 
 Floats = npt.NDArray[np.float64]

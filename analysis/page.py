@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.advice import ADVICE_HEADERS, ADVICE_NOTES, advice_cells, advice_sentences
 from analysis.canvas import CAUSE_COLOURS, Picture
 from analysis.compare import ComparisonTable
-from analysis.run import Run
+from analysis.run import Run, RunSet
 from analysis.tables import COLUMN_NOTES, html_rows, html_table, ledger_cells, number
 from analysis.verdict import Verdict
-from traces.runfolder import CAUSES
+from traces.runfolder import CAUSES, Advice
 
 _TEMPLATE = Path(__file__).with_name("report.html")
 INTERVAL_NOTE = (
@@ -23,21 +24,30 @@ INTERVAL_NOTE = (
     "acceptance model or of the lengths, which are the same in every step."
 )
 
+DRAWN_NOTE = (
+    "Intervals of speedups are 95 % percentile intervals of a paired bootstrap over RL steps, pooled over draws "
+    "of the step-time coefficients; under each draw every policy was simulated again. They cover how much a "
+    "figure varies from step to step on these lengths, and the error of the step times. They do not cover "
+    "errors of the acceptance model or of the lengths. The figures themselves are those of the fit, not drawn."
+)
 
-def render(runs: tuple[Run, ...], table: ComparisonTable, verdict: Verdict, pictures: list[Picture]) -> str:
+
+def render(runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: list[Picture]) -> str:
     """Return the page. The answer comes first, then what it rests on."""
     ledger_headers, ledger_rows = ledger_cells(table)
-    first = runs[0].summary
+    first = runs.runs[0].summary
+    drawn = runs.recommendation is not None and runs.recommendation.draws() > 0
     parts = {
         "title": _text(table.name),
         "subtitle": _text(
             f"{first.kind}: {first.model} on {first.gpus} x {first.gpu}, {first.workers} workers of "
-            f"{first.gpus_per_worker}, {first.steps} RL steps, {len(runs)} "
-            f"{'policy' if len(runs) == 1 else 'policies'}"
+            f"{first.gpus_per_worker}, {first.steps} RL steps, {len(runs.runs)} "
+            f"{'policy' if len(runs.runs) == 1 else 'policies'}"
         ),
         "answer": _text(verdict.sentence),
         "warnings": _warnings(table),
         "table": html_table(table),
+        "advice": _advice(runs.advice()),
         "column_notes": _text(COLUMN_NOTES),
         "pictures": "\n".join(_figure(picture) for picture in pictures),
         "ledger": html_rows(ledger_headers, ledger_rows),
@@ -45,13 +55,13 @@ def render(runs: tuple[Run, ...], table: ComparisonTable, verdict: Verdict, pict
             "GPU-seconds by cause, in brackets GPU-hours and the share of the run's GPUs x wall time. Every "
             "GPU-second is booked to exactly one cause; the last row is how far the sum is from the total."
         ),
-        "lengths": _words(("Figure", "Value"), length_facts(runs[0])),
-        "sources": _sources(runs),
-        "interval_note": _text(INTERVAL_NOTE),
+        "lengths": _words(("Figure", "Value"), length_facts(runs.runs[0])),
+        "sources": _sources(runs.runs),
+        "interval_note": _text(DRAWN_NOTE if drawn else INTERVAL_NOTE),
         "causes": _causes(),
-        "facts": _words(("Run", "Policy", "GPUs", "Wall time (s)", "Seed", "Tool"), _facts(runs)),
-        "files": _files(runs),
-        "settings": "\n".join(_settings(run) for run in runs),
+        "facts": _words(("Run", "Policy", "GPUs", "Wall time (s)", "Seed", "Tool"), _facts(runs.runs)),
+        "files": _files(runs.runs),
+        "settings": "\n".join(_settings(run) for run in runs.runs),
     }
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
@@ -109,6 +119,15 @@ def _warnings(table: ComparisonTable) -> str:
     return f'<div class="warnings"><strong>Read with these figures</strong><ul>{items}</ul></div>'
 
 
+def _advice(advice: Advice | None) -> str:
+    if advice is None:
+        return ""
+    table = html_rows(ADVICE_HEADERS, advice_cells(advice)) if advice.rows else ""
+    notes = f'<p class="dim">{_text(ADVICE_NOTES)}</p>' if advice.rows else ""
+    sentences = _text(" ".join(advice_sentences(advice)))
+    return f"<h2>What to draft at which batch size</h2>\n<p>{sentences}</p>\n{table}{notes}"
+
+
 def _figure(picture: Picture) -> str:
     data = base64.b64encode(picture.png).decode()
     return (
@@ -144,7 +163,7 @@ def _causes() -> str:
 def _facts(runs: tuple[Run, ...]) -> list[tuple[str, ...]]:
     return [
         (
-            run.arm,
+            run.path.name,
             run.summary.policy,
             f"{run.summary.gpus} x {run.summary.gpu}",
             number(run.summary.wall_s),

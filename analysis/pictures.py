@@ -7,21 +7,29 @@ from pathlib import Path
 from analysis.bars import draw_bars
 from analysis.canvas import Picture
 from analysis.course import draw_course
+from analysis.gain import draw_gain
 from analysis.gantt import draw_gantt, median_step
 from analysis.ledger import Ledger
 from analysis.lengths import draw_lengths
 from analysis.run import Run
 from analysis.running import draw_running
+from traces.runfolder import Advice
 
 
-def draw_all(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], step: int | None = None) -> list[Picture]:
-    """Draw every picture of `runs` and their `ledgers` (same order).
+def draw_all(
+    runs: tuple[Run, ...],
+    ledgers: tuple[Ledger, ...],
+    step: int | None = None,
+    advice: Advice | None = None,
+) -> list[Picture]:
+    """Draw every picture of `runs` and their `ledgers` (same order), and of the `advice` if it has rows.
 
     `step` is the RL step that the Gantt and the running requests show; None takes the baseline's step of
     median duration. A run without steps has neither picture, and a single step has no course. Raises
     InputError if a run has no such step.
     """
-    pictures = [draw_bars(runs, ledgers)]
+    pictures = [draw_gain(runs, advice)] if advice is not None and advice.rows else []
+    pictures.append(draw_bars(runs, ledgers))
     shown = median_step(runs[0]) if step is None else step
     if shown is not None:
         pictures += [draw_gantt(runs, shown), draw_running(runs, shown)]

@@ -78,7 +78,9 @@ def _times_s(frame: pd.DataFrame, name: str, fit_s: pd.Series[float]) -> npt.NDA
         )
     times_s = table.to_numpy(dtype=np.float64)
     if not np.allclose(times_s[0], fit_s.to_numpy(), rtol=_SAME, atol=0):
-        raise _stale(f"draw 0 of {name}", f"{times_s[0].sum():.9g} s in all", f"{fit_s.sum():.9g} s as its run")
+        raise _stale(
+            f"draw 0 of {name}", f"{times_s[0].sum():.9g} s in all", f"{fit_s.sum():.9g} s as its run"
+        )
     return times_s
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from analysis.advice import advice_sentences, advice_terminal
 from analysis.canvas import Picture
 from analysis.compare import ComparisonTable, compare
 from analysis.page import render, shared_warnings
 from analysis.perfetto import to_trace
 from analysis.pictures import draw_all, save
-from analysis.run import Run, load_runs
+from analysis.run import RunSet, load_runs
 from analysis.tables import terminal
 from analysis.verdict import Verdict, judge
+from traces.runfolder import Advice
 
 TRACE_EVENTS = 200_000  # keeps a run's trace.json near 25 MB, so that a comparison of long runs stays small
 
@@ -24,7 +26,7 @@ TRACE_EVENTS = 200_000  # keeps a run's trace.json near 25 MB, so that a compari
 class Report:
     """What a report says, before it is written."""
 
-    runs: tuple[Run, ...]
+    runs: RunSet
     table: ComparisonTable
     verdict: Verdict
     pictures: list[Picture]
@@ -38,8 +40,8 @@ def make_report(path: Path, step: int | None = None) -> Report:
     """
     runs = load_runs(path)
     table = compare(runs)
-    pictures = draw_all(runs.runs, tuple(row.ledger for row in table.rows), step)
-    return Report(runs.runs, table, judge(table, runs), pictures)
+    pictures = draw_all(runs.runs, tuple(row.ledger for row in table.rows), step, runs.advice())
+    return Report(runs, table, judge(table, runs), pictures)
 
 
 def write_report(path: Path, step: int | None = None) -> Path:
@@ -60,6 +62,7 @@ def present(folder: Path, console: Console, step: int | None = None) -> None:
     console.print(terminal(report.table))
     console.print()
     console.print(Text(report.verdict.sentence))
+    _print_advice(report.runs.advice(), console)
     for warning in shared_warnings(report.table):
         console.print(Text(f"! {warning}", style="yellow"))
     worst = max(row.books_difference for row in report.table.rows)
@@ -68,8 +71,18 @@ def present(folder: Path, console: Console, step: int | None = None) -> None:
     console.print(Text(f"pictures: {folder / 'pictures'}"), soft_wrap=True)
 
 
+def _print_advice(advice: Advice | None, console: Console) -> None:
+    if advice is None:
+        return
+    console.print()
+    if advice.rows:
+        console.print(advice_terminal(advice))
+        console.print()
+    console.print(Text(" ".join(advice_sentences(advice))))
+
+
 def _write(report: Report, folder: Path) -> Path:
-    for run in report.runs:
+    for run in report.runs.runs:
         trace = to_trace(run.summary, run.intervals, run.responses, run.steps, TRACE_EVENTS)
         (run.path / "trace.json").write_bytes(trace)
     save(report.pictures, folder / "pictures")

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.recommendation import Recommendation, read_recommendation
 from tltsched.errors import InputError
-from traces.runfolder import CAUSES, Comparison, RunFolder, Summary, read_struct
+from traces.runfolder import CAUSES, Advice, Comparison, RunFolder, Summary, read_struct
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class RunSet:
     name: str
     runs: tuple[Run, ...]
     recommendation: Recommendation | None = None
+
+    def advice(self) -> Advice | None:
+        """Return the advice by batch size if the folder was made to recommend."""
+        return None if self.recommendation is None else self.recommendation.advice
 
     def step_seconds(self, run: Run) -> npt.NDArray[np.float64]:
         """Return the length of each RL step of a run of this set in seconds, shape (1 + draws, steps).

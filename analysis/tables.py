@@ -38,7 +38,7 @@ _NARROW_HEADERS = (
 )
 COLUMN_NOTES = (
     "Step: mean RL step time. Total: sum of the steps. Rollout: mean time from a step's start to its last "
-    "response. Speedup: the baseline's total over the arm's, with a paired bootstrap interval over RL steps. "
+    "response. Speedup: the baseline's total over the arm's, with its 95 % interval. "
     "Idle: share of GPU time in which nothing was done. Drafter / idle: share of the otherwise idle GPU time "
     "that went to drafter training. Tokens/s: response tokens a second, whole cluster. Acceptance length: "
     "tokens a drafting cycle yields for a request, the bonus token counted."

@@ -5,8 +5,18 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from analysis.bootstrap import FEW_STEPS, Estimate, mean_difference_s, speedup
+from analysis.bootstrap import (
+    FEW_DRAWS,
+    FEW_STEPS,
+    LEVEL,
+    Estimate,
+    Floats,
+    fastest_shares,
+    mean_difference_s,
+    speedup,
+)
 from analysis.compare import SEED, ComparisonTable, Row
+from analysis.recommendation import Recommendation
 from analysis.run import RunSet
 from analysis.tables import number
 from traces.runfolder import CAUSES
@@ -15,7 +25,8 @@ from traces.runfolder import CAUSES
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. `gain` is best over baseline, `lead` best over runner-up; 1 means no difference.
 
-    `recommended` is the best arm only if its gain's interval lies above 1, and the baseline otherwise.
+    `recommended` is the best arm only if its gain's interval lies above 1, and the baseline otherwise. Of a
+    recommendation the intervals and `fastest_shares` pool the spread over steps and the drawn step times.
     """
 
     best: str
@@ -24,7 +35,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_gain: bool
     gain: Estimate
     lead: Estimate | None
-    order_may_flip: bool
+    order_may_flip: bool  # best and runner-up, or best and any other arm in more than 2.5 % of the resamples
+    fastest_shares: dict[
+        str, float
+    ]  # arm -> share of the resamples in which it is fastest; empty without them
     sentence: str
 
 
@@ -35,15 +49,18 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         return _alone(rows[0])
     ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
     best, second = ranked[0], ranked[1]
-    step_s = {run.arm: run.step_seconds() for run in runs.runs}
+    step_s = {run.arm: runs.step_seconds(run) for run in runs.runs}
     lead = speedup(step_s[second.arm], step_s[best.arm], seed=SEED)
     saved_s = mean_difference_s(step_s[rows[0].arm], step_s[best.arm], seed=SEED)
+    shares = _shares(step_s) if lead.interval is not None else {}
     is_gain = best is not rows[0] and not best.speedup.includes(1.0) and best.speedup.value > 1
     sentences = [
         _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
         _order_sentence(best, second, lead) if is_gain else "",
+        _choice_sentence(best.arm, shares),
         _losers_sentence(rows),
-        _few_steps_sentence(table.steps),
+        _cover_sentence(runs.recommendation, table.steps) if shares else "",
+        _few_sentence(table.steps, runs.recommendation),
     ]
     return Verdict(
         best=best.arm,
@@ -52,7 +69,8 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         is_gain=is_gain,
         gain=best.speedup,
         lead=lead,
-        order_may_flip=lead.includes(1.0),
+        order_may_flip=lead.includes(1.0) or _rival(best.arm, shares)[1] > (1 - LEVEL) / 2,
+        fastest_shares=shares,
         sentence=" ".join(sentence for sentence in sentences if sentence),
     )
 
@@ -83,6 +101,7 @@ def _alone(row: Row) -> Verdict:
         gain=row.speedup,
         lead=None,
         order_may_flip=False,
+        fastest_shares={},
         sentence=words + " A speedup needs a second run of the same lengths.",
     )
 
@@ -120,7 +139,63 @@ def _losers_sentence(rows: tuple[Row, ...]) -> str:
     return f"Slower than {rows[0].arm}: {', '.join(slower)}." if slower else ""
 
 
-def _few_steps_sentence(steps: int) -> str:
-    if not 2 <= steps < FEW_STEPS:
+def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
+    shares = fastest_shares(list(step_s.values()), seed=SEED).tolist()
+    return dict(zip(step_s, shares, strict=True))
+
+
+def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
+    """Return the arm that is fastest most often where `best` is not, and in which share of the resamples."""
+    others = {arm: share for arm, share in shares.items() if arm != best}
+    arm = max(others, key=lambda name: others[name], default="")
+    return arm, others.get(arm, 0.0)
+
+
+def _choice_sentence(best: str, shares: dict[str, float]) -> str:
+    if not shares:
         return ""
-    return f"With only {steps} steps the interval is likely too narrow; {FEW_STEPS} or more are better."
+    rival, share = _rival(best, shares)
+    if share == 0:
+        return f"{best} is the fastest in every resample."
+    return (
+        f"{best} is the fastest in {_percent(shares[best])} of the resamples; "
+        f"{rival} would replace it in {_percent(share)}."
+    )
+
+
+def _percent(share: float) -> str:
+    """Return one decimal; what is neither none nor all is never rounded to it."""
+    if 0 < share < 0.001:
+        return "less than 0.1%"
+    return "more than 99.9%" if 0.999 < share < 1 else f"{share:.1%}"
+
+
+def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
+    """Say what the intervals of a recommendation cover and what they do not."""
+    if recommendation is None:
+        return ""
+    lengths = f"lengths (bootstrap over {steps} RL steps)"
+    advice, draws = recommendation.advice, recommendation.draws()
+    error = f"step-time error of {100 * advice.cost_error:.1f} %, {advice.cost_error_source}"
+    if draws == 0:
+        return (
+            f"The intervals are over {lengths} only, since no step times were drawn (draws = 0). They cover "
+            f"neither the {error}, nor acceptance, which is given."
+        )
+    return (
+        f"The intervals are over {lengths} and {error} ({draws} {'draw' if draws == 1 else 'draws'}). "
+        "They do not cover acceptance, which is given."
+    )
+
+
+def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
+    """Warn of intervals that rest on too little."""
+    few = []
+    if 2 <= steps < FEW_STEPS:
+        few.append((f"{steps} steps", FEW_STEPS))
+    if recommendation is not None and 0 < recommendation.draws() < FEW_DRAWS and steps >= 2:
+        few.append((f"{recommendation.draws()} draws", FEW_DRAWS))
+    return " ".join(
+        f"With only {count} the interval is likely too narrow; {enough} or more are better."
+        for count, enough in few
+    )

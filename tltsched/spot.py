@@ -44,19 +44,22 @@ class SpotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     min_idle_workers: Annotated[
         int,
         Meta(
-            description="Idle workers that training waits for; 1 starts at once (the released TLT), more save short starts."
+            description="Idle workers that training waits for; 1 starts at once (the released TLT), "
+            "more save short starts."
         ),
     ] = 1
     max_trainers: Annotated[
         int,
         Meta(
-            description="Most workers that train at once; 0: no limit. A cap bounds what a late stop can delay."
+            description="Most workers that train at once; 0: no limit. A cap bounds what a late stop "
+            "can delay."
         ),
     ] = 0
     grow: Annotated[
         bool,
         Meta(
-            description="Whether workers that fall idle later join. The released TLT fixes the set when training starts."
+            description="Whether workers that fall idle later join. The released TLT fixes the set when "
+            "training starts."
         ),
     ] = True
     order: Annotated[
@@ -66,7 +69,8 @@ class SpotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     interval_steps: Annotated[
         int,
         Meta(
-            description="Train in every n-th RL step; the released TLT uses 10, since a good drafter serves many steps."
+            description="Train in every n-th RL step; the released TLT uses 10, since a good drafter "
+            "serves many steps."
         ),
     ] = 1
 

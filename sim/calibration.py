@@ -6,7 +6,6 @@ raw tables by `python -m sim.calibration_sources`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -15,34 +14,11 @@ import msgspec
 import numpy as np
 
 from sim.coefficients import Coefficients
-from tltsched.arms import Arm
 from tltsched.errors import InputError
-from tltsched.speculation.base import OffState
+from traces.points import Point, PrefillPoint, Provenance
 
 SHIPPED = Path(__file__).parent / "calibrations"
 Number = TypeVar("Number", int, float)
-Provenance = Literal["measured", "published", "assumed"]
-
-
-class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One observed engine cycle: `batch` requests of `context_tokens` each, under one arm."""
-
-    provenance: Provenance
-    off_state: OffState  # "plain": no speculation configured; "in_step": configured
-    arm: Arm
-    batch: int
-    context_tokens: float  # mean of one request while it was timed
-    cycle_s: float
-    held_out: bool = False  # not used by the fit; the reported error is on these
-    excluded: str = ""  # why the point is shown but neither fitted nor scored
-
-
-class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prefill of `batch` prompts of `prompt_tokens` each."""
-
-    batch: int
-    prompt_tokens: int
-    prefill_s: float
 
 
 class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,14 +148,8 @@ def load(name_or_path: str) -> Calibration:
     if not path.is_file():
         path = Path(name_or_path)
     if not path.is_file():
-        names = shipped_names()
-        near = difflib.get_close_matches(name_or_path, names, n=1)
-        fix = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else "name one of these or give the path of a calibration.json"
-        )
-        raise InputError("calibration", name_or_path, ", ".join(names), fix)
+        fix = "name one of these or give the path of a calibration.json"
+        raise unknown_name("calibration", name_or_path, shipped_names(), fix)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Calibration)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -14,12 +14,14 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from sim.calibration import SHIPPED, Calibration, Point, PrefillPoint, leave_one_out, ranges_of, residuals_of
+from sim.calibration import SHIPPED, Calibration, leave_one_out, ranges_of, residuals_of
 from sim.coefficients import Coefficients
 from sim.fit import LawSettings, fit
+from sim.gpus import GPUS
 from sim.roofline import Assumptions, roofline
-from sim.shapes import GPUS, MODELS, ModelShape
 from tltsched.arms import Arm, chain
+from traces.models import MODELS, ModelShape
+from traces.points import Point, PrefillPoint
 
 Row = TypeVar("Row")
 RAW = SHIPPED / "raw"

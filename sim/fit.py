@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from sim.calibration import Point, PrefillPoint
 from sim.coefficients import Coefficients, Floats, pieces
-from sim.shapes import ModelShape
+from traces.models import ModelShape
+from traces.points import Point, PrefillPoint
 
 
 class LawSettings(msgspec.Struct, frozen=True, kw_only=True):

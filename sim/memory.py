@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sim.config import EngineConfig
-from sim.shapes import BF16_BYTES, GpuSpec, ModelShape
+from sim.gpus import GpuSpec
 from tltsched.arms import Arm
 from tltsched.errors import InputError
+from traces.models import BF16_BYTES, ModelShape
 
 # Published (TLT, table 5): graph pool of one strategy, and of several with bucketed capture.
 GRAPH_BYTES_ONE_ARM = 7.81e9

@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sim.shapes import BF16_BYTES, GpuSpec, ModelShape
+from sim.gpus import GpuSpec
+from traces.models import BF16_BYTES, ModelShape
 
 PHASES = ("reward", "logprob", "policy_update", "weight_sync")
 Seconds = Annotated[float, Meta(ge=0.0)]

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from sim.coefficients import Coefficients
-from sim.shapes import BF16_BYTES, GpuSpec, ModelShape
+from sim.gpus import GpuSpec
+from traces.models import BF16_BYTES, ModelShape
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 Seconds = Annotated[float, Meta(ge=0.0)]

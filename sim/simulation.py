@@ -19,14 +19,15 @@ from sim.costs import StepCosts
 from sim.drafter import Drafter
 from sim.engine import Engine, JumpEngine
 from sim.exact_engine import ExactEngine
+from sim.gpus import GPUS
 from sim.memory import kv_tokens
 from sim.phases import PhaseTimes
 from sim.pool import Limits
 from sim.roofline import roofline
-from sim.shapes import GPUS, MODELS, look_up
 from sim.worker import Worker
 from sim.workload import describe_lengths, steps_of
 from tltsched.arms import OFF, Arm
+from tltsched.errors import look_up
 from tltsched.record import (
     RecordedCluster,
     RecordedWorker,
@@ -37,6 +38,7 @@ from tltsched.record import (
 )
 from tltsched.speculation import PolicySpec
 from tltsched.speculation.base import Batch, Policy
+from traces.models import MODELS
 from traces.runfolder import RunFolder, Summary, write_json
 from traces.schema import Trace
 

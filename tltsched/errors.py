@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class InputError(ValueError):
     """A value from a user that cannot be used. Its text is the whole message: no traceback is needed."""
@@ -13,3 +19,18 @@ class InputError(ValueError):
 
 class ProtocolError(RuntimeError):
     """A driver broke the order of events (for example, an epoch ended on a worker that has no requests)."""
+
+
+def unknown_name(field: str, got: str, names: Iterable[str], otherwise: str) -> InputError:
+    """Return the error for a name that is none of `names`: it lists them, and the nearest if there is one."""
+    known = list(names)
+    near = get_close_matches(got, known, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else otherwise
+    return InputError(field, got, ", ".join(known), fix)
+
+
+def look_up(table: Mapping[str, T], field: str, name: str) -> T:
+    """Return `table[name]`; raises InputError that lists the names and the nearest one."""
+    if name not in table:
+        raise unknown_name(field, name, table, "use one of these names")
+    return table[name]

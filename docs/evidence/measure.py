@@ -27,10 +27,11 @@ from sim.acceptance import PublishedTree
 from sim.calibration import load, predict_s
 from sim.cluster import Cluster
 from sim.config import Config, resolve, settings_of
+from sim.gpus import GPUS
 from sim.roofline import Assumptions, roofline
-from sim.shapes import GPUS, MODELS
 from sim.simulation import Simulation
 from sim.workload import load_workload
+from traces.models import MODELS
 
 HERE = Path(__file__).parent
 LIBRARIES = ("tlt-sim", "numpy", "scipy", "simpy", "pandas", "msgspec")

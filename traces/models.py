@@ -1,22 +1,13 @@
-"""Published shapes of models and data-sheet figures of GPUs: what a roofline needs.
+"""Published shapes of models: for rooflines, and for engines with random weights.
 
-Model shapes are those of the config.json that the model's authors publish; parameter counts follow from
-them. GPU figures are dense bf16 throughput, memory bandwidth and size from the vendor's data sheet of the
-named part.
+Shapes are those of the config.json that the model's authors publish; parameter counts follow from them.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from typing import TypeVar
-
 import msgspec
 
-from tltsched.errors import InputError
-
 BF16_BYTES = 2
-T = TypeVar("T")
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,16 +46,6 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return 4 * self.layers * self.heads * self.head_size
 
 
-class GpuSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Data-sheet figures of one GPU."""
-
-    name: str
-    bf16_flops: float  # dense, per second
-    memory_bytes_per_s: float
-    memory_bytes: float
-    source: str
-
-
 def _shape(name: str, hidden: int, layers: int, heads: tuple[int, int, int], mlp_hidden: int, vocab: int,
            tied: bool = False) -> ModelShape:  # fmt: skip
     return ModelShape(
@@ -86,32 +67,3 @@ MODELS: dict[str, ModelShape] = {
         _shape("Llama-3.3-70B", 8192, 80, (64, 8, 128), 28_672, 128_256),
     )
 }
-
-
-def _gpu(name: str, teraflops: float, gigabytes_per_s: float, gigabytes: float, part: str) -> GpuSpec:
-    return GpuSpec(
-        name=name, bf16_flops=teraflops * 1e12, memory_bytes_per_s=gigabytes_per_s * 1e9,
-        memory_bytes=gigabytes * 1e9, source=f"published: NVIDIA data sheet, {part}, dense bf16",
-    )  # fmt: skip
-
-
-GPUS: dict[str, GpuSpec] = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("A100", 312, 2039, 80, "A100 80GB SXM"),
-        _gpu("H100", 989, 3350, 80, "H100 80GB SXM"),
-        _gpu("H200", 989, 4800, 141, "H200 SXM"),
-        _gpu("B200", 2250, 8000, 180, "HGX B200"),
-        _gpu("H20", 148, 4000, 96, "H20"),
-        _gpu("L40", 181, 864, 48, "L40"),
-    )
-}
-
-
-def look_up(table: Mapping[str, T], field: str, name: str) -> T:
-    """Return `table[name]`; raises InputError that lists the names and the nearest one."""
-    if name in table:
-        return table[name]
-    near = difflib.get_close_matches(name, table, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else "use one of these names"
-    raise InputError(field, name, ", ".join(table), fix)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from sim.coefficients import Coefficients
-from tltsched.errors import InputError
+from tltsched.errors import InputError, unknown_name
 from traces.points import Point, PrefillPoint, Provenance
 
 SHIPPED = Path(__file__).parent / "calibrations"

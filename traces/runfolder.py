@@ -11,8 +11,8 @@ A run folder holds
     steps.parquet          a row an RL step (STEP_COLUMNS)
 
 and a comparison folder holds comparison.json (Comparison) beside the run folders it names; one that was
-made to recommend has advice.json (Advice) and cost_draws.parquet (COST_DRAW_COLUMNS) as well. Times are seconds
-since the run began. For each worker the intervals tile [0, wall_s] without gaps or overlaps.
+made to recommend has advice.json (Advice) and cost_draws.parquet (COST_DRAW_COLUMNS) as well. Times are
+seconds since the run began. For each worker the intervals tile [0, wall_s] without gaps or overlaps.
 """
 
 from __future__ import annotations

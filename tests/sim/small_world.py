@@ -130,7 +130,13 @@ def trace_of(steps: Sequence[Sequence[int]], prompt_tokens: int = 10, samples: i
          "response_tokens": "int32", "capped": "bool"}
     )  # fmt: skip
     origin = Origin(
-        source="made by a test", kind="generated", model="", tokenizer="", cap_tokens=None, licence="", note=""
+        source="made by a test",
+        kind="generated",
+        model="",
+        tokenizer="",
+        cap_tokens=None,
+        licence="",
+        note="",
     )
     return Trace(frame, origin)
 

@@ -94,7 +94,6 @@ def _range(rows: tuple[BatchAdvice, ...]) -> str:
 def _except(advice: Advice, paying: list[BatchAdvice]) -> str:
     """Name the batch sizes below the largest paying one at which drafting does not pay."""
     pays = {row.requests for row in paying}
-    gaps = [
-        f"{row.requests:,}" for row in advice.rows if row.requests < max(pays) and row.requests not in pays
-    ]
+    below = [row.requests for row in advice.rows if row.requests < max(pays)]
+    gaps = [f"{requests:,}" for requests in below if requests not in pays]
     return f" (but not at {', '.join(gaps)})" if gaps else ""

@@ -1,12 +1,12 @@
 """Paired percentile bootstrap over RL steps, pooled over draws of the step-time coefficients.
 
-Arms that rolled out the same lengths are paired step by step: a resample draws steps with replacement and takes
-every arm's times of the drawn steps. The interval says how much the figure varies from step to step.
+Arms that rolled out the same lengths are paired step by step: a resample draws steps with replacement and
+takes every arm's times of the drawn steps. The interval says how much the figure varies from step to step.
 
 Errors of the step-time coefficients are the same in every step, so resampling steps never shows them. Where
-every arm was simulated again under drawn coefficients, times have shape (1 + draws, steps): row 0 is the fit and
-gives the value, and the interval pools equally many resamples of every other row. Arms are paired by draw as
-well. Times of shape (steps,) have no draws: value and interval come from the same row.
+every arm was simulated again under drawn coefficients, times have shape (1 + draws, steps): row 0 is the fit
+and gives the value, and the interval pools equally many resamples of every other row. Arms are paired by draw
+as well. Times of shape (steps,) have no draws: value and interval come from the same row.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ RESAMPLES = 4_000  # ends of a 95 % interval then rest on 100 resamples each
 RESAMPLES_PER_DRAW = 200  # at the least, so that each of many draws still shows its spread over steps
 LEVEL = 0.95
 FEW_STEPS = 10  # below this a percentile interval is known to be too narrow, which readers are told
-FEW_DRAWS = (
-    39  # the range of n draws covers (n - 1) / (n + 1) of their law in the mean: fewer cannot span 95 %
-)
+FEW_DRAWS = 39  # n draws span (n - 1) / (n + 1) of their law in the mean: fewer than these less than 95 %
 _BLOCK = 4_000_000  # indices drawn at once: bounds the memory at 32 MB
 
 Floats = npt.NDArray[np.float64]
@@ -95,7 +93,10 @@ def _bootstrap(
 
 
 def _resampled_sums(times_s: list[Floats], seed: int, resamples: int) -> Floats:
-    """Return sums over resampled steps, shape (arms, samples), pooled over draws; one seed, one set of steps."""
+    """Return sums over resampled steps, shape (arms, samples), pooled over draws.
+
+    The same seed draws the same steps for any arms, so that all figures of a report rest on one resampling.
+    """
     rows, steps = times_s[0].shape
     pooled = range(1, rows) if rows > 1 else range(1)
     per_row = max(RESAMPLES_PER_DRAW, -(-resamples // len(pooled)))

@@ -25,14 +25,14 @@ def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
         _curve(axes, advice.rows)
         _scales(axes, advice.rows)
         _names(axes, advice.rows)
-        _legend(axes, advice.rows)
+        _legend(figure, advice.rows)
         return pays_sentence(advice).removesuffix(".")
 
     title, png = draw(build, 4.1, runs)
     caption = (
-        "Tokens per second of the best arm over those without speculation, by the number of requests that one "
-        "worker runs. Fewer running requests are also longer ones: the context is that of the table. A name "
-        "stands where the best arm changes. The band is a 95 % interval over the error of the step times alone."
+        "Tokens per second of the best arm over those without speculation, by the number of requests that "
+        "one worker runs. Fewer running requests are also longer ones: the context is that of the table. A "
+        "name stands where the best arm changes. The band is a 95 % interval over step-time error alone."
     )
     return Picture("gain", title, caption, png)
 
@@ -45,14 +45,7 @@ def _curve(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
     for row in rows:
         # A band of one batch has no width, so every point shows its interval as a bar as well.
         axes.plot([row.requests] * 2, [row.gain_low, row.gain_high], color=_COLOUR, linewidth=1.0)
-        axes.plot(
-            row.requests,
-            row.gain,
-            marker="o",
-            color=_COLOUR,
-            markerfacecolor=_fill(row.may_flip),
-            linestyle="",
-        )
+        axes.plot(row.requests, row.gain, "o", color=_COLOUR, markerfacecolor=_fill(row.may_flip))
 
 
 def _fill(may_flip: bool) -> str:
@@ -84,14 +77,16 @@ def _names(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
             axes.annotate(
                 plain(row.arm),
                 (row.requests, max(row.gain, row.gain_high)),
-                xytext=(2, 6),
+                xytext=(-2, 5),
                 textcoords="offset points",
+                rotation=30,  # names of neighbours would run into each other
+                rotation_mode="anchor",
                 fontsize=8.5,
             )
         before = row.arm
 
 
-def _legend(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
+def _legend(figure: SubFigure, rows: tuple[BatchAdvice, ...]) -> None:
     handles: list[Line2D | Patch] = [
         Patch(facecolor=_COLOUR, alpha=0.25, label="95 % interval over step-time error"),
         Line2D([], [], color="#d62728", linewidth=1.0, label="no speculation"),
@@ -100,4 +95,4 @@ def _legend(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
         if any(row.may_flip == may_flip for row in rows):
             marker = Line2D([], [], marker="o", color=_COLOUR, markerfacecolor=_fill(may_flip), label=words)
             handles.insert(0, marker)
-    axes.legend(handles=handles, loc="upper right")
+    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))

@@ -25,10 +25,10 @@ INTERVAL_NOTE = (
 )
 
 DRAWN_NOTE = (
-    "Intervals of speedups are 95 % percentile intervals of a paired bootstrap over RL steps, pooled over draws "
-    "of the step-time coefficients; under each draw every policy was simulated again. They cover how much a "
-    "figure varies from step to step on these lengths, and the error of the step times. They do not cover "
-    "errors of the acceptance model or of the lengths. The figures themselves are those of the fit, not drawn."
+    "Intervals of speedups are 95 % percentile intervals of a paired bootstrap over RL steps, pooled over "
+    "draws of the step-time coefficients; under each draw every policy was simulated again. They cover how "
+    "much a figure varies from step to step on these lengths, and the error of the step times. They do not "
+    "cover errors of the acceptance model or of the lengths. The figures themselves are those of the fit."
 )
 
 

@@ -28,7 +28,7 @@ class Recommendation:
 
     def draws(self) -> int:
         """Return how many sets of step-time coefficients were drawn."""
-        return next(iter(self.step_s.values())).shape[0] - 1
+        return len(next(iter(self.step_s.values()))) - 1
 
 
 def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Recommendation | None:
@@ -78,9 +78,8 @@ def _times_s(frame: pd.DataFrame, name: str, fit_s: pd.Series[float]) -> npt.NDA
         )
     times_s = table.to_numpy(dtype=np.float64)
     if not np.allclose(times_s[0], fit_s.to_numpy(), rtol=_SAME, atol=0):
-        raise _stale(
-            f"draw 0 of {name}", f"{times_s[0].sum():.9g} s in all", f"{fit_s.sum():.9g} s as its run"
-        )
+        got, allowed = f"{times_s[0].sum():.9g} s in all", f"{fit_s.sum():.9g} s as its run"
+        raise _stale(f"draw 0 of {name}", got, allowed)
     return times_s
 
 

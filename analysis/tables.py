@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -36,6 +37,7 @@ _NARROW_HEADERS = (
     "Tokens\n/s",
     "Accept.\nlength\n(bonus)",
 )
+_ARM_COLUMNS = 12  # characters of an arm's name that fit the terminal's table beside its figures
 COLUMN_NOTES = (
     "Step: mean RL step time. Total: sum of the steps. Rollout: mean time from a step's start to its last "
     "response. Speedup: the baseline's total over the arm's, with its 95 % interval. "
@@ -92,7 +94,7 @@ def terminal(table: ComparisonTable) -> Table:
         )
     for arm, *figures in cells(table):
         shown.add_row(
-            Text(arm),
+            Text(_folded(arm)),
             *(Text(figure.replace(" [", "\n").replace(", ", "-").rstrip("]")) for figure in figures),
         )
     return shown
@@ -161,6 +163,11 @@ def _row_cells(row: Row) -> tuple[str, ...]:
         number(row.tokens_per_s),
         "-" if row.acceptance_length_with_bonus is None else f"{row.acceptance_length_with_bonus:.2f}",
     )
+
+
+def _folded(arm: str) -> str:
+    """Break a long name after colons and plus signs, where a reader would; rows have two lines anyway."""
+    return arm if len(arm) <= _ARM_COLUMNS else re.sub(r"([:+])(?=.)", r"\1\n", arm)
 
 
 def _amount(row: Row, gpu_s: float) -> str:

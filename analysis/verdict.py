@@ -35,10 +35,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_gain: bool
     gain: Estimate
     lead: Estimate | None
-    order_may_flip: bool  # best and runner-up, or best and any other arm in more than 2.5 % of the resamples
-    fastest_shares: dict[
-        str, float
-    ]  # arm -> share of the resamples in which it is fastest; empty without them
+    order_may_flip: bool  # `lead` includes 1, or another arm is the fastest in over 2.5 % of the resamples
+    fastest_shares: dict[str, float]  # arm -> share of the resamples that it wins; empty if there are none
     sentence: str
 
 

@@ -79,8 +79,9 @@ def run(
 ) -> None:
     """Simulate one policy and write a run folder."""
     from sim.comparison import run_arm
-    from sim.config import resolve, settings_of
+    from sim.config import resolve
     from sim.workload import load_workload
+    from traces.settings import settings_of
 
     settings = settings_of(config, assignments)
     resolved = resolve(settings, policy)
@@ -115,7 +116,8 @@ def compare(
     An interrupted comparison goes on with the arms that are not finished.
     """
     from sim.comparison import compare as run_all
-    from sim.config import resolve, settings_of
+    from sim.config import resolve
+    from traces.settings import settings_of
 
     settings = settings_of(config, assignments)
     names = _arm_names(arms, settings)
@@ -149,8 +151,9 @@ def recommend(
 
     from sim.advice import advise, draw_costs, write_advice
     from sim.comparison import compare as run_all
-    from sim.config import resolve, settings_of
+    from sim.config import resolve
     from sim.simulation import Simulation
+    from traces.settings import settings_of
 
     settings = settings_of(config, assignments)
     names = _arm_names(arms, settings)
@@ -167,9 +170,10 @@ def recommend(
 @sim.command()
 def fields() -> None:
     """List every field of a configuration: name, default, meaning."""
-    from sim.config import fields as all_fields
+    from sim.config import Config
+    from traces.settings import fields as all_fields
 
-    for name, default, meaning in all_fields():
+    for name, default, meaning in all_fields(Config):
         click.echo(f"{name} = {default}\n    {meaning}")
 
 

@@ -26,12 +26,13 @@ from analysis.evidence import Evidence
 from sim.acceptance import PublishedTree
 from sim.calibration import load, predict_s
 from sim.cluster import Cluster
-from sim.config import Config, resolve, settings_of
+from sim.config import Config, resolve
 from sim.gpus import GPUS
 from sim.roofline import Assumptions, roofline
 from sim.simulation import Simulation
 from sim.workload import load_workload
 from traces.models import MODELS
+from traces.settings import settings_of
 
 HERE = Path(__file__).parent
 LIBRARIES = ("tlt-sim", "numpy", "scipy", "simpy", "pandas", "msgspec")

@@ -1,0 +1,94 @@
+"""Settings of the real backend. Imports neither torch nor vllm, so that any machine can check a file.
+
+One TOML file and `--set section.field=value`, as for the simulator; the scheduler's policies are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+Dtype = Literal["bfloat16", "float32"]
+DrafterKind = Literal["eagle3", "ngram", "suffix", "draft_model"]
+Executor = Literal["local", "ray"]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the sections."""
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """The model that generates."""
+
+    folder: Annotated[str, Meta(description="a prepared model folder (`tlt real model`)")] = ""
+    name: Annotated[str, Meta(description="its shape: a name of traces.models.MODELS")] = "SmolLM2-135M"
+    dtype: Annotated[Dtype, Meta(description="number format of weights")] = "bfloat16"
+    random_weights: Annotated[bool, Meta(description="engine fills weights at random (timing only)")] = False
+
+
+class DrafterConfig(Section, frozen=True, kw_only=True):
+    """What drafts."""
+
+    kind: Annotated[
+        Literal["eagle3", "ngram", "suffix", "draft_model"],
+        Meta(description="drafter of the speculating engine"),
+    ] = "eagle3"
+    folder: Annotated[str, Meta(description="drafter weights (eagle3, draft_model)")] = ""
+    random_weights: Annotated[bool, Meta(description="engine fills the drafter's weights at random")] = False
+    ks: Annotated[
+        tuple[int, ...], Meta(description="chain lengths that may be chosen, 0 included; each is warmed up")
+    ] = (0, 1, 2, 4)
+    synthetic_survival: Annotated[
+        tuple[float, ...],
+        Meta(description="accept by position at these rates instead of the drafter's own; empty: its own"),
+    ] = ()
+
+
+class EngineConfig(Section, frozen=True, kw_only=True):
+    """One engine."""
+
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="where it runs")] = "cpu"
+    max_running: Annotated[Count, Meta(description="largest running batch")] = 32
+    max_context_tokens: Annotated[Count, Meta(description="prompt and response of one request")] = 1024
+    threads: Annotated[Count, Meta(description="CPU threads of one worker")] = 1
+    kv_gigabytes: Annotated[float, Meta(gt=0, description="KV cache of one engine (CPU)")] = 1.0
+    memory_fraction: Annotated[float, Meta(gt=0, le=1, description="GPU memory of one engine")] = 0.45
+    eager: Annotated[bool, Meta(description="no CUDA graphs, no compilation")] = False
+    temperature: Annotated[float, Meta(ge=0, description="sampling temperature; 0: greedy")] = 1.0
+
+
+class WorkloadConfig(Section, frozen=True, kw_only=True):
+    """What is generated."""
+
+    lengths: Annotated[str, Meta(description="shipped lengths or a trace file")] = "r1-client35"
+    requests: Annotated[Count, Meta(description="requests of one rollout, over all workers")] = 32
+    rollouts: Annotated[Count, Meta(description="rollouts of each arm, each with its own lengths")] = 3
+    longest_tokens: Annotated[
+        int, Meta(ge=0, description="scale lengths so that the longest drawn is this; 0: as recorded")
+    ] = 256
+    cap_tokens: Annotated[Count, Meta(description="cut longer responses, before scaling")] = 32_768
+    prompt_tokens: Annotated[Count, Meta(description="tokens of a prompt")] = 32
+
+
+class WorkersConfig(Section, frozen=True, kw_only=True):
+    """The rollout workers, one process each."""
+
+    count: Annotated[Count, Meta(description="workers")] = 2
+    executor: Annotated[Executor, Meta(description="processes here, or actors of Ray")] = "local"
+
+
+class RealConfig(Section, frozen=True, kw_only=True):
+    """A whole measurement."""
+
+    name: Annotated[str, Meta(description="shown in reports")] = "replay"
+    seed: Annotated[int, Meta(ge=0, description="lengths, prompts and policies follow from it")] = 0
+    model: ModelConfig = ModelConfig()
+    drafter: DrafterConfig = DrafterConfig()
+    engine: EngineConfig = EngineConfig()
+    workload: WorkloadConfig = WorkloadConfig()
+    workers: WorkersConfig = WorkersConfig()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ def settings_of(path: Path | None, assignments: tuple[str, ...]) -> dict[str, An
 
 def convert(settings: dict[str, Any], kind: type[T], help_command: str) -> T:
     """Return the settings as `kind`; raises InputError that names the field."""
+    _require_finite(settings, "")
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:

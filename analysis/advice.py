@@ -61,7 +61,7 @@ def pays_sentence(advice: Advice) -> str:
     if not fitted:
         return "Drafting pays at none of the batch sizes of this workload."
     if len(certain) == len(advice.rows):
-        return f"Drafting pays at every batch of this workload ({_range(advice.rows)} requests a worker)."
+        return f"Drafting pays at every batch of this workload ({_range(advice.rows)} a worker)."
     words = (
         f"Drafting starts to pay at batch <= {certain[-1].requests:,}{_except(advice, certain)}"
         if certain
@@ -69,7 +69,7 @@ def pays_sentence(advice: Advice) -> str:
     )
     if not certain or fitted[-1].requests > certain[-1].requests:
         words += (
-            f"; by the fit alone at batch <= {fitted[-1].requests:,}{_except(advice, fitted)}, but the "
+            f"; by the fit alone at batch <= {fitted[-1].requests:,}{_except(advice, fitted)}, where the "
             "interval includes 1"
         )
     return f"{words}."
@@ -88,7 +88,9 @@ def advice_sentences(advice: Advice) -> list[str]:
 
 def _range(rows: tuple[BatchAdvice, ...]) -> str:
     first, last = rows[0].requests, rows[-1].requests
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    if first == last:
+        return f"{first:,} {'request' if first == 1 else 'requests'}"
+    return f"{first:,} to {last:,} requests"
 
 
 def _except(advice: Advice, paying: list[BatchAdvice]) -> str:

@@ -63,7 +63,7 @@ def _bar(axes: Axes, row: int, ledger: Ledger, scale: float) -> None:
 
 def _hours(gpu_s: float) -> str:
     hours = gpu_s / 3600
-    return f"{hours:,.0f} GPU-h" if hours >= 100 else f"{hours:.3g} GPU-h"
+    return f"{hours:,.0f} GPU-h" if hours >= 100 else f"{hours:#.3g} GPU-h"
 
 
 def _ink(fill: str) -> str:

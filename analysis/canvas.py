@@ -21,7 +21,7 @@ from traces.runfolder import CAUSES
 STYLE = Path(__file__).with_name("style.mplstyle")
 WIDTH_IN = 9.6
 _FOOTER_LINE_IN = 0.12
-_FOOTER_COLUMNS = 160  # characters of the footer's size that fit WIDTH_IN
+_FOOTER_COLUMNS = 180  # characters of the footer's size that fit WIDTH_IN
 
 # Blues roll out, grey and red wait, greens train the drafter, purple and orange are the other phases. In a
 # family the lightness differs, so that readers who do not tell hues apart can still follow the legend.

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.canvas import Picture, arm_label, arm_legend, arm_style, draw
 from analysis.run import Run
+from analysis.tables import number
 
 _MARKED_STEPS = 40  # up to this many RL steps each one gets a marker
 _POINTS = 1_000  # of a line: of longer runs every n-th step is drawn
@@ -87,6 +88,6 @@ def _span(runs: Sequence[Run]) -> tuple[int, int]:
 
 def _title(runs: Sequence[Run]) -> str:
     means = [float(run.step_seconds().mean()) if len(run.steps) else 0.0 for run in runs]
-    words = f"A step takes {means[0]:,.4g} s in the mean under {arm_label(runs[0])}"
+    words = f"A step takes {number(means[0])} s in the mean under {arm_label(runs[0])}"
     fastest = int(np.argmin(means))
-    return words if fastest == 0 else f"{words}, {means[fastest]:,.4g} s under {arm_label(runs[fastest])}"
+    return words if fastest == 0 else f"{words}, {number(means[fastest])} s under {arm_label(runs[fastest])}"

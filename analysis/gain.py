@@ -66,7 +66,7 @@ def _scales(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
     spread = max(highest - lowest, 0.2)
     axes.set_ylim(lowest - 0.12 * spread, highest + 0.2 * spread)
     axes.grid(axis="y")
-    axes.axhline(1.0, color="#d62728", linewidth=1.0)
+    axes.axhline(1.0, color="#d62728", linewidth=1.0, zorder=1)
 
 
 def _names(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
@@ -94,5 +94,5 @@ def _legend(figure: SubFigure, rows: tuple[BatchAdvice, ...]) -> None:
     for may_flip, words in ((False, "best arm"), (True, "best arm, may flip")):
         if any(row.may_flip == may_flip for row in rows):
             marker = Line2D([], [], marker="o", color=_COLOUR, markerfacecolor=_fill(may_flip), label=words)
-            handles.insert(0, marker)
+            handles.append(marker)
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))

@@ -10,6 +10,7 @@ from matplotlib.figure import SubFigure
 
 from analysis.canvas import CAUSE_COLOURS, Picture, arm_label, cause_legend, draw
 from analysis.run import Run
+from analysis.tables import number
 from tltsched.errors import InputError
 from traces.runfolder import CAUSES
 
@@ -116,7 +117,7 @@ def _panel(
     if 1 < workers <= _SEPARATED_WORKERS:
         axes.hlines(np.arange(workers - 1) + 0.5, 0, axis_s, colors="white", linewidth=0.7)
     axes.axvline(rollout_end_s - start_s, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
-    axes.set_title(f"{arm_label(run)}: {end_s - start_s:,.4g} s")
+    axes.set_title(f"{arm_label(run)}: {number(end_s - start_s)} s")
     axes.set_ylabel("worker")
     stride = max(1, -(-workers // 8))
     axes.set_yticks(range(0, workers, stride))

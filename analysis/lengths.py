@@ -31,7 +31,7 @@ def draw_lengths(run: Run) -> Picture:
         if len(lengths) == 0:
             axes.set_xticks([])
             return "No responses were rolled out"
-        _cdf(axes, lengths, cap, float(capped.mean()))
+        _cdf(axes, lengths, cap, int(capped.sum()))
         p50, p99 = np.quantile(lengths, [0.5, 0.99], method="inverted_cdf")
         ratio = f"{lengths[-1] / p50:,.1f} times" if p50 > 0 else "far above"
         return f"The longest response is {ratio} the median; p99 is {p99:,.0f} tokens"
@@ -44,7 +44,7 @@ def draw_lengths(run: Run) -> Picture:
     return Picture("lengths", title, caption, png)
 
 
-def _cdf(axes: Axes, lengths: Floats, cap: float | None, capped_share: float) -> None:
+def _cdf(axes: Axes, lengths: Floats, cap: float | None, capped: int) -> None:
     points = min(POINTS, len(lengths))
     shares = np.arange(points + 1) / points
     floor = np.maximum(lengths, 1.0)  # a log axis has no place for an empty response
@@ -79,7 +79,7 @@ def _cdf(axes: Axes, lengths: Floats, cap: float | None, capped_share: float) ->
     if cap is not None:
         axes.axvline(max(cap, 1.0), color="#d62728", linewidth=1.2)
         axes.annotate(
-            f"cap {cap:,.0f}\n({capped_share:.1%} reach it)",
+            f"cap {cap:,.0f}\n({capped:,} of {len(lengths):,} reach it)",
             (max(cap, 1.0), 30),
             xytext=(-5, 0),
             textcoords="offset points",

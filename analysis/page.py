@@ -13,7 +13,7 @@ from analysis.advice import ADVICE_HEADERS, ADVICE_NOTES, advice_cells, advice_s
 from analysis.canvas import CAUSE_COLOURS, Picture
 from analysis.compare import ComparisonTable
 from analysis.run import Run, RunSet
-from analysis.tables import COLUMN_NOTES, html_rows, html_table, ledger_cells, number
+from analysis.tables import COLUMN_NOTES, html_rows, html_table, ledger_cells, number, unbroken
 from analysis.verdict import Verdict
 from traces.runfolder import CAUSES, Advice
 
@@ -45,12 +45,13 @@ def render(runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: lis
             f"{'policy' if len(runs.runs) == 1 else 'policies'}"
         ),
         "answer": _text(verdict.sentence),
+        "covers": f'<p class="dim">{_text(verdict.covers)}</p>' if verdict.covers else "",
         "warnings": _warnings(table),
         "table": html_table(table),
         "advice": _advice(runs.advice()),
         "column_notes": _text(COLUMN_NOTES),
         "pictures": "\n".join(_figure(picture) for picture in pictures),
-        "ledger": html_rows(ledger_headers, ledger_rows),
+        "ledger": html_rows(ledger_headers, ledger_rows, names=(1,)),
         "books": _text(
             "GPU-seconds by cause, in brackets GPU-hours and the share of the run's GPUs x wall time. Every "
             "GPU-second is booked to exactly one cause; the last row is how far the sum is from the total."
@@ -84,7 +85,7 @@ def length_facts(run: Run) -> list[tuple[str, ...]]:
             "longest / median within a step, mean",
             number(float((by_step["max"] / by_step["median"].clip(lower=1)).mean())),
         ),
-        ("share at the cap", f"{float(run.responses['capped'].mean()):.2%}"),
+        ("at the cap", f"{int(run.responses['capped'].sum()):,} of {len(lengths):,}"),
     ]
 
 
@@ -104,7 +105,7 @@ def shared_warnings(table: ComparisonTable) -> list[str]:
 
 
 def _text(value: str) -> str:
-    return html.escape(value)
+    return unbroken(html.escape(value))
 
 
 def _words(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -122,7 +123,7 @@ def _warnings(table: ComparisonTable) -> str:
 def _advice(advice: Advice | None) -> str:
     if advice is None:
         return ""
-    table = html_rows(ADVICE_HEADERS, advice_cells(advice)) if advice.rows else ""
+    table = html_rows(ADVICE_HEADERS, advice_cells(advice), names=(2, 4, 5)) if advice.rows else ""
     notes = f'<p class="dim">{_text(ADVICE_NOTES)}</p>' if advice.rows else ""
     sentences = _text(" ".join(advice_sentences(advice)))
     return f"<h2>What to draft at which batch size</h2>\n<p>{sentences}</p>\n{table}{notes}"
@@ -185,4 +186,4 @@ def _files(runs: tuple[Run, ...]) -> str:
 
 def _settings(run: Run) -> str:
     text = run.config_text or "no resolved_config.json in this run folder"
-    return f"<details><summary>{_text(run.arm)}</summary><pre>{_text(text)}</pre></details>"
+    return f"<details><summary>{_text(run.arm)}</summary><pre>{html.escape(text)}</pre></details>"

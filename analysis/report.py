@@ -61,7 +61,7 @@ def present(folder: Path, console: Console, step: int | None = None) -> None:
     page = _write(report, folder)
     console.print(terminal(report.table))
     console.print()
-    console.print(Text(report.verdict.sentence))
+    console.print(Text(f"{report.verdict.sentence} {report.verdict.covers}".strip()))
     _print_advice(report.runs.advice(), console)
     for warning in shared_warnings(report.table):
         console.print(Text(f"! {warning}", style="yellow"))

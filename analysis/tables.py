@@ -111,9 +111,12 @@ def html_table(table: ComparisonTable) -> str:
 
 
 def ledger_cells(table: ComparisonTable) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headers and rows of the ledger: one row a cause that occurs in any arm, then the totals."""
+    """Return headers and rows of the ledger: one row a cause that occurs in any arm, then the totals.
+
+    Amounts are GPU-seconds, in brackets GPU-hours and the share of the run's GPU time.
+    """
     used = [cause for cause in CAUSES if any(row.ledger.gpu_seconds[cause] > 0 for row in table.rows)]
-    headers = ("Cause", "Category", *(f"{row.arm}: GPU-s (GPU-h, share)" for row in table.rows))
+    headers = ("Cause", "Category", *(row.arm for row in table.rows))
     rows = []
     for cause in used:
         amounts = [_amount(row, row.ledger.gpu_seconds[cause]) for row in table.rows]
@@ -136,19 +139,29 @@ def markdown_rows(headers: tuple[str, ...], rows: list[tuple[str, ...]], figures
     return str(frame.to_markdown(index=False, disable_numparse=True, colalign=align)) + "\n"
 
 
-def html_rows(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Return any text table as HTML, everything escaped."""
-    head = "".join(f'<th scope="col">{html.escape(header)}</th>' for header in headers)
+def html_rows(headers: tuple[str, ...], rows: list[tuple[str, ...]], names: tuple[int, ...] = ()) -> str:
+    """Return any text table as HTML, everything escaped. Columns `names` hold words and are aligned left."""
+
+    def cell(tag: str, column: int, text: str) -> str:
+        kind = ' class="name"' if column in names else ""
+        return f"<{tag}{kind}>{unbroken(html.escape(text))}</{tag.split()[0]}>"
+
+    head = "".join(cell('th scope="col"', column, header) for column, header in enumerate(headers))
     body = "".join(
         "<tr>"
-        + f'<th scope="row">{html.escape(row[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + cell('th scope="row"', 0, row[0])
+        + "".join(cell("td", column, text) for column, text in enumerate(row[1:], 1))
         + "</tr>\n"
         for row in rows
     )
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n'
     )
+
+
+def unbroken(text: str) -> str:
+    """Keep a browser from breaking a line inside an interval or before a percent sign."""
+    return re.sub(r"(?<=[0-9%],) (?=[0-9])| (?=%)", "\u00a0", text)
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
@@ -171,6 +184,8 @@ def _folded(arm: str) -> str:
 
 
 def _amount(row: Row, gpu_s: float) -> str:
+    if gpu_s == 0:
+        return "0"
     return f"{number(gpu_s)} ({number(gpu_s / 3600)}, {row.ledger.share(gpu_s):.1%})"
 
 

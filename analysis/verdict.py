@@ -38,6 +38,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     order_may_flip: bool  # `lead` includes 1, or another arm is the fastest in over 2.5 % of the resamples
     fastest_shares: dict[str, float]  # arm -> share of the resamples that it wins; empty if there are none
     sentence: str
+    covers: str  # what the intervals rest on, where that is not said of every comparison
 
 
 def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
@@ -57,6 +58,8 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         _order_sentence(best, second, lead) if is_gain else "",
         _choice_sentence(best.arm, shares),
         _losers_sentence(rows),
+    ]
+    covers = [
         _cover_sentence(runs.recommendation, table.steps) if shares else "",
         _few_sentence(table.steps, runs.recommendation),
     ]
@@ -69,7 +72,8 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         lead=lead,
         order_may_flip=lead.includes(1.0) or _rival(best.arm, shares)[1] > (1 - LEVEL) / 2,
         fastest_shares=shares,
-        sentence=" ".join(sentence for sentence in sentences if sentence),
+        sentence=" ".join(filter(None, sentences)),
+        covers=" ".join(filter(None, covers)),
     )
 
 
@@ -101,6 +105,7 @@ def _alone(row: Row) -> Verdict:
         order_may_flip=False,
         fastest_shares={},
         sentence=words + " A speedup needs a second run of the same lengths.",
+        covers="",
     )
 
 

@@ -113,9 +113,10 @@ class JumpEngine(Engine):
         cycles = self._draw_cycles(arm, remaining, moments)
         order = cycles.argsort(kind="stable")
         cycles = cycles[order]
-        rate = remaining[order] / np.maximum(cycles, 1)
-        self._arm, self._order, self._position, self._state = arm, running[order], 0, START
         self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
+        # The last cycle drafts past the end of the response: the walk ends at remaining + overshoot.
+        rate = (remaining[order] + _overshoot(self._moments)) / np.maximum(cycles, 1)
+        self._arm, self._order, self._position, self._state = arm, running[order], 0, START
         context = pool.context()[order].astype(np.float64)
         self._trajectory = Trajectory(cycles, context, rate, costs.fixed_s, costs.context_s_per_token)
         return self._trajectory
@@ -129,8 +130,7 @@ class JumpEngine(Engine):
         if arm.depth == 0:
             return remaining
         mean, variance = moments.mean_tokens, moments.variance
-        overshoot = ((variance + mean**2) / mean - 1.0) / 2.0
-        expected = (remaining + overshoot) / mean
+        expected = (remaining + _overshoot(moments)) / mean
         spread = np.sqrt(remaining * variance / mean**3)
         drawn = np.rint(expected + spread * self.rng.standard_normal(len(remaining)))
         fewest = -(-remaining // (arm.depth + 1))
@@ -190,8 +190,28 @@ class JumpEngine(Engine):
         remaining = self.pool.requests.length[order] - self.pool.emitted[order]
         emitted = remaining * position / cycles
         if self._arm.depth:
-            bridge = self._moments.variance[done:] * position * (cycles - position) / cycles
-            emitted = np.rint(emitted + np.sqrt(bridge) * self.rng.standard_normal(len(order)))
+            emitted = np.rint(self._bridge(remaining, position, cycles, done))
         least = np.minimum(position, remaining - 1)
         most = np.minimum(position * (self._arm.depth + 1), remaining - 1)
         self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)
+
+    def _bridge(self, remaining: Ints, position: int, cycles: Ints, done: int) -> Floats:
+        """Draw what has been emitted after `position` of the `cycles` that `remaining` tokens take, [running].
+
+        A walk that reaches its level at last in a given cycle, and not before, keeps away from it: its
+        distance follows a three-dimensional Bessel bridge, the length of a vector of Brownian bridges.
+        """
+        moments = Moments(self._moments.mean_tokens[done:], self._moments.variance[done:])
+        overshoot = _overshoot(moments)
+        left = 1.0 - position / cycles
+        spread = np.sqrt(moments.variance * position * left)
+        noise = spread * self.rng.standard_normal((3, len(remaining)))
+        along = (remaining + overshoot) * left + noise[0]
+        distance = np.sqrt(along**2 + noise[1] ** 2 + noise[2] ** 2)
+        return remaining + overshoot - distance
+
+
+def _overshoot(moments: Moments) -> Floats:
+    """Return by how much the cycle that reaches a response's end overshoots it on average, in tokens."""
+    mean, variance = moments.mean_tokens, moments.variance
+    return ((variance + mean**2) / mean - 1.0) / 2.0

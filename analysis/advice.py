@@ -56,8 +56,8 @@ def pays_sentence(advice: Advice) -> str:
     A batch without such a gain below it is named, and so is the largest batch that gains by the fit alone.
     `advice` has a row or more.
     """
-    certain = [row for row in advice.rows if row.gain_low > 1]
     fitted = [row for row in advice.rows if row.gain > 1]
+    certain = [row for row in fitted if row.gain_low > 1]
     if not fitted:
         return "Drafting pays at none of the batch sizes of this workload."
     if len(certain) == len(advice.rows):

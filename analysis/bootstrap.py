@@ -36,9 +36,9 @@ class Estimate(msgspec.Struct, frozen=True):
     interval: tuple[float, float] | None
     reason: str = ""
 
-    def includes(self, point: float) -> bool:
-        """Return whether `point` cannot be ruled out; an estimate without an interval rules out nothing."""
-        return self.interval is None or self.interval[0] <= point <= self.interval[1]
+    def above(self, point: float) -> bool:
+        """Return whether the whole interval lies above `point`; without an interval nothing is claimed."""
+        return self.interval is not None and self.interval[0] > point
 
 
 def speedup(baseline_s: Floats, arm_s: Floats, *, seed: int, resamples: int = RESAMPLES) -> Estimate:

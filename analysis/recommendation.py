@@ -41,8 +41,9 @@ def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Reco
     if not advice_path.is_file() and not draws_path.is_file():
         return None
     advice = read_struct(advice_path, Advice)
-    if any(row.requests < 1 for row in advice.rows):
-        raise InputError("requests in advice.json", 0, "1 or more", f"check {advice_path}")
+    fewest = min((row.requests for row in advice.rows), default=1)
+    if fewest < 1:
+        raise InputError("requests in advice.json", fewest, "1 or more", f"check {advice_path}")
     frame = _read_draws(draws_path)
     drawn = set(frame["run"])
     if drawn != set(step_s):

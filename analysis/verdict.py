@@ -35,7 +35,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_gain: bool
     gain: Estimate
     lead: Estimate | None
-    order_may_flip: bool  # `lead` includes 1, or another arm is the fastest in over 2.5 % of the resamples
+    order_may_flip: bool  # `lead` is not above 1, or another arm wins more than 2.5 % of the resamples
     fastest_shares: dict[str, float]  # arm -> share of the resamples that it wins; empty if there are none
     sentence: str
     covers: str  # what the intervals rest on, where that is not said of every comparison
@@ -52,11 +52,12 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
     lead = speedup(step_s[second.arm], step_s[best.arm], seed=SEED)
     saved_s = mean_difference_s(step_s[rows[0].arm], step_s[best.arm], seed=SEED)
     shares = _shares(step_s) if lead.interval is not None else {}
-    is_gain = best is not rows[0] and not best.speedup.includes(1.0) and best.speedup.value > 1
+    is_gain = best is not rows[0] and best.speedup.above(1.0)
+    recommended = best.arm if is_gain else rows[0].arm
     sentences = [
         _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
         _order_sentence(best, second, lead) if is_gain else "",
-        _choice_sentence(best.arm, shares),
+        _choice_sentence(best.arm, recommended, shares),
         _losers_sentence(rows),
     ]
     covers = [
@@ -66,11 +67,11 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
     return Verdict(
         best=best.arm,
         runner_up=second.arm,
-        recommended=best.arm if is_gain else rows[0].arm,
+        recommended=recommended,
         is_gain=is_gain,
         gain=best.speedup,
         lead=lead,
-        order_may_flip=lead.includes(1.0) or _rival(best.arm, shares)[1] > (1 - LEVEL) / 2,
+        order_may_flip=not lead.above(1.0) or _rival(best.arm, shares)[1] > (1 - LEVEL) / 2,
         fastest_shares=shares,
         sentence=" ".join(filter(None, sentences)),
         covers=" ".join(filter(None, covers)),
@@ -124,13 +125,13 @@ def _gain_sentence(best: Row, baseline: Row, is_gain: bool, steps: int, saved_s:
         )
     return (
         f"No policy is a gain over {baseline.arm}: the fastest, {best.arm}, has a speedup of "
-        f"{interval_words(best.speedup)}, which includes 1."
+        f"{interval_words(best.speedup)}, which is not above 1."
     )
 
 
 def _order_sentence(best: Row, second: Row, lead: Estimate) -> str:
     words = f"{second.arm} comes second; {best.arm} is {interval_words(lead)} as fast as it, "
-    return words + ("so their order may flip." if lead.includes(1.0) else "so the order holds.")
+    return words + ("so the order holds." if lead.above(1.0) else "so their order may flip.")
 
 
 def _losers_sentence(rows: tuple[Row, ...]) -> str:
@@ -154,16 +155,19 @@ def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
     return arm, others.get(arm, 0.0)
 
 
-def _choice_sentence(best: str, shares: dict[str, float]) -> str:
+def _choice_sentence(best: str, chosen: str, shares: dict[str, float]) -> str:
+    """Say how often the fastest arm is another one, and which."""
     if not shares:
         return ""
     rival, share = _rival(best, shares)
     if share == 0:
         return f"{best} is the fastest in every resample."
-    return (
-        f"{best} is the fastest in {_percent(shares[best])} of the resamples; "
-        f"{rival} would replace it in {_percent(share)}."
-    )
+    rest = max(0.0, 1 - shares[best] - share)
+    others = f" (to others in {_percent(rest)})" if rest > 1e-9 else ""
+    words = f"{best} is the fastest in {_percent(shares[best])} of the resamples"
+    if best != chosen:
+        return f"{words}, which is not enough to choose it."
+    return f"{words}; the choice would flip to {rival} in {_percent(share)}{others}."
 
 
 def _percent(share: float) -> str:
@@ -171,6 +175,10 @@ def _percent(share: float) -> str:
     if 0 < share < 0.001:
         return "less than 0.1%"
     return "more than 99.9%" if 0.999 < share < 1 else f"{share:.1%}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
@@ -186,7 +194,7 @@ def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
             f"neither the {error}, nor acceptance, which is given."
         )
     return (
-        f"The intervals are over {lengths} and {error} ({draws} {'draw' if draws == 1 else 'draws'}). "
+        f"The intervals are over {lengths} and {error} ({_count(draws, 'draw')}). "
         "They do not cover acceptance, which is given."
     )
 
@@ -195,9 +203,9 @@ def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
     """Warn of intervals that rest on too little."""
     few = []
     if 2 <= steps < FEW_STEPS:
-        few.append((f"{steps} steps", FEW_STEPS))
+        few.append((_count(steps, "step"), FEW_STEPS))
     if recommendation is not None and 0 < recommendation.draws() < FEW_DRAWS and steps >= 2:
-        few.append((f"{recommendation.draws()} draws", FEW_DRAWS))
+        few.append((_count(recommendation.draws(), "draw"), FEW_DRAWS))
     return " ".join(
         f"With only {count} the interval is likely too narrow; {enough} or more are better."
         for count, enough in few

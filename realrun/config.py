@@ -82,6 +82,31 @@ class WorkersConfig(Section, frozen=True, kw_only=True):
     executor: Annotated[Executor, Meta(description="processes here, or actors of Ray")] = "local"
 
 
+class CalibrationConfig(Section, frozen=True, kw_only=True):
+    """What calibrating sweeps. What is empty or 0 follows from the device."""
+
+    batches: Annotated[
+        tuple[Count, ...], Meta(description="batch sizes; empty: powers of two up to engine.max_running")
+    ] = ()
+    contexts_tokens: Annotated[
+        tuple[Count, ...],
+        Meta(description="prompt lengths that set the context; empty: 32, 128, 384 (cpu), 256, 2048, 8192"),
+    ] = ()
+    repeats: Annotated[Count, Meta(description="timed repeats of each point")] = 5
+    visits: Annotated[
+        Count, Meta(description="rounds over the whole grid that the repeats are spread over")
+    ] = 2
+    cycles_per_repeat: Annotated[
+        int, Meta(ge=0, description="engine cycles timed in a repeat; 0: 4 (cpu), 8 (cuda)")
+    ] = 0
+    most_tokens: Annotated[
+        int, Meta(ge=0, description="largest batch x context; 0: 8,192 (cpu), 262,144 (cuda)")
+    ] = 0
+    time_limit_s: Annotated[
+        float, Meta(ge=0, description="stop measuring after this, engine starts left out; 0: 900, 240 (cuda)")
+    ] = 0.0
+
+
 class RealConfig(Section, frozen=True, kw_only=True):
     """A whole measurement."""
 
@@ -92,3 +117,4 @@ class RealConfig(Section, frozen=True, kw_only=True):
     engine: EngineConfig = EngineConfig()
     workload: WorkloadConfig = WorkloadConfig()
     workers: WorkersConfig = WorkersConfig()
+    calibration: CalibrationConfig = CalibrationConfig()

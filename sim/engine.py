@@ -208,7 +208,7 @@ class JumpEngine(Engine):
         noise = spread * self.rng.standard_normal((3, len(remaining)))
         along = (remaining + overshoot) * left + noise[0]
         distance = np.sqrt(along**2 + noise[1] ** 2 + noise[2] ** 2)
-        return remaining + overshoot - distance
+        return np.asarray(remaining + overshoot - distance, np.float64)
 
 
 def _overshoot(moments: Moments) -> Floats:

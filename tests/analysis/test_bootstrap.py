@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from analysis.bootstrap import mean_difference_s, speedup
+from analysis.bootstrap import fastest_shares, mean_difference_s, speedup
 from tltsched.errors import InputError
 
 
@@ -57,7 +57,7 @@ def test_one_step_has_a_value_and_a_reason(figure) -> None:  # type: ignore[no-u
     assert estimate.value == 2
     assert estimate.interval is None
     assert "at least 2 steps" in estimate.reason
-    assert estimate.includes(1.0)
+    assert not estimate.above(1.0)
 
 
 def test_no_steps_and_steps_without_time() -> None:
@@ -71,3 +71,60 @@ def test_no_steps_and_steps_without_time() -> None:
 def test_different_numbers_of_steps_are_refused() -> None:
     with pytest.raises(InputError, match="same steps"):
         speedup(np.ones(3), np.ones(2), seed=0)
+
+
+def _drawn(*ratios: float) -> np.ndarray:
+    """Times of 6 equal steps in each row, so that rows differ and steps do not."""
+    return np.array(ratios)[:, np.newaxis] * np.ones(6)
+
+
+def test_draws_are_pooled_for_the_interval_and_the_fit_gives_the_value() -> None:
+    ratios = np.linspace(1.2, 1.6, 101)
+    estimate = speedup(_drawn(3.0, *ratios), _drawn(*np.ones(102)), seed=0)
+    assert estimate.value == pytest.approx(3.0)
+    assert estimate.interval == pytest.approx((1.21, 1.59), abs=0.005)
+    assert mean_difference_s(_drawn(3.0, *ratios), _drawn(*np.ones(102)), seed=0).interval == pytest.approx(
+        (0.21, 0.59), abs=0.005
+    )
+
+
+def test_pooling_adds_the_spread_of_draws_to_that_of_steps() -> None:
+    rng = np.random.default_rng(3)
+    base, arm = rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40)
+    factors = np.exp(0.05 * rng.standard_normal(200))
+    steps_only = speedup(base, arm, seed=0)
+    pooled = speedup(
+        np.vstack([base, *(base * factor for factor in factors)]), np.tile(arm, (201, 1)), seed=0
+    )
+    assert steps_only.interval is not None
+    assert pooled.interval is not None
+    assert pooled.value == steps_only.value
+    widths = [np.log(high / low) / (2 * 1.96) for low, high in (steps_only.interval, pooled.interval)]
+    assert widths[1] == pytest.approx(np.hypot(widths[0], factors.std()), rel=0.1)
+
+
+def test_arms_are_paired_by_draw() -> None:
+    factors = (1.0, 0.5, 0.8, 1.7)
+    estimate = speedup(2 * _drawn(*factors), _drawn(*factors), seed=0)
+    assert estimate.interval == pytest.approx((2, 2))
+
+
+def test_a_single_row_is_its_own_pool() -> None:
+    rng = np.random.default_rng(0)
+    base, arm = rng.random(30) + 1, rng.random(30) + 1
+    assert speedup(base[np.newaxis], arm[np.newaxis], seed=4) == speedup(base, arm, seed=4)
+
+
+def test_draws_of_one_step_have_no_interval() -> None:
+    assert speedup(np.ones((3, 1)), np.ones((3, 1)), seed=0).interval is None
+
+
+def test_shares_of_the_fastest_count_draws_but_not_the_fit() -> None:
+    shares = fastest_shares([_drawn(9, 1, 1, 1, 1), _drawn(1, 2, 2, 2, 0.5), _drawn(9, 9, 9, 9, 9)], seed=0)
+    assert shares.tolist() == [0.75, 0.25, 0.0]
+
+
+def test_shares_of_the_fastest_count_steps_and_ties_go_to_the_earlier_arm() -> None:
+    even, uneven = np.ones(2), np.array([0.5, 1.6])
+    assert fastest_shares([even, even], seed=0).tolist() == [1.0, 0.0]
+    assert fastest_shares([even, uneven], seed=0) == pytest.approx([0.75, 0.25], abs=0.03)

@@ -53,12 +53,13 @@ def test_a_gain_whose_interval_includes_one_is_not_called_a_gain(tmp_path: Path)
     arms = {"none": SLOW, "adaptive": SLOW | {"speed": 1.02}}
     runs = load_runs(write_comparison(tmp_path, arms, steps=6))
     table = compare(runs)
-    assert table.rows[1].speedup.includes(1.0)
+    assert not table.rows[1].speedup.above(1.0)
     assert table.rows[1].speedup.value > 1
     verdict = judge(table, runs)
     assert (verdict.best, verdict.recommended, verdict.is_gain) == ("adaptive", "none", False)
     assert verdict.sentence.startswith("No policy is a gain over none")
-    assert "only 6 steps" in verdict.sentence
+    assert "which is not enough to choose it" in verdict.sentence
+    assert "only 6 steps" in verdict.covers
 
 
 def test_one_step_claims_no_gain(tmp_path: Path) -> None:
@@ -114,13 +115,19 @@ def test_bad_run_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> No
         load_runs(tmp_path)
 
 
-def test_runs_that_share_a_name_go_by_their_folders(tmp_path: Path) -> None:
-    write_comparison(tmp_path, {"a": SLOW | {"name": "same"}, "b": SLOW | {"name": "same"}})
+def test_arms_are_named_as_the_user_wrote_them(tmp_path: Path) -> None:
+    arms = {"none": SLOW | {"name": "same"}, "static-4": {"name": "same", "policy": "static:4"}}
+    table = compare(load_runs(write_comparison(tmp_path, arms)))
+    assert [row.arm for row in table.rows] == ["none", "static:4"]
+
+
+def test_runs_that_share_a_policy_go_by_their_folders(tmp_path: Path) -> None:
+    write_comparison(tmp_path, {"a": SLOW | {"policy": "same"}, "b": SLOW | {"policy": "same"}})
     assert [run.arm for run in load_runs(tmp_path).runs] == ["a", "b"]
 
 
 def test_a_run_folder_is_a_set_of_one(tmp_path: Path) -> None:
-    runs = load_runs(write_run(tmp_path, name="alone").path)
+    runs = load_runs(write_run(tmp_path, policy="alone").path)
     table = compare(runs)
     assert [row.arm for row in table.rows] == ["alone"]
     verdict = judge(table, runs)
@@ -161,6 +168,7 @@ def test_tables_show_the_same_rows(tmp_path: Path) -> None:
     page = html_table(table)
     assert "&lt;b&gt;[red]" in page
     assert "<b>" not in page
+    assert "[1.75,\u00a01.82]" in page
     assert terminal(table).row_count == 2
     headers, rows = ledger_cells(table)
     assert all(len(row) == len(headers) == 4 for row in rows)

@@ -1,4 +1,4 @@
-"""Small settings that the tests of the simulator share: a plain cost law, pools, drives of one engine, runs."""
+"""Small settings that the tests of the simulator share: a plain cost law, pools, single engines, runs."""
 
 from __future__ import annotations
 

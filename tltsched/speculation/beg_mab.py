@@ -47,7 +47,7 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
     """Smallest batch of each bucket, ascending from 1; one for each number of tokens to verify."""
     strategies: tuple[str, ...] = RELEASED_STRATEGIES
     """Drafting arms, such as 8_4_48; those that verify equally many tokens compete in one bucket."""
-    epoch_cycles: int = 32
+    epoch_cycles: int = 64
     """Engine cycles between two picks (the original picks in each); unused in buckets of one strategy."""
 
     def __post_init__(self) -> None:

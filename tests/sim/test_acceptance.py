@@ -1,0 +1,136 @@
+import csv
+
+import numpy as np
+import pytest
+
+from sim.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from sim.calibration import SHIPPED
+from sim.coefficients import Floats
+from tltsched.arms import OFF, Arm, chain
+from tltsched.errors import InputError
+
+LAWS: list[tuple[AcceptanceLaw, Arm]] = [
+    (Geometric(0.7), chain(4)),
+    (Geometric(0.0), chain(3)),
+    (Geometric(1.0), chain(3)),
+    (PerPosition((0.9, 0.5, 0.5, 0.1)), chain(3)),
+    (PerPosition((0.9, 0.5, 0.5, 0.1)), chain(7)),
+    (PublishedTree(), Arm(8, 8, 48)),
+]
+
+
+def _enumerated(survival: Floats) -> tuple[float, float]:
+    """Return mean and variance of 1 + A by summing over P(A = a)."""
+    edges = np.concatenate(([1.0], survival, [0.0]))
+    chance = edges[:-1] - edges[1:]
+    tokens = 1.0 + np.arange(len(chance))
+    mean = float((chance * tokens).sum())
+    return mean, float((chance * (tokens - mean) ** 2).sum())
+
+
+@pytest.mark.parametrize(("law", "arm"), LAWS)
+@pytest.mark.parametrize("drafter_exponent", [1.0, 1.7])
+def test_moments_are_those_of_the_law(law: AcceptanceLaw, arm: Arm, drafter_exponent: float) -> None:
+    for spread in (0.0, 0.4):
+        acceptance = Acceptance(law, spread)
+        exponents = acceptance.exponents(5, np.random.default_rng(1))
+        moments = acceptance.moments(arm, exponents, drafter_exponent)
+        for index, exponent in enumerate(exponents.tolist()):
+            mean, variance = _enumerated(law.survival(arm) ** (exponent * drafter_exponent))
+            assert moments.mean_tokens[index] == pytest.approx(mean)
+            assert moments.variance[index] == pytest.approx(variance, abs=1e-12)
+
+
+def test_moments_match_sampling() -> None:
+    acceptance, arm = Acceptance(Geometric(0.8), 0.0), chain(6)
+    draws = np.random.default_rng(3).random(200_000)
+    tokens = 1 + (draws[:, None] < acceptance.base(arm)[None, :]).sum(axis=1)
+    moments = acceptance.moments(arm, np.ones(1), 1.0)
+    assert moments.mean_tokens[0] == pytest.approx(tokens.mean(), rel=0.01)
+    assert moments.variance[0] == pytest.approx(tokens.var(), rel=0.02)
+
+
+def test_without_drafts_a_cycle_emits_one_token() -> None:
+    moments = Acceptance(PublishedTree(), 0.5).moments(OFF, np.ones(3), 2.0)
+    assert moments.mean_tokens.tolist() == [1.0] * 3
+    assert moments.variance.tolist() == [0.0] * 3
+
+
+def test_shares_add_up_to_one() -> None:
+    acceptance = Acceptance(PerPosition((0.9, 0.5, 0.1)), 0.0)
+    assert acceptance.shares(chain(3), 1.0) == pytest.approx((0.6, 1 / 3, 1 / 15))
+    assert Acceptance(Geometric(0.0), 0.0).shares(chain(2), 1.0) == (0.0, 0.0)
+
+
+def test_published_means_are_met_cell_by_cell() -> None:
+    law = PublishedTree()
+    with (SHIPPED / "raw" / "tlt-fig13.csv").open(newline="", encoding="utf-8") as file:
+        cells = list(csv.DictReader(file))
+    assert len(cells) == 36
+    for cell in cells:
+        arm = Arm(int(cell["depth"]), int(cell["topk"]), int(cell["verify_tokens"]))
+        survival = law.survival(arm)
+        assert 1.0 + survival.sum() == pytest.approx(float(cell["acceptance_length_with_bonus"]), rel=1e-9)
+        assert len(survival) == arm.depth
+        assert np.ptp(survival[1:] / survival[:-1]) < 1e-9  # geometric
+        assert not law.extrapolates(arm)
+
+
+def test_published_trees_are_interpolated_between_cells_and_by_top_k() -> None:
+    law = PublishedTree()
+    low, middle, high = (law.mean_length_with_bonus(Arm(depth, 8, 32)) for depth in (4, 5, 6))
+    assert low < middle < high
+    ratio = law.mean_length_with_bonus(Arm(8, 4, 32)) / law.mean_length_with_bonus(Arm(8, 8, 32))
+    assert ratio == pytest.approx(8.29 / 8.67)  # published, table 1
+
+
+@pytest.mark.parametrize(
+    "arm", [Arm(2, 8, 16), Arm(20, 8, 64), Arm(8, 8, 8), Arm(8, 8, 256), Arm(8, 2, 32), Arm(8, 32, 64)]
+)
+def test_trees_outside_the_published_grid_are_marked_and_stay_possible(arm: Arm) -> None:
+    law = PublishedTree()
+    assert law.extrapolates(arm)
+    survival = law.survival(arm)
+    assert (np.diff(survival) <= 0.0).all()
+    assert survival.min() >= 0.0
+    assert survival.max() <= 1.0
+    assert 1.0 <= law.mean_length_with_bonus(arm) <= 1.0 + min(arm.depth, arm.verify_tokens - 1)
+
+
+def test_chains_by_position_go_on_geometrically_and_say_so() -> None:
+    law = PerPosition((0.8, 0.6, 0.3))
+    assert law.survival(chain(5)) == pytest.approx([0.8, 0.6, 0.3, 0.15, 0.075])
+    assert law.survival(chain(2)) == pytest.approx([0.8, 0.6])
+    assert law.extrapolates(chain(4))
+    assert not law.extrapolates(chain(3))
+    assert PerPosition((0.5,)).survival(chain(3)) == pytest.approx([0.5, 0.25, 0.125])
+    assert PerPosition((0.5, 0.0)).survival(chain(3)) == pytest.approx([0.5, 0.0, 0.0])
+    assert not Geometric(0.5).extrapolates(chain(99))
+
+
+@pytest.mark.parametrize(
+    ("law", "arm", "fix"),
+    [
+        (PublishedTree(), chain(4), "per_position"),
+        (PerPosition((0.5,)), Arm(8, 8, 48), "published_tree"),
+        (Geometric(0.5), Arm(8, 8, 48), "published_tree"),
+    ],
+)
+def test_arms_that_a_law_does_not_cover_are_refused(law: AcceptanceLaw, arm: Arm, fix: str) -> None:
+    with pytest.raises(InputError, match=rf"got '{arm}' for policy arm; allowed: .*{fix}"):
+        law.survival(arm)
+
+
+def test_exponents_have_median_one_and_the_spread_asked_for() -> None:
+    rng = np.random.default_rng(7)
+    assert Acceptance(Geometric(0.5), 0.0).exponents(3, rng).tolist() == [1.0, 1.0, 1.0]
+    drawn = Acceptance(Geometric(0.5), 0.3).exponents(20_000, rng)
+    assert np.median(drawn) == pytest.approx(1.0, abs=0.02)
+    assert np.log(drawn).std() == pytest.approx(0.3, rel=0.03)
+
+
+def test_a_larger_exponent_accepts_less() -> None:
+    acceptance, arm = Acceptance(PublishedTree(), 0.3), Arm(8, 8, 48)
+    means = acceptance.moments(arm, np.array([0.5, 1.0, 2.0, 8.0]), 1.0).mean_tokens
+    assert (np.diff(means) < 0.0).all()
+    assert means.min() >= 1.0

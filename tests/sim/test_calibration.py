@@ -1,0 +1,163 @@
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from sim.acceptance import PublishedTree
+from sim.calibration import (
+    SHIPPED,
+    Calibration,
+    describe_calibration,
+    error_of,
+    load,
+    predict_s,
+    shipped_names,
+)
+from sim.calibration_sources import build_all, encode
+from sim.coefficients import Coefficients
+from sim.fit import LawSettings, fit
+from tests.sim.small_world import PLAIN
+from tltsched.arms import OFF, Arm, chain
+from tltsched.errors import InputError
+from tltsched.speculation.base import OffState
+from traces.models import MODELS
+from traces.points import Point, PrefillPoint
+
+PAPER = "paper-qwen32b-tp4"
+
+
+@pytest.fixture(scope="module")
+def rebuilt() -> tuple[Calibration, ...]:
+    return build_all()
+
+
+def test_shipped_files_are_what_the_raw_tables_give(rebuilt: tuple[Calibration, ...]) -> None:
+    assert tuple(sorted(calibration.name for calibration in rebuilt)) == shipped_names()
+    for calibration in rebuilt:
+        assert (SHIPPED / f"{calibration.name}.json").read_bytes() == encode(calibration)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_coefficients_are_not_negative_and_residuals_are_those_of_the_points(name: str) -> None:
+    calibration = load(name)
+    fitted = calibration.coefficients
+    numbers = [value for value in msgspec.structs.astuple(fitted) if isinstance(value, float)]
+    assert min(numbers) >= 0.0
+    assert min(fitted.slopes_s_per_token) >= 0.0
+    assert list(fitted.knots_tokens) == sorted(fitted.knots_tokens)
+    used = [point for point in calibration.points if not (point.excluded or point.held_out)]
+    errors = [error_of(fitted, point) for point in used]
+    assert calibration.residuals.fitted_points == len(used)
+    assert calibration.residuals.fitted_mean == pytest.approx(np.mean(errors))
+    assert calibration.residuals.fitted_max == pytest.approx(max(errors))
+    text = describe_calibration(calibration)
+    assert calibration.device in text
+    assert f"mean {calibration.residuals.held_out_mean:.1%}" in text
+
+
+def _speedup_errors(held_out: bool, batches_above_one: bool) -> list[float]:
+    """Return relative errors of the predicted speedup, acceptance length / (cycle / plain cycle)."""
+    calibration, law = load(PAPER), PublishedTree()
+    plain = {point.batch: point.cycle_s for point in calibration.points if point.arm == OFF}
+    errors = []
+    for point in calibration.points:
+        counts = point.arm.depth and point.held_out is held_out and (point.batch > 1) is batches_above_one
+        if not counts:
+            continue
+        length = law.mean_length_with_bonus(point.arm)
+        predicted_plain = predict_s(calibration.coefficients, msgspec.structs.replace(point, arm=OFF))
+        predicted = length / (predict_s(calibration.coefficients, point) / predicted_plain)
+        published = length * plain[point.batch] / point.cycle_s
+        errors.append(abs(predicted / published - 1.0))
+    return errors
+
+
+def test_held_out_half_of_figure_13_is_met_within_3_percent() -> None:
+    fitted, unseen = _speedup_errors(False, False), _speedup_errors(True, False)
+    assert len(fitted) == len(unseen) == 18
+    assert np.mean(unseen) <= 0.03
+
+
+def test_table_4_is_met_within_10_percent() -> None:
+    fitted, unseen = _speedup_errors(False, True), _speedup_errors(True, True)
+    assert len(fitted) + len(unseen) == 20  # its other four cells are in figure 13
+    assert np.mean(unseen) <= 0.10
+    assert np.mean(fitted + unseen) <= 0.10
+
+
+def test_unknown_name_tells_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"got 'paper-qwen32-tp4' .* did you mean 'paper-qwen32b-tp4'\?"):
+        load("paper-qwen32-tp4")
+    with pytest.raises(InputError, match=r"allowed: paper-qwen32b-tp4, vllm.* calibration\.json"):
+        load("zzz")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"name": "x"}', b"\xff\xfe", b'{"nam": NaN}'])
+def test_broken_file_is_an_input_error(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"got .*calibration\.json.* for calibration"):
+        load(str(path))
+
+
+def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    own = msgspec.structs.replace(load(PAPER), name="mine")
+    path.write_bytes(encode(own))
+    assert load(str(path)) == own
+
+
+def _settings(kv_s_per_token: float | None) -> LawSettings:
+    return LawSettings(
+        knots_tokens=(1.0, 32.0, 128.0, 512.0),
+        least_slope_s_per_token=0.0,
+        open_slope_s_per_token=2e-4,
+        graph_tokens=512.0,
+        chunk_tokens=1000.0,
+        kv_s_per_token=kv_s_per_token,
+        prefill_s_per_pair=1e-9,
+    )
+
+
+TRUE = msgspec.structs.replace(
+    PLAIN,
+    knots_tokens=(1.0, 32.0, 128.0, 512.0),
+    slopes_s_per_token=(1e-5, 5e-5, 1e-4, 2e-4),
+    drafter_kv_share=1 / MODELS["Qwen2.5-7B"].layers,
+    graph_tokens=512.0,
+    eager_s=0.003,
+)
+
+
+def _points() -> list[Point]:
+    cases: list[tuple[OffState, Arm]] = [("plain", OFF), ("in_step", OFF)]
+    cases += [("in_step", arm) for arm in (chain(1), chain(2), chain(4), Arm(4, 4, 16), Arm(8, 8, 48))]
+    blank = [
+        Point(provenance="assumed", off_state=off_state, arm=arm, batch=batch,
+              context_tokens=context, cycle_s=1.0)
+        for off_state, arm in cases for batch in (1, 2, 4, 8, 16, 32, 64, 96, 110)
+        for context in (500.0, 8000.0)
+        if batch * arm.verify_tokens <= 600  # few beyond the last knot: the open piece is given
+    ]  # fmt: skip
+    return [msgspec.structs.replace(point, cycle_s=predict_s(TRUE, point)) for point in blank]
+
+
+@pytest.mark.parametrize("kv_s_per_token", [None, TRUE.kv_s_per_token])
+def test_known_coefficients_are_recovered(kv_s_per_token: float | None) -> None:
+    prefill = [
+        PrefillPoint(batch=b, prompt_tokens=n, prefill_s=TRUE.prefill_s(b * n, b * n * n, 1000.0))
+        for b in (1, 4, 16)
+        for n in (100, 700, 5000)
+    ]
+    found = fit(_points(), prefill, _settings(kv_s_per_token), MODELS["Qwen2.5-7B"])
+    for name in Coefficients.__struct_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6, abs=1e-12), name
+
+
+def test_points_held_out_or_excluded_do_not_move_the_fit() -> None:
+    points, prefill = _points(), [PrefillPoint(batch=1, prompt_tokens=100, prefill_s=0.1)]
+    wild = msgspec.structs.replace(points[0], cycle_s=100.0)
+    extra = [msgspec.structs.replace(wild, held_out=True), msgspec.structs.replace(wild, excluded="wild")]
+    shape, settings = MODELS["Qwen2.5-7B"], _settings(None)
+    assert fit([*points, *extra], prefill, settings, shape) == fit(points, prefill, settings, shape)

@@ -1,0 +1,109 @@
+"""The queue and batch of one worker under any order of admission, decoding and preemption."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sim.pool import MARGIN_TOKENS, Limits, RequestPool
+from tests.sim.small_world import submission
+
+MOST_PER_CYCLE = MARGIN_TOKENS // 2  # the pool's own assumption
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Decodes in cycles as the engines do: emit, retire, and preempt when the batch is crowded."""
+
+    @initialize(
+        lengths=st.lists(st.integers(1, 300), min_size=1, max_size=25),
+        samples=st.integers(1, 4),
+        prompt=st.integers(0, 60),
+        max_running=st.integers(1, 12),
+        spare=st.integers(0, 600),
+        caching=st.booleans(),
+    )
+    def build(
+        self, lengths: list[int], samples: int, prompt: int, max_running: int, spare: int, caching: bool
+    ) -> None:
+        self.count, self.prompt, self.caching = len(lengths), prompt, caching
+        kv_tokens = max(lengths) + prompt + MARGIN_TOKENS + spare
+        self.limits = Limits(max_running, kv_tokens, caching)
+        group = [index // samples for index in range(self.count)]
+        self.pool = RequestPool(submission(lengths, prompt, group), self.limits)
+        self.done: list[int] = []
+        self.seen_groups: set[int] = set()
+        self.preemptions = 0
+
+    @rule()
+    def admit(self) -> None:
+        pool, before = self.pool, self.pool.running.tolist()
+        queue, emitted = list(pool.waiting), pool.emitted.copy()
+        admission = pool.admit()
+        admitted = pool.running.tolist()[len(before) :]
+        assert queue[: len(admitted)] == admitted, "first come, first served"
+        assert admission.requests == len(admitted)
+        if not before and queue:
+            assert admitted, "an empty worker stands still"
+        fresh = [request for request in admitted if emitted[request] == 0]
+        again = [request for request in admitted if emitted[request] > 0]
+        groups = [int(pool.requests.group[request]) for request in fresh]
+        new = set(groups) - self.seen_groups
+        self.seen_groups |= new
+        assert admission.prompt_tokens == self.prompt * (len(new) if self.caching else len(fresh))
+        assert admission.prompt_squares == self.prompt * admission.prompt_tokens
+        assert admission.recompute_tokens == sum(self.prompt + emitted[request] for request in again)
+        assert (pool.emitted[fresh] == 1).all(), "a prefill emits the first token"
+
+    @precondition(lambda self: len(self.pool.running) > 0)
+    @rule(tokens=st.integers(0, MOST_PER_CYCLE), data=st.data())
+    def decode(self, tokens: int, data: st.DataObject) -> None:
+        pool = self.pool
+        cut = data.draw(st.integers(0, tokens))
+        step = np.where(np.arange(len(pool.running)) % 2, tokens, cut)
+        pool.emitted[pool.running] += np.minimum(step, pool.remaining())
+        self.done.extend(pool.retire().tolist())
+        if pool.context().sum() > pool.crowded_above_tokens():
+            before = pool.running.tolist()
+            pool.preempt()
+            self.preemptions += len(before) - len(pool.running)
+            assert pool.running.tolist() == before[: len(pool.running)], "the newest go first"
+
+    @invariant()
+    def no_request_is_lost_or_held_twice(self) -> None:
+        if hasattr(self, "pool"):
+            everywhere = [*self.done, *self.pool.running.tolist(), *self.pool.waiting]
+            assert sorted(everywhere) == list(range(self.count))
+            assert self.pool.pending() == (len(self.done) < self.count)
+            assert self.pool.preemptions == self.preemptions
+
+    @invariant()
+    def older_requests_run_before_newer_ones(self) -> None:
+        if hasattr(self, "pool"):
+            order = [*self.pool.running.tolist(), *self.pool.waiting]
+            assert order == sorted(order)
+
+    @invariant()
+    def the_batch_fits(self) -> None:
+        if hasattr(self, "pool"):
+            assert len(self.pool.running) <= self.limits.max_running
+            assert len(self.pool.running) <= 1 or self.pool.context().sum() <= self.limits.kv_tokens
+
+    @invariant()
+    def nobody_emits_more_than_its_length(self) -> None:
+        if hasattr(self, "pool"):
+            assert (self.pool.emitted <= self.pool.requests.length).all()
+            assert (self.pool.emitted[self.done] == self.pool.requests.length[self.done]).all()
+
+
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPool = PoolMachine.TestCase
+
+
+def test_a_single_request_is_admitted_even_without_the_margin() -> None:
+    pool = RequestPool(submission([50, 50], prompt_tokens=10), Limits(8, 61.0, False))
+    assert pool.admit().requests == 1
+    assert list(pool.waiting) == [1]
+    pool.preempt()
+    assert pool.running.tolist() == [0], "the last one is never preempted"

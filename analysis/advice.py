@@ -11,9 +11,10 @@ from traces.runfolder import Advice, BatchAdvice
 ADVICE_HEADERS = ("Batch", "Context (tokens)", "Arm", "Gain [95 %]", "Runner-up", "May flip")
 ADVICE_NOTES = (
     "Batch: requests that one worker runs at once. Context: tokens that each of them holds when so many are "
-    "left. Arm: the fastest to draft with at that batch; off is no speculation. Gain: its tokens per second "
-    "over those without speculation, of decode alone. May flip: the runner-up is ahead in more than 2.5 % of "
-    "the draws of the step times."
+    "left. Arm: the fastest to draft with at that batch; one number is a chain of so many drafts, three a "
+    "tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per second over those "
+    "without speculation, of decode alone. May flip: the runner-up is ahead in more than 2.5 % of the draws "
+    "of the step times."
 )
 NOTHING = "No worker runs a request in every step of this workload, so there is no advice by batch size."
 

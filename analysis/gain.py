@@ -75,7 +75,7 @@ def _names(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
     for row in rows:
         if row.arm != before:
             axes.annotate(
-                plain(row.arm),
+                plain(f"chain {row.arm}" if row.arm.isdigit() else row.arm),
                 (row.requests, max(row.gain, row.gain_high)),
                 xytext=(-2, 5),
                 textcoords="offset points",

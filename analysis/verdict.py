@@ -202,11 +202,12 @@ def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
 def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
     """Warn of intervals that rest on too little."""
     few = []
+    draws = 0 if recommendation is None else recommendation.draws()
     if 2 <= steps < FEW_STEPS:
         few.append((_count(steps, "step"), FEW_STEPS))
-    if recommendation is not None and 0 < recommendation.draws() < FEW_DRAWS and steps >= 2:
-        few.append((_count(recommendation.draws(), "draw"), FEW_DRAWS))
-    return " ".join(
-        f"With only {count} the interval is likely too narrow; {enough} or more are better."
-        for count, enough in few
-    )
+    if steps >= 2 and 0 < draws < FEW_DRAWS:
+        few.append((_count(draws, "draw"), FEW_DRAWS))
+    if not few:
+        return ""
+    counts, enough = " and ".join(count for count, _ in few), " and ".join(str(least) for _, least in few)
+    return f"With only {counts} the interval is likely too narrow; {enough} or more are better."

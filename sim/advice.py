@@ -3,7 +3,7 @@
 The gain of an arm at batch b is E[tokens per cycle] x plain cycle / its cycle, at the context that requests
 have when b of them are left. The error of the step times is taken from the calibration (1.48 times the median
 error on unseen points, the standard deviation of a normal with that median), or assumed for a roofline; it is
-drawn on its own for the target's step, the KV term and the drafter's passes.
+drawn on its own for the target's step, the KV term and the drafter's passes, and once more for each arm.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
     for batch, context in contexts_by_batch(simulation.trace, config.workers).items():
         gains = np.append(_gains(simulation.coefficients, tokens, arms, batch, context), 1.0)
         drawn = np.array([np.append(_gains(draw, tokens, arms, batch, context), 1.0) for draw in draws])
+        drawn[:, :-1] *= np.exp(error * rng.standard_normal((TABLE_DRAWS, len(arms))))
         best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])
         low, high = np.percentile(drawn[:, best], [2.5, 97.5])
         names = [*map(str, arms), str(OFF)]

@@ -13,7 +13,6 @@ from sim.acceptance import Acceptance
 from sim.drafter import Drafter
 from sim.phases import PhaseTimes
 from sim.pool import Limits, RequestPool, Submission
-from sim.timeline import intervals
 from sim.trajectory import Ints
 from sim.worker import Passing, StepTally, Worker
 from tltsched.commands import (
@@ -27,6 +26,7 @@ from tltsched.commands import (
 )
 from tltsched.events import PhaseEnded, Request, RequestsFinished, StepBegan, TrainingStopped
 from tltsched.record import RecordedCluster
+from traces.timeline import intervals
 
 
 class StepRequests(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from tltsched.speculation.base import Batch, Policy
 from traces.models import MODELS
 from traces.runfolder import RunFolder, Summary, write_json
 from traces.schema import Trace
+from traces.seeds import scheduler_rng
 
 
 class _AnyTimes:
@@ -54,11 +56,6 @@ class _AnyTimes:
 
 def _probe(spec: PolicySpec) -> Policy:
     return spec.build(random.Random(0), _AnyTimes())  # noqa: S311 -- simulation, not security
-
-
-def make_rng(seed: int, worker: int) -> random.Random:
-    """Return the generator of one worker's scheduler."""
-    return random.Random(f"{seed}/{worker}")  # noqa: S311 -- simulation, not security
 
 
 def _law(config: AcceptanceConfig) -> AcceptanceLaw:
@@ -115,14 +112,14 @@ class Simulation:
     def run(self, recorder: Recorder | None = None, progress: Callable[[int], None] | None = None) -> Cluster:
         """Simulate all steps; `progress(step)` is called after each."""
         config = self.config
-        env = simpy.Environment()
+        env = simpy.Environment(0.0)  # a float from the start, as in the records that a replay writes
         seeds = np.random.SeedSequence(config.run.seed, spawn_key=(1,)).spawn(config.workers + 1)
         acceptance = Acceptance(self.law, config.acceptance.request_spread)
         engine_kind = ExactEngine if config.run.mode == "exact" else JumpEngine
 
         def make_worker(index: int, report: Callable[[int, tuple[int, ...]], None]) -> Worker:
             engine: Engine = engine_kind(self.costs, acceptance, np.random.default_rng(seeds[index]))
-            scheduler = build_worker(self.setup, index, lambda worker: make_rng(config.run.seed, worker))
+            scheduler = build_worker(self.setup, index, partial(scheduler_rng, config.run.seed))
             return Worker(env, RecordedWorker(scheduler, recorder), engine, report)
 
         cluster = Cluster(

@@ -10,10 +10,10 @@ import simpy
 
 from sim.engine import Engine, Epoch
 from sim.pool import RequestPool
-from sim.timeline import Timeline
 from tltsched.commands import Draft
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
 from tltsched.record import RecordedWorker
+from traces.timeline import Timeline
 
 Passing = Generator[simpy.Event, Any, None]
 Deciding = Generator[simpy.Event, Any, tuple[Draft, ...]]

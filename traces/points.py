@@ -12,9 +12,7 @@ from tltsched.speculation.base import OffState
 Provenance = Literal["measured", "published", "assumed"]
 
 
-class Point(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One observed engine cycle: `batch` requests of `context_tokens` each, under one arm.
 
     A field that a file leaves out has its default.
@@ -32,9 +30,7 @@ class Point(
     excluded: str = ""  # why the point is shown but neither fitted nor scored
 
 
-class PrefillPoint(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Prefill of `batch` prompts of `prompt_tokens` each."""
 
     batch: int

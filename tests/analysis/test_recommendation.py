@@ -101,9 +101,11 @@ def test_without_draws_only_lengths_count_and_the_text_says_so(tmp_path: Path) -
 
 
 def test_few_draws_are_warned_about(tmp_path: Path) -> None:
-    verdict = _judge(write_recommendation(tmp_path, TWO, draws=1, steps=12))
+    verdict = _judge(write_recommendation(tmp_path / "a", TWO, draws=1, steps=12))
     assert "(1 draw)" in verdict.covers
     assert "With only 1 draw the interval is likely too narrow; 39 or more are better." in verdict.covers
+    both = _judge(write_recommendation(tmp_path / "b", TWO, draws=7, steps=4))
+    assert "With only 4 steps and 7 draws the interval is likely too narrow; 10 and 39 or more" in both.covers
 
 
 def test_one_step_has_no_interval_though_there_are_draws(tmp_path: Path) -> None:

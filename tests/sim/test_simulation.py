@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,15 @@ def check_responses(run: Run, trace: Trace) -> None:
 def check_training(run: Run) -> None:
     """A worker trains only between its last response of a step and the end of that step's rollout."""
     training = run.intervals[run.intervals["cause"].isin(["drafter_activation", "drafter_training"])]
-    rollout_end = run.steps.set_index("step")["rollout_end_s"]
-    last = run.responses.groupby(["step", "worker"])["finish_s"].max()
-    for row in training.itertuples():
-        assert row.start_s >= last.get((row.step, row.worker), 0.0) - 1e-9
-        assert row.end_s <= rollout_end[row.step] + 1e-9
+    rollout_end = run.steps["rollout_end_s"].tolist()
+    done: dict[tuple[int, int], float] = {}
+    columns = (run.responses[name].tolist() for name in ("step", "worker", "finish_s"))
+    for step, worker, finish_s in zip(*columns, strict=True):
+        done[step, worker] = max(done.get((step, worker), 0.0), finish_s)
+    columns = (training[name].tolist() for name in ("step", "worker", "start_s", "end_s"))
+    for step, worker, start_s, end_s in zip(*columns, strict=True):
+        assert start_s >= done.get((step, worker), 0.0) - 1e-9
+        assert end_s <= rollout_end[step] + 1e-9
 
 
 def check_replay(run: Run) -> None:
@@ -168,7 +173,7 @@ POLICIES = st.sampled_from(
     dispatch=st.sampled_from(["contiguous", "round_robin", "longest_first"]),
     trainers=st.integers(0, 2),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_books_close_responses_are_whole_and_records_replay(
     policy: tuple[str, dict[str, Any]], seed: int, mode: str, spot: bool, drift: float, spread: float,
     drafter: bool, tight: bool, max_running: int, phases: list[str], count: int, steps: int, samples: int,
@@ -215,7 +220,9 @@ def golden_run(folder: Path, seed: int = 0) -> bytes:
         "acceptance.kind": "geometric", "acceptance.rate": 0.5, "run.seed": seed,
         "policy": {
             "kind": "threshold", "threshold_requests": 6, "warmup_cycles": 3,
-            "inner": {"kind": "beg_mab", "variant": "paper", "strategies": ["4", "3", "2"], "thresholds": [1]},
+            "inner": {
+                "kind": "beg_mab", "variant": "paper", "strategies": ["4", "3", "2"], "thresholds": [1, 3, 5],
+            },
         },
     }  # fmt: skip
     trace = trace_of(
@@ -232,8 +239,8 @@ def test_one_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path: Path)
     assert first == again
     assert golden_run(tmp_path / "c", seed=1) != first
     for name in ("responses", "intervals", "steps"):
-        tables = [pd.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in "ab"]
-        pd.testing.assert_frame_equal(*tables)
+        one, other = (pd.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in "ab")
+        pd.testing.assert_frame_equal(one, other)
     for name in ("summary.json", "scheduler.json", "resolved_config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -260,7 +267,7 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
 
 def acceptance_by_step(chosen: dict[str, Any], steps: int = 6) -> list[float]:
     """Return accepted drafts a request-cycle under a static tree, by step."""
-    run = simulate(config_of(SMALL | chosen, "static:8_8_32"), trace_of(lengths_of(8, steps, 24)))
+    run = simulate(config_of(SMALL | chosen, "static:8_8_32"), trace_of(lengths_of(8, steps, 24, 2000)))
     return (run.steps["accepted_tokens"] / run.steps["request_cycles"]).tolist()
 
 
@@ -272,7 +279,7 @@ def test_a_drafter_that_does_not_drift_stays_as_it_is() -> None:
 def test_drift_lowers_acceptance_and_training_brings_it_back() -> None:
     drift = {"drafter.drift_per_update": 0.5}
     falling = acceptance_by_step(drift)
-    assert all(after < before for before, after in zip(falling, falling[1:], strict=False))
+    assert all(after < before for before, after in pairwise(falling))
     trained = acceptance_by_step(drift | SPOT | {"drafter.recovery_tokens": 1e4})
     assert trained[-1] > 1.3 * falling[-1]
     assert trained[-1] == pytest.approx(trained[2], rel=0.05)  # one update of lag stays, and no more
@@ -316,23 +323,39 @@ def test_training_does_not_change_the_rollout_of_a_step() -> None:
     assert walls[0] == walls[1]
 
 
+JUMP_CASES: list[tuple[str, dict[str, Any]]] = [
+    ("static:3", CHAINS),
+    ("goodput", CHAINS | {"acceptance.request_spread": 0.2}),
+    ("tlt", {}),
+    ("tlt_table", {"engine.max_running": 8}),
+]
+
+
 def test_jump_mode_meets_exact_mode_within_half_a_percent_in_the_mean() -> None:
-    cases: list[tuple[str, dict[str, Any]]] = [
-        ("static:3", CHAINS),
-        ("goodput", CHAINS | {"acceptance.request_spread": 0.2}),
-        ("tlt", {}),
-        ("tlt_table", {"engine.max_running": 8}),
-        ("none", {}),
-    ]
-    ratios = []
-    for number, (policy, extra) in enumerate(cases):
-        trace = trace_of(lengths_of(20 + number, 3, 48, 1500), 30)
+    ratios, variances = [], []
+    for number, (policy, extra) in enumerate(JUMP_CASES):
+        trace = trace_of(lengths_of(20 + number, 3, 48, 2500), 30)
+        config = {mode: SMALL | extra | {"run.mode": mode} for mode in ("jump", "exact")}
         walls = {
-            mode: simulate(config_of(SMALL | extra | {"run.mode": mode}, policy), trace).steps
-            for mode in ("jump", "exact")
+            mode: [
+                simulate(config_of(chosen | {"run.seed": seed}, policy), trace).wall_s for seed in range(6)
+            ]
+            for mode, chosen in config.items()
         }
-        rollout = {mode: (steps["rollout_end_s"] - steps["start_s"]).sum() for mode, steps in walls.items()}
-        ratios.append(rollout["jump"] / rollout["exact"] - 1.0)
-    assert ratios[-1] == pytest.approx(0.0, abs=1e-9)
-    assert np.mean(ratios) == pytest.approx(0.0, abs=0.005)
-    assert np.abs(ratios).max() < 0.02
+        jump, exact = np.array(walls["jump"]), np.array(walls["exact"])
+        ratios.append(jump.mean() / exact.mean() - 1.0)
+        variances.append((jump.var(ddof=1) + exact.var(ddof=1)) / 6 / exact.mean() ** 2)
+    error = np.sqrt(np.sum(variances)) / len(ratios)
+    assert abs(np.mean(ratios)) <= 0.005 + 4 * error  # the second part is what six seeds leave open
+    assert error < 0.004, "too few seeds to tell"
+
+
+def test_without_drafts_jump_mode_is_exact_in_a_whole_run() -> None:
+    trace = trace_of(lengths_of(30, 2, 48, 500), 30)
+    jump, exact = (
+        simulate(config_of(SMALL | {"run.mode": mode}, "none"), trace) for mode in ("jump", "exact")
+    )
+    assert jump.wall_s == pytest.approx(exact.wall_s, rel=1e-9)
+    assert jump.responses["finish_s"].tolist() == pytest.approx(
+        exact.responses["finish_s"].tolist(), rel=1e-9
+    )

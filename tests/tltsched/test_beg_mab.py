@@ -74,7 +74,7 @@ def test_shipped_settings_are_a_table() -> None:
 @pytest.mark.parametrize(("variant", "lowest"), [("paper", 5), ("released", 9)])
 def test_a_contested_bucket_is_picked_again_each_epoch(variant: str, lowest: int) -> None:
     choice = policy(variant).choose(Batch(9, 0))
-    assert (choice.max_cycles, choice.min_requests) == (32, lowest)
+    assert (choice.max_cycles, choice.min_requests) == (64, lowest)
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])

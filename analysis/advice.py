@@ -14,7 +14,7 @@ ADVICE_NOTES = (
     "left. Arm: the fastest to draft with at that batch; one number is a chain of so many drafts, three a "
     "tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per second over those "
     "without speculation, of decode alone. May flip: the runner-up is ahead in more than 2.5 % of the draws "
-    "of the step times."
+    "of the step times. *: batch or context lies outside the points that the step times were fitted to."
 )
 NOTHING = "No worker runs a request in every step of this workload, so there is no advice by batch size."
 
@@ -23,7 +23,7 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
     """Return the table's text, one tuple of len(ADVICE_HEADERS) a batch size."""
     return [
         (
-            f"{row.requests:,}",
+            f"{row.requests:,}{'*' if row.extrapolated else ''}",
             f"{row.context_tokens:,.0f}",
             row.arm,
             f"{row.gain:.2f}x [{row.gain_low:.2f}, {row.gain_high:.2f}]",

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from realrun.engine import CycleFacts, Engine, EngineRequest
-from realrun.grid import FILL_TOKENS, Cell, Plan
+from realrun.grid import Cell, Plan
 
 # Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
 TOKEN_IDS = range(20, 250)
@@ -43,7 +43,7 @@ class PrefillBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     compiled: int
 
 
-class BatchNotWhole(Exception):
+class BatchNotWholeError(Exception):
     """The engine does not run the whole batch in one cycle: its KV cache or token budget is too small."""
 
 
@@ -74,12 +74,12 @@ class Bench:
     def time_cycles(self, cell: Cell, turns: Sequence[tuple[int, int]]) -> Iterator[Block]:
         """Time the (repeat, k) of `turns` in their order; the batch is submitted anew if it gets too long.
 
-        Raises BatchNotWhole.
+        Raises BatchNotWholeError.
         """
         left = list(turns)
         while left:
             room = self.plan.max_context_tokens - cell.prompt_tokens
-            wanted = FILL_TOKENS + sum(self.plan.growth_tokens(k) for _, k in left)
+            wanted = 1 + cell.fill_cycles() + sum(self.plan.growth_tokens(k) for _, k in left)
             response_tokens = min(room, wanted)
             try:
                 self._submit(cell, response_tokens)
@@ -112,15 +112,15 @@ class Bench:
             if facts.prompt_tokens == 0 and facts.batch == cell.batch:
                 return cycle
             stuck = 0 if facts.prompt_tokens else stuck + 1
-            if stuck == PATIENCE_CYCLES or cycle == FILL_TOKENS - 1:
+            if stuck == PATIENCE_CYCLES or cycle == cell.fill_cycles():
                 break
-        raise BatchNotWhole
+        raise BatchNotWholeError
 
     def _block(self, cell: Cell, repeat: int, k: int, before_k: int) -> Block:
         settle = [self.engine.step(k) for _ in range(self.plan.settle_cycles)]
         timed = [self.engine.step(k) for _ in range(self.plan.cycles)]
         if any(fact.batch != cell.batch for fact in timed):
-            raise BatchNotWhole
+            raise BatchNotWholeError
         kept = [fact for fact in timed if not fact.compiled]
         cycles = len(kept)
         return Block(

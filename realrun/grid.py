@@ -7,6 +7,8 @@ the context. A fourth of the points, none at the ends of the batch range, is hel
 
 from __future__ import annotations
 
+from math import ceil
+
 import msgspec
 
 from realrun.config import RealConfig
@@ -20,7 +22,8 @@ CYCLES = {"cpu": 4, "cuda": 8}
 SETTLE_CYCLES = {"cpu": 2, "cuda": 3}
 TIME_LIMIT_S = {"cpu": 900.0, "cuda": 240.0}
 PLAIN_SHARE = 0.25  # of the time limit; the rest is for the speculating engine
-FILL_TOKENS = 64  # room for what early requests emit while the last prompts of a batch are prefilled
+SMALLEST_CHUNK_TOKENS = 512  # no engine here prefills fewer prompt tokens in one cycle
+FILL_CYCLES = 16  # beside those that prefill
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 32_768}  # largest prefill that is timed
 
 
@@ -33,6 +36,10 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
     def tokens(self) -> int:
         """Return the prompt tokens of the batch."""
         return self.batch * self.prompt_tokens
+
+    def fill_cycles(self) -> int:
+        """Return within how many cycles all prompts are prefilled; early requests emit tokens meanwhile."""
+        return FILL_CYCLES + ceil(self.tokens() / SMALLEST_CHUNK_TOKENS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,11 +84,16 @@ def make_plan(config: RealConfig) -> Plan:
     batches = tuple(sorted(set(sweep.batches))) or _powers(limit.max_running)
     if batches[-1] > limit.max_running:
         raise InputError(
-            "calibration.batches", batches[-1], f"at most engine.max_running = {limit.max_running}", "lower it"
+            "calibration.batches",
+            batches[-1],
+            f"at most engine.max_running = {limit.max_running}",
+            "lower it",
         )
-    room = limit.max_context_tokens - FILL_TOKENS - (cycles + settle) * (ks[-1] + 1)
-    contexts = _contexts(sweep.contexts_tokens or CONTEXTS[device], room)
     most = sweep.most_tokens or MOST_TOKENS[device]
+    longest_repeat = Cell(1, most).fill_cycles() + (cycles + settle) * (ks[-1] + 1)
+    contexts = _contexts(
+        sweep.contexts_tokens or CONTEXTS[device], limit.max_context_tokens - longest_repeat - 1
+    )
     cells = _cells(batches, contexts, most)
     return Plan(
         batches=batches,

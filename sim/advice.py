@@ -123,9 +123,18 @@ def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
                 gain_high=float(high),
                 runner_up=names[second],
                 may_flip=bool(np.mean(drawn[:, second] > drawn[:, best]) > 0.025),
+                extrapolated=_is_extrapolated(simulation, batch, context),
             )
         )
     return Advice(cost_error=error, cost_error_source=source, rows=tuple(rows))
+
+
+def _is_extrapolated(simulation: Simulation, batch: int, context: float) -> bool:
+    """Return whether drafting at this batch and context lies outside the calibrated points."""
+    if simulation.calibration is None:
+        return True
+    ranges = simulation.calibration.ranges
+    return batch > ranges.draft_batch[1] or context > ranges.context_tokens[1]
 
 
 def draw_costs(

@@ -135,7 +135,7 @@ def compare(
 @_assignments
 @_arms
 @_out
-@click.option("--draws", type=click.IntRange(0, 1000), default=8, show_default=True,
+@click.option("--draws", type=click.IntRange(0, 1000), default=39, show_default=True,
               help="Simulations under step times drawn within their error.")  # fmt: skip
 @click.pass_obj
 def recommend(

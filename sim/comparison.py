@@ -73,6 +73,8 @@ def compare(settings: dict[str, Any], arms: Sequence[str], out: Path, progress: 
     for config in configs.values():
         Simulation(config, trace)  # every arm is checked before the first one runs
     out.mkdir(parents=True, exist_ok=True)
+    for stale in ("advice.json", "cost_draws.parquet"):  # of an earlier recommendation
+        (out / stale).unlink(missing_ok=True)
     write_trace(trace, out / "lengths.parquet", force=True)
     for arm, config in configs.items():
         run_arm(config, trace, arm, out / run_name(arm), progress)

@@ -196,7 +196,7 @@ class JumpEngine(Engine):
         self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)
 
     def _bridge(self, remaining: Ints, position: int, cycles: Ints, done: int) -> Floats:
-        """Draw what has been emitted after `position` of the `cycles` that `remaining` tokens take, [running].
+        """Draw what has been emitted after `position` of `cycles` in which `remaining` will be, [running].
 
         A walk that reaches its level at last in a given cycle, and not before, keeps away from it: its
         distance follows a three-dimensional Bessel bridge, the length of a vector of Brownian bridges.

@@ -128,6 +128,7 @@ class BatchAdvice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     gain_high: float
     runner_up: str
     may_flip: bool  # the runner-up wins in more than 2.5 % of the draws
+    extrapolated: bool  # batch or context lies outside the points that the step times were fitted to
 
 
 class Advice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

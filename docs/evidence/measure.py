@@ -8,7 +8,6 @@ timings depend on the machine.
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import platform
 import shutil
@@ -248,21 +247,23 @@ def short_tail() -> None:
         "goodput, drafter dropped": dropped,
     }  # fmt: skip
     drafters = {"weak": "[0.5,0.25,0.12,0.06]", "poor": "[0.25,0.06,0.02]", "useless": "[0.1,0.01]"}
-    values = {}
+    rows = []
     for name, survival in drafters.items():
         settings = settings_of(CONTROL, (f"acceptance.survival_by_position={survival}",))
         base_s = total_step_s(settings | {"policy": "none"})
         for arm, policy in arms.items():
-            values[f"{arm}, {name} drafter"] = round(base_s / total_step_s(settings | {"policy": policy}), 4)
-    adaptive = [value for key, value in values.items() if "dropped" in key]
+            speedup = base_s / total_step_s(settings | {"policy": policy})
+            rows.append({"policy": arm, "drafter": name, "survival": survival, "speedup": round(speedup, 4)})
+    values = {arm: min(row["speedup"] for row in rows if row["policy"] == arm) for arm in arms}
     write(
         "short_tail",
         claim="short-tail control (Azure conversation lengths, 128 requests a GPU): what policies that adapt "
         "to acceptance lose",
         value=values,
-        unit="x, step speedup over no speculation",
+        unit="x, lowest step speedup over three drafters (accepting 50, 25 and 10 % of first drafts)",
         target="goodput >= 0.99 with every drafter (K = 0 kept in step pays vLLM's tax and may miss it)",
-        met=min(adaptive) >= 0.99,
+        met=values["goodput, drafter dropped"] >= 0.99,
+        raw=write_raw("short_tail.points.jsonl", rows),
         how="modelled, sim/presets/short-tail.toml; step times measured on one H100, acceptance assumed",
     )
 
@@ -407,7 +408,7 @@ def demo() -> None:
         report = make_report(out)
         (HERE / "demo.md").write_text(markdown(report.table) + "\n", encoding="utf-8")
         advice = read_struct(out / "advice.json", Advice)
-        rows = [cells for cells in advice_cells(advice) if int(cells[0]) in (1, 4, 16, 64, 128)]
+        rows = [cells for cells in advice_cells(advice) if int(cells[0].rstrip("*")) in (1, 4, 16, 64, 128)]
         (HERE / "demo_advice.md").write_text(markdown_rows(ADVICE_HEADERS, rows) + "\n", encoding="utf-8")
         for name in ("gantt", "ledger", "running", "gain"):
             shutil.copy(out / "pictures" / f"{name}.png", HERE.parent / "pictures" / f"{name}.png")

@@ -181,6 +181,7 @@ def batch_advice(requests: int, gain: float, spread: float = 0.1, **changes: obj
         gain_high=gain + spread,
         runner_up="8_8_16",
         may_flip=False,
+        extrapolated=False,
     )
     return msgspec.structs.replace(row, **changes)
 

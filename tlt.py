@@ -1,6 +1,6 @@
 """The command `tlt`: finds the command groups of the packages, loads one when it is used, and reports errors.
 
-This is the only place that knows all packages: what the simulator needs of the reports it gets from here.
+This is the only place that knows all packages: what one needs of another it gets from here.
 """
 
 from __future__ import annotations
@@ -8,18 +8,27 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tltsched.errors import InputError
 
+if TYPE_CHECKING:
+    from sim.calibration import Calibration
+    from tltsched.arms import Arm
+    from tltsched.steptime import StepTimeTable
+    from traces.points import MeasuredPoints
+
 # command -> (where it is, what `tlt --help` says), so that help loads no package
 COMMANDS = {
     "trace": ("traces.cli:trace", "Response lengths: describe, sample, fit, convert."),
     "sim": ("sim.cli:sim", "Simulate a cluster: run, compare policies, recommend one."),
+    "real": ("realrun.cli:real", "Run the scheduler on a live engine: calibrate, replay lengths."),
     "report": ("analysis.cli:report", "Make the report of a run folder or a comparison folder."),
 }
 INTERRUPTED, BAD_INPUT = 130, 2
+NO_CHUNKS = float("inf")  # prefill is no part of the step times of an arm
 
 
 class LazyGroup(click.Group):
@@ -47,13 +56,36 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def present(folder: Path) -> None:
-    """Write the report of a run or comparison folder and print its table, verdict and paths."""
-    from rich.console import Console
+class Toolbox:
+    """What the commands of one package use of another; each loads its package when it is called."""
 
-    from analysis.report import present as write_and_print
+    def present(self, folder: Path) -> None:
+        """Write the report of a run or comparison folder and print its table, verdict and paths."""
+        from rich.console import Console
 
-    write_and_print(folder, Console())
+        from analysis.report import present as write_and_print
+
+        write_and_print(folder, Console())
+
+    def fit_points(self, measured: MeasuredPoints) -> Calibration:
+        """Fit the law of step times to measured points."""
+        from sim.measured import fit_points
+
+        return fit_points(measured)
+
+    def step_times(self, calibration: Path, arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
+        """Return the calibrated times of arms on an engine that keeps its drafter in step."""
+        from sim.calibration import load
+        from sim.costs import StepCosts
+
+        coefficients = load(str(calibration)).coefficients
+        return StepCosts(coefficients, "in_step", max_requests, NO_CHUNKS, 0, 0.0).step_times(arms)
+
+    def simulate(self, run_folder: Path, calibration: Path, out: Path) -> None:
+        """Simulate the requests of a measured run under the scheduler that it ran under."""
+        from sim.resimulate import resimulate
+
+        resimulate(run_folder, calibration, out)
 
 
 @click.group(cls=LazyGroup)
@@ -65,7 +97,7 @@ def cli() -> None:
 def main() -> None:
     """Run `tlt`. Exit codes: 0 done, 1 a check failed, 2 bad input, 3 books do not close, 130 stopped."""
     try:
-        sys.exit(cli.main(standalone_mode=False, obj=present))
+        sys.exit(cli.main(standalone_mode=False, obj=Toolbox()))
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)

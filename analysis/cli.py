@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-BOOKS_DO_NOT_CLOSE = 3  # exit code
+CHECK_FAILED, BOOKS_DO_NOT_CLOSE = 1, 3  # exit codes
 
 
 class DefaultGroup(click.Group):
@@ -53,3 +53,31 @@ def run(ctx: click.Context, folder: Path, open_step: int | None) -> None:
     except BooksError as error:
         click.echo(f"error: the books do not close: {error}", err=True)
         ctx.exit(BOOKS_DO_NOT_CLOSE)
+
+
+@report.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Another run of the same requests, such as a simulated one: show where its decisions first differ.",
+)
+@click.pass_context
+def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
+    """Replay the recorded events of FOLDER, a run or a comparison, through fresh schedulers.
+
+    Exits with 1 unless they decide as they did in the run, byte for byte.
+    """
+    from analysis.decisions import partings, replay_decisions, run_folders
+
+    results = [replay_decisions(run) for run in run_folders(folder)]
+    for result in results:
+        click.echo(result.text())
+    if against is not None:
+        found = partings(folder, against)
+        for parting in found:
+            click.echo(parting.text(folder, against))
+        if not found:
+            click.echo(f"all workers change their arms alike in {folder} and {against}")
+    if any(result.difference for result in results):
+        ctx.exit(CHECK_FAILED)

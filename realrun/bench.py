@@ -27,7 +27,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     k: int
     repeat: int
     before_k: int
-    settle_s: tuple[float, ...]  # cycles right after the change from `before_k`
+    settle_s: tuple[float, ...]  # cycles from the first that was planned with `k` until they are steady
     seconds: float
     context_tokens: float  # of one request
     cycles: int
@@ -56,6 +56,7 @@ class Bench:
         self.plan = plan
         self.rng = rng
         self._ids = count()
+        self._late = getattr(engine, "lag_cycles", 1) - 1  # steps by which facts come late
 
     def time_prefill(self, cell: Cell, repeat: int) -> PrefillBlock:
         """Prefill the prompts of `cell` in an empty engine."""
@@ -122,16 +123,14 @@ class Bench:
         if any(fact.batch != cell.batch for fact in timed):
             raise BatchNotWholeError
         kept = [fact for fact in timed if not fact.compiled]
-        cycles = len(kept)
+        cycles, disturbed = len(kept), any(fact.compiled for fact in settle)
         return Block(
             engine=self.kind,
             cell=cell,
             k=k,
             repeat=repeat,
             before_k=before_k,
-            settle_s=tuple(fact.seconds for fact in settle)
-            if not any(fact.compiled for fact in settle)
-            else (),
+            settle_s=() if disturbed else tuple(fact.seconds for fact in settle[self._late :]),
             seconds=sum(fact.seconds for fact in kept) / cycles if cycles else 0.0,
             context_tokens=sum(fact.context_tokens for fact in kept) / cell.batch / cycles if cycles else 0.0,
             cycles=cycles,

@@ -1,9 +1,9 @@
 """Measures what the simulator needs of a live engine: cycles by batch, context and K, prefill, switches.
 
-The plain engine (no speculation configured) is swept first, then the speculating one under every K. The
-repeats of a point are spread over rounds through the whole grid, and the order inside a round is shuffled, so
-that drift of the machine spreads over all points alike. Every repeat goes to a partial file at once; the same
-call goes on from there after an interrupt.
+Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
+a replay has them. The repeats of a point are spread over rounds through the whole grid. The order of engines
+and cells inside a round is shuffled, so that drift of the machine spreads over all points alike. Every repeat
+goes to a partial file at once; the same call goes on from there after an interrupt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import msgspec
 from realrun.bench import BatchNotWholeError, Bench, EngineKind
 from realrun.config import RealConfig
 from realrun.engine import Engine
-from realrun.grid import PLAIN_SHARE, Cell, Plan, make_plan
+from realrun.grid import Cell, Plan, make_plan
 from realrun.machine import device_name, engine_version
 from realrun.partial import CHUNK_TOKENS, Facts, PartialFile
 from realrun.summarise import to_points, to_prefill_points, to_switch_points
+from realrun.vllm_settings import GRAPH_BATCHES
 from traces.points import MeasuredPoints
 from traces.runfolder import write_json
 
@@ -44,10 +45,8 @@ def calibrate(
     """
     plan = make_plan(config)
     partial = PartialFile(out.with_name(f"{out.name}.partial.jsonl"), _fingerprint(config))
-    sweep = Sweep(config, plan, partial, progress, make_engine)
-    sweep.run("plain")
-    if plan.ks[-1] > 0:
-        sweep.run("speculating")
+    sweep = Sweep(config, plan, partial, progress)
+    sweep.run(make_engine)
     measured = sweep.measured()
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_name(f"{out.name}.new")
@@ -66,38 +65,34 @@ def _fingerprint(config: RealConfig) -> str:
 class Sweep:
     """One calibration in progress."""
 
-    def __init__(
-        self, config: RealConfig, plan: Plan, partial: PartialFile, progress: Progress, make_engine: str
-    ) -> None:
+    def __init__(self, config: RealConfig, plan: Plan, partial: PartialFile, progress: Progress) -> None:
         self.config = config
         self.plan = plan
         self.partial = partial
         self.progress = progress
-        self.make_engine = make_engine
+        self.kinds: tuple[EngineKind, ...] = ("plain", "speculating") if plan.ks[-1] else ("plain",)
         self._done_work = 0.0
-        ks = {"plain": 1, "speculating": len(plan.ks) if plan.ks[-1] else 0}
-        self._work = sum(self._cell_work(cell, count) for cell in plan.cells for count in ks.values())
+        self._work = sum(self._cell_work(cell, kind) for cell in plan.cells for kind in self.kinds)
 
-    def run(self, kind: EngineKind) -> None:
-        """Measure what is missing of one engine; starts none if nothing is."""
-        if self._complete(kind):
-            self._done_work += sum(self._cell_work(cell, len(self._ks(kind))) for cell in self.plan.cells)
-            return
-        self.progress(self._done_work, self._work, f"starting the {kind} engine")
-        module, _, attribute = self.make_engine.partition(":")
-        engine: Engine = getattr(import_module(module), attribute)(self.config, kind == "speculating")
+    def run(self, make_engine: str) -> None:
+        """Measure what is missing; starts no engine that nothing is missing of."""
+        module, _, attribute = make_engine.partition(":")
+        make = getattr(import_module(module), attribute)
+        engines: dict[EngineKind, Engine] = {}
         try:
-            self.partial.facts(
-                Facts(
-                    graph_tokens=getattr(engine, "graph_tokens", None),
-                    chunk_tokens=float(getattr(engine, "chunk_tokens", CHUNK_TOKENS)),
-                )
-            )
-            self.progress(self._done_work, self._work, f"warming the {kind} engine up")
-            engine.warm_up(self.plan.batches, self._ks(kind))
-            self._visits(engine, kind)
+            for kind in self.kinds:
+                if self._complete(kind):
+                    continue
+                self.progress(self._done_work, self._work, f"starting the {kind} engine")
+                engines[kind] = make(self.config, kind == "speculating")
+            for kind, engine in engines.items():
+                self.partial.facts(_facts(engine))
+                self.progress(self._done_work, self._work, f"warming the {kind} engine up")
+                engine.warm_up(self.plan.batches, self._ks(kind))
+            self._visits(engines)
         finally:
-            engine.close()
+            for engine in engines.values():  # together: vLLM's engines of one process share its process group
+                engine.close()
 
     def measured(self) -> MeasuredPoints:
         """Return the points of all repeats so far."""
@@ -108,14 +103,15 @@ class Sweep:
         return MeasuredPoints(
             name=config.name,
             engine="vLLM",
-            engine_version=engine_version(),
+            engine_version=partial.engine.version or engine_version(),
             device=device_name(config.engine),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             model=config.model.name,
             tp=1,
             licence="Apache-2.0",
             notes=(*self._notes(), *self._missing()),
-            graph_tokens=None if config.engine.eager else partial.engine.graph_tokens,
+            graph_tokens=partial.engine.graph_tokens,
+            graph_batches=_graph_batches(config),
             chunk_tokens=partial.engine.chunk_tokens,
             points=points,
             prefill_points=to_prefill_points(partial.prefills),
@@ -143,20 +139,24 @@ class Sweep:
             turns += [(repeat, k) for k in ks if not self.partial.has(kind, cell, k, repeat)]
         return turns
 
-    def _visits(self, engine: Engine, kind: EngineKind) -> None:
+    def _visits(self, engines: dict[EngineKind, Engine]) -> None:
         plan, started_s = self.plan, time.perf_counter()
-        limit_s = plan.time_limit_s * (PLAIN_SHARE if kind == "plain" else 1 - PLAIN_SHARE)
-        bench = Bench(engine, kind, plan, _rng(self.config.seed, kind, "prompts"))
+        benches = {
+            kind: Bench(engine, kind, plan, _rng(self.config.seed, kind, "prompts"))
+            for kind, engine in engines.items()
+        }
         for visit in self._rounds():
-            if kind == "plain":
-                self._prefills(bench, visit)
-            cells = list(plan.cells)
-            _rng(self.config.seed, kind, visit).shuffle(cells)
-            for cell in cells:
-                if time.perf_counter() - started_s > limit_s:
-                    self.partial.note(f"{kind} engine: the time limit of {limit_s:.0f} s was reached")
+            if "plain" in benches:
+                self._prefills(benches["plain"], visit)
+            order = [(kind, cell) for kind in self.kinds for cell in plan.cells]
+            _rng(self.config.seed, visit).shuffle(order)
+            for kind, cell in order:
+                if time.perf_counter() - started_s > plan.time_limit_s:
+                    self.partial.note(f"the time limit of {plan.time_limit_s:.0f} s was reached")
                     return
-                self._visit(bench, cell, visit)
+                if kind in benches:
+                    self._visit(benches[kind], cell, visit)
+                self._done_work += self._cell_work(cell, kind) / plan.visits
 
     def _visit(self, bench: Bench, cell: Cell, visit: int) -> None:
         where = f"{bench.kind} engine, batch {cell.batch}, context {cell.prompt_tokens}"
@@ -166,8 +166,6 @@ class Sweep:
                 self.partial.add(block)
         except BatchNotWholeError:
             self.partial.stuck(bench.kind, cell)
-        self._done_work += self._cell_work(cell, len(self._ks(bench.kind))) / self.plan.visits
-        self.progress(self._done_work, self._work, where)
 
     def _prefills(self, bench: Bench, visit: int) -> None:
         """Time prefill, each size once untimed before its first repeat."""
@@ -178,10 +176,10 @@ class Sweep:
                         bench.time_prefill(cell, repeat)
                     self.partial.add(bench.time_prefill(cell, repeat))
 
-    def _cell_work(self, cell: Cell, ks: int) -> float:
+    def _cell_work(self, cell: Cell, kind: EngineKind) -> float:
         """Return how long a cell takes over all visits, in prompt tokens that could be prefilled instead."""
-        cycles = self.plan.repeats * ks * (self.plan.cycles + self.plan.settle_cycles)
-        return cell.tokens() * self.plan.visits * (ks > 0) + cycles * CYCLE_WORK_TOKENS
+        cycles = self.plan.repeats * len(self._ks(kind)) * (self.plan.cycles + self.plan.settle_cycles)
+        return cell.tokens() * self.plan.visits + cycles * CYCLE_WORK_TOKENS
 
     def _notes(self) -> list[str]:
         config, plan = self.config, self.plan
@@ -205,6 +203,23 @@ class Sweep:
             for kind, cell in self.partial.stuck_cells
         ]
         return [*self.partial.notes, *stuck]
+
+
+def _graph_batches(config: RealConfig) -> tuple[int, ...]:
+    """Return the batch sizes that the engine captures CUDA graphs for."""
+    if config.engine.device == "cpu" or config.engine.eager:
+        return ()
+    largest = config.engine.max_running
+    return (*(batch for batch in GRAPH_BATCHES if batch < largest), largest)
+
+
+def _facts(engine: Engine) -> Facts:
+    """Return what an engine says of itself; it may say nothing."""
+    return Facts(
+        version=str(getattr(engine, "version", "")),
+        graph_tokens=getattr(engine, "graph_tokens", None) or None,
+        chunk_tokens=float(getattr(engine, "chunk_tokens", CHUNK_TOKENS)),
+    )
 
 
 def _rng(*key: object) -> random.Random:

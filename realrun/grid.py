@@ -17,11 +17,10 @@ from tltsched.errors import InputError
 CONTEXTS = {"cpu": (32, 128, 384), "cuda": (256, 2048, 8192)}
 MOST_TOKENS = {"cpu": 8192, "cuda": 262_144}
 CYCLES = {"cpu": 4, "cuda": 8}
-# Cycles after a change of K that are not steady: drafts made in one cycle are verified in the next, and a
-# GPU engine schedules one cycle ahead.
+# Steps after a change of K whose facts are not steady: drafts made in one cycle are verified in the next, and
+# an engine on a GPU plans one cycle ahead.
 SETTLE_CYCLES = {"cpu": 2, "cuda": 3}
 TIME_LIMIT_S = {"cpu": 900.0, "cuda": 240.0}
-PLAIN_SHARE = 0.25  # of the time limit; the rest is for the speculating engine
 SMALLEST_CHUNK_TOKENS = 512  # no engine here prefills fewer prompt tokens in one cycle
 FILL_CYCLES = 16  # beside those that prefill
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 32_768}  # largest prefill that is timed

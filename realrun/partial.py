@@ -29,6 +29,7 @@ class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stuck"
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="facts"):
     """What an engine says of itself."""
 
+    version: str = ""
     graph_tokens: float | None = None  # largest CUDA graph; None: not known
     chunk_tokens: float = CHUNK_TOKENS
 

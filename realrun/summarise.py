@@ -61,10 +61,10 @@ def _cell_points(blocks: list[Block], plan: Plan) -> list[Point]:
 
 def _slope(blocks: list[Block]) -> float:
     """Return the seconds that a token more of each request's context adds, 0 if the growth does not show."""
-    context = np.array([block.context_tokens for block in blocks])
+    context = np.array([block.context_tokens for block in blocks], np.float64)
     if len(blocks) < 3 or np.ptp(context) < GROWTH_THAT_SHOWS * context.mean():
         return 0.0
-    seconds = np.array([block.seconds for block in blocks])
+    seconds = np.array([block.seconds for block in blocks], np.float64)
     for k in {block.k for block in blocks}:
         same = np.array([block.k == k for block in blocks])
         context[same] -= context[same].mean()

@@ -7,7 +7,9 @@ reach into places that vLLM does not promise to keep.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -26,7 +28,7 @@ EVERYWHERE = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process: its scheduler is reachable
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",  # what it warns of is what this project does on purpose
 }
 ON_CPU = {
     # Idle OpenMP threads that spin take the cores from the other workers of this machine.
@@ -53,6 +55,7 @@ def prepare(engine: EngineConfig) -> None:
     if engine.device == "cpu":
         hide_cuda_companions()
         repair_cpu_sampling()
+        repair_kernel_registry()
     else:
         repair_graph_dispatch()
 
@@ -137,8 +140,8 @@ def _random(original: Kernel) -> Kernel:
     ) -> None:  # fmt: skip
         if not synthetic:
             original(
-                output, ends, drafts, draft_probs, target_probs, bonus, recovered, uniform, is_greedy, longest,
-                vocab, rates, no_draft_probs, synthetic,
+                output, ends, drafts, draft_probs, target_probs, bonus, recovered, uniform, is_greedy,
+                longest, vocab, rates, no_draft_probs, synthetic,
             )  # fmt: skip
             return
         rows = [not greedy for greedy in is_greedy.tolist()]
@@ -153,9 +156,9 @@ def accept_at_rates(
 ) -> None:  # fmt: skip
     """Accept each draft with the conditional rate of its position, until the first that is refused.
 
-    `output` is [batch, longest + 1], `ends` [batch] the running sum of drafts, `drafts`, `otherwise` (the token
-    that follows a refusal) and `uniform` are [drafts], `rates` [longest]. `rows`, if given, marks the requests
-    that this kernel serves.
+    `output` is [batch, longest + 1], `ends` [batch] the running sum of drafts; `drafts`, `otherwise` (the
+    token that follows a refusal) and `uniform` are [drafts]; `rates` is [longest]. `rows`, if given, marks
+    the requests that this kernel serves.
     """
     stops = ends.tolist()
     chance, rate, tokens = uniform.tolist(), rates.tolist(), drafts.tolist()
@@ -171,6 +174,27 @@ def accept_at_rates(
         output[row, :accepted] = drafts[start : start + accepted].to(output.dtype)
         last = bonus.view(-1)[row] if accepted == count else otherwise[start + accepted]
         output[row, accepted] = last.to(output.dtype)
+
+
+def repair_kernel_registry() -> None:
+    """Register each CPU kernel once; must run before an engine is built.
+
+    Every new engine registers them again, and searches all loaded modules for the kernels to replace. That
+    search fails on an object of llvmlite, which an ngram engine loads: no engine could follow it.
+    """
+    from vllm.triton_utils import dispatcher
+
+    original = dispatcher.register_kernels
+    if getattr(original, "repaired", False):
+        return
+
+    def register(overrides: dict[str, Kernel]) -> None:
+        new = {name: kernel for name, kernel in overrides.items() if name not in dispatcher._registry}
+        if new:
+            original(new)
+
+    register.repaired = True  # type: ignore[attr-defined]
+    dispatcher.register_kernels = register
 
 
 # --- CUDA: graphs of several query lengths ----------------------------------------------------------------
@@ -207,9 +231,8 @@ def widen_candidates(candidates: dict[tuple[int, int], list[Any]]) -> None:
     for tokens, adapters in sorted(candidates, reverse=True):
         found = candidates[tokens, adapters]
         lengths = nearest.setdefault(adapters, {})
-        uniform = {graph.uniform_token_count: graph for graph in found if graph.uniform_token_count is not None}
-        lengths.update(uniform)
-        others = [graph for graph in found if graph.uniform_token_count is None]
+        lengths.update({graph.uniform_token_count: graph for graph in found if graph.uniform_token_count})
+        others = [graph for graph in found if not graph.uniform_token_count]
         candidates[tokens, adapters] = [lengths[length] for length in sorted(lengths)] + others
 
 
@@ -226,10 +249,9 @@ class CompileWatch:
         self._dynamo = counters
         self._engine = compilation_counter
         self._triton = 0
-        try:
-            from triton import knobs
-        except ImportError:
+        if importlib.util.find_spec("triton") is None:
             return
+        knobs = importlib.import_module("triton").knobs
         before = knobs.runtime.jit_post_compile_hook
 
         def compiled(**what: Any) -> Any:

@@ -3,6 +3,9 @@
 An engine says only afterwards what a cycle did. So the cycle that turns out to admit requests is held: the
 epoch ends before it, and prefill begins with it. A cycle without a prompt that ends a prefill is held, too,
 and becomes the first of the epoch that follows.
+
+Drafts are verified one cycle after they were made, or two where the engine plans ahead. So the first cycle or
+two of an epoch verify what the arm before it drafted; an arm that goes on has no such edge.
 """
 
 from __future__ import annotations
@@ -31,12 +34,13 @@ class Epoch:
         self.accepted_by_position: list[int] = []
         self.requests = 0  # left after the last cycle
 
-    def add(self, facts: CycleFacts) -> None:
-        """Count one cycle."""
+    def add(self, facts: CycleFacts, pending: int) -> None:
+        """Count one cycle; `pending` requests are not finished after it, waiting ones included."""
         self.cycles += 1
         self.request_cycles += facts.batch
         self.decode_s += facts.seconds
-        self.requests = facts.batch - len(facts.finished)
+        # An engine that plans ahead counts a request once more right after it has finished.
+        self.requests = min(facts.batch - len(facts.finished), pending)
         accepted = facts.accepted_by_position
         self.accepted_by_position += [0] * (len(accepted) - len(self.accepted_by_position))
         for position, count in enumerate(accepted):
@@ -85,6 +89,7 @@ class Worker:
         self._more = more
         self._prompt_tokens_left = 0
         self._asked: dict[int, EngineRequest] = {}
+        self._responses: dict[int, tuple[int, ...]] = {}
         self._now_s = self._before_s = self.clock()
         version = 0 if self.engine.max_k else NO_DRAFTER
         self.scheduler.handle(RolloutBegan(self._now_s, self.index, step, version))
@@ -102,20 +107,24 @@ class Worker:
 
     def _admit(self, drafts: Drafts) -> Drafts:
         """Run the cycles that prefill; returns the decision for the batch that this forms, if any."""
-        formed, k = not drafts, drafts[0].arm.depth if drafts else 0
-        while self._held or (self._prompt_tokens_left > 0 and self.engine.pending()):
+        prefilled, k = False, drafts[0].arm.depth if drafts else 0
+        while self._held or (self.engine.pending() and self._may_admit(bool(drafts) or prefilled)):
             facts = self._cycle(k)
             if not facts.prompt_tokens:
                 self._held = facts
                 break
             self._prompt_tokens_left -= facts.prompt_tokens
             self._book("prefill", facts, k)
-            formed = True
-        if not formed or not self._busy():
+            prefilled = True
+        if (drafts and not prefilled) or not self._busy():
             return ()
         held = self._held
         requests, context = (held.batch, held.context_tokens) if held else self.engine.running()
         return self.scheduler.handle(BatchFormed(self._ended_s(), self.index, requests, context))
+
+    def _may_admit(self, formed: bool) -> bool:
+        """Return whether the next cycle may prefill: prompts are left, or no batch was `formed` yet."""
+        return self._prompt_tokens_left > 0 or not formed
 
     def _run(self, draft: Draft) -> Epoch:
         """Run one epoch; a cycle that admits requests ends it before that cycle."""
@@ -126,7 +135,7 @@ class Worker:
             if facts.prompt_tokens:
                 self._held = facts
                 break
-            epoch.add(facts)
+            epoch.add(facts, self.engine.pending())
             self._book(cause, facts, k)
             if epoch.cycles == draft.max_cycles or epoch.requests < draft.min_requests:
                 break
@@ -204,9 +213,9 @@ class Worker:
     def _take_log(self) -> Log:
         """Return the log with the lengths of its responses, and begin a new one."""
         log, self.log = self.log, Log()
-        responses = self.engine.responses() if log.finished else {}
+        self._responses.update(self.engine.responses())
         for row, finish in enumerate(log.finished):
-            asked, tokens = self._asked.pop(finish.request), len(responses[finish.request])
+            asked, tokens = self._asked.pop(finish.request), len(self._responses.pop(finish.request))
             if asked.forced and tokens != asked.response_tokens:
                 raise RuntimeError(
                     f"request {finish.request} was to have {asked.response_tokens} tokens and has {tokens}"

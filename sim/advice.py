@@ -21,6 +21,7 @@ from sim.comparison import resolve_arms, run_name
 from sim.config import Config
 from sim.simulation import Simulation
 from tltsched.arms import OFF, Arm, chain
+from tltsched.speculation.base import OffState
 from traces.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, write_json
 from traces.schema import Trace
 
@@ -57,6 +58,8 @@ def draw_coefficients(fitted: Coefficients, error: float, rng: np.random.Generat
         draft_s=fitted.draft_s * drafter,
         draft_pass_s=fitted.draft_pass_s * drafter,
         draft_pass_s_per_request=fitted.draft_pass_s_per_request * drafter,
+        draft_s_per_token=fitted.draft_s_per_token * drafter,
+        kv_s_per_verified_token=fitted.kv_s_per_verified_token * kv,
     )
 
 
@@ -81,20 +84,18 @@ def contexts_by_batch(trace: Trace, workers: int) -> dict[int, float]:
     return {batch: float(np.median(values)) for batch, values in contexts.items()}
 
 
-def _gains(
-    coefficients: Coefficients, tokens: Floats, arms: Sequence[Arm], batch: int, context: float
-) -> Floats:
-    """Return tokens per second of each arm over plain decode, [arms]."""
-    held = context * batch
-    plain_s = float(coefficients.fixed_s(OFF, "plain", batch)) + coefficients.kv_s_per_token * held
-    cycles_s = np.array(
-        [
-            float(coefficients.fixed_s(arm, "in_step", batch))
-            + coefficients.context_s_per_token(arm, "in_step") * held
-            for arm in arms
-        ]
-    )
-    return np.asarray(tokens * plain_s / cycles_s, np.float64)
+def _parts_s(coefficients: Coefficients, arm: Arm, off_state: OffState, batch: int, context: float) -> Floats:
+    """Return what a cycle spends on the target, on the KV cache and on the drafter, [3]."""
+    fixed_s = float(coefficients.fixed_s(arm, off_state, batch))
+    kv_s = coefficients.context_s_per_token(arm, off_state) * context * batch
+    per_pass_s = coefficients.draft_pass_s + coefficients.draft_pass_s_per_request * batch * arm.topk
+    drafter_s = coefficients.draft_s + arm.depth * per_pass_s if arm.depth else 0.0
+    return np.array([fixed_s - drafter_s, kv_s, drafter_s])
+
+
+def _gains(plain_s: Floats, cycles_s: Floats, tokens: Floats, factors: Floats) -> Floats:
+    """Return tokens per second over plain decode, [draws, arms], from parts [3] and [arms, 3]."""
+    return np.asarray(tokens * (factors @ plain_s)[:, None] / (factors @ cycles_s.T), np.float64)
 
 
 def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
@@ -104,12 +105,17 @@ def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
     survivals = [simulation.law.survival(arm) ** config.drafter.initial_exponent for arm in arms]
     tokens = np.array([1.0 + float(survival.sum()) for survival in survivals])
     error, source = cost_error(simulation)
-    draws = [draw_coefficients(simulation.coefficients, error, rng) for _ in range(TABLE_DRAWS)]
+    factors = np.exp(error * rng.standard_normal((TABLE_DRAWS, 3)))
+    own = np.exp(error * rng.standard_normal((TABLE_DRAWS, len(arms))))
     rows = []
     for batch, context in contexts_by_batch(simulation.trace, config.workers).items():
-        gains = np.append(_gains(simulation.coefficients, tokens, arms, batch, context), 1.0)
-        drawn = np.array([np.append(_gains(draw, tokens, arms, batch, context), 1.0) for draw in draws])
-        drawn[:, :-1] *= np.exp(error * rng.standard_normal((TABLE_DRAWS, len(arms))))
+        plain_s = _parts_s(simulation.coefficients, OFF, "plain", batch, context)
+        cycles_s = np.array(
+            [_parts_s(simulation.coefficients, arm, "in_step", batch, context) for arm in arms]
+        )
+        gains = np.append(_gains(plain_s, cycles_s, tokens, np.ones((1, 3)))[0], 1.0)
+        drawn = np.ones((TABLE_DRAWS, len(arms) + 1))
+        drawn[:, :-1] = _gains(plain_s, cycles_s, tokens, factors) * own
         best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])
         low, high = np.percentile(drawn[:, best], [2.5, 97.5])
         names = [*map(str, arms), str(OFF)]

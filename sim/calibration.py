@@ -66,6 +66,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     coefficients: Coefficients
     residuals: Residuals
     ranges: Ranges
+    chunk_tokens: float = 8192.0  # prompt tokens that one cycle prefills at most
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]
 

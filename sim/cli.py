@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 TREE_ARMS = "none,static:10_8_16,tlt_released,tlt,goodput_trees"
 CHAIN_ARMS = "none,static:2,static:4,tlt_chains,goodput"
+
+
+class Tools(Protocol):
+    """What the root command lends of other packages."""
+
+    def present(self, folder: Path) -> None:
+        """Write and print the report of a folder."""
+
 
 _config = click.option(
     "--config",
@@ -43,7 +51,9 @@ def _bar(description: str, total: int) -> Iterator[Callable[[str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # In a pipe a bar leaves blank lines behind, and scripts read errors from there.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(description, total=total)
 
         def advance(text: str) -> None:
@@ -70,7 +80,7 @@ def _arm_names(text: str | None, settings: dict[str, Any]) -> list[str]:
 @_report
 @click.pass_obj
 def run(
-    present: Callable[[Path], None],
+    tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
     policy: str | None,
@@ -91,7 +101,7 @@ def run(
     with _bar(label, resolved.workload.steps) as advance:
         run_arm(resolved, trace, label, out, lambda arm, _: advance(arm))
     if with_report:
-        present(out)
+        tools.present(out)
     else:
         click.echo(out)
 
@@ -104,7 +114,7 @@ def run(
 @_report
 @click.pass_obj
 def compare(
-    present: Callable[[Path], None],
+    tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
     arms: str | None,
@@ -125,7 +135,7 @@ def compare(
     with _bar("simulating", steps * len(names)) as advance:
         run_all(settings, names, out, lambda arm, _: advance(arm))
     if with_report:
-        present(out)
+        tools.present(out)
     else:
         click.echo(out)
 
@@ -139,7 +149,7 @@ def compare(
               help="Simulations under step times drawn within their error.")  # fmt: skip
 @click.pass_obj
 def recommend(
-    present: Callable[[Path], None],
+    tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
     arms: str | None,
@@ -164,7 +174,7 @@ def recommend(
         drawn = draw_costs(settings, names, trace, draws, lambda _: advance("drawing step times"))
     rng = np.random.default_rng(np.random.SeedSequence(baseline.run.seed, spawn_key=(3,)))
     write_advice(out, advise(Simulation(baseline, trace), rng), drawn)
-    present(out)
+    tools.present(out)
 
 
 @sim.command()

@@ -11,7 +11,7 @@ import simpy
 
 from sim.acceptance import Acceptance
 from sim.drafter import Drafter
-from sim.phases import PhaseTimes
+from sim.phases import Phases
 from sim.pool import Limits, RequestPool, Submission
 from sim.trajectory import Ints
 from sim.worker import Passing, StepTally, Worker
@@ -48,7 +48,7 @@ class Cluster:
         make_worker: Callable[[int, Callable[[int, tuple[int, ...]], None]], Worker],
         workers: int,
         drafter: Drafter,
-        phases: PhaseTimes,
+        phases: Phases,
         limits: Limits,
         acceptance: Acceptance,
         rng: np.random.Generator,

@@ -5,8 +5,13 @@ coefficients, one engine cycle takes
 
     no speculation configured   G(x) + kv C
     configured, K = 0           G(x) + off + off_request batch + kv C (1 + 1 / layers)
-    draft of depth D, top-k     G(x) + draft + D (draft_pass + draft_pass_request batch topk)
-                                     + kv C (1 + D / layers)
+    draft of depth D, top-k     G(x) + draft + draft_token x + D (draft_pass + draft_pass_request batch topk)
+                                     + kv C (1 + D / layers) + kv_verified C (verify - 1)
+
+`draft_token` is what rejection sampling and the drafter's first pass take for each verified token, and
+`kv_verified` what each further query token of a request takes over its cache (0 where attention is bound by
+reading the cache once). Both are fitted to live engines alone: published tables cannot tell them from the
+rest. Where graphs were captured for some batch sizes only, `batch` above is the next larger one of them.
 
 G grows with x along straight pieces between knots (a cost that never falls: memory-bound, then tile by tile
 compute-bound). Past `graph_tokens` no CUDA graph was captured and `eager_s` is added. The drafter has one
@@ -47,6 +52,9 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     prefill_chunk_s: float
     prefill_s_per_token: float
     prefill_s_per_pair: float
+    draft_s_per_token: float = 0.0
+    kv_s_per_verified_token: float = 0.0
+    graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
 
     def target_s(self, tokens: npt.ArrayLike) -> Floats:
         """Return G(x) for x tokens read by the target in one cycle (any shape)."""
@@ -58,14 +66,14 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
     def fixed_s(self, arm: Arm, off_state: OffState, batch: npt.ArrayLike) -> Floats:
         """Return the part of a cycle that does not depend on context, for each batch size."""
-        b = np.asarray(batch, np.float64)
+        b = padded(batch, self.graph_batches)
         x = b * arm.verify_tokens
         seconds = self.target_s(x)
         if self.graph_tokens is not None:
             seconds = seconds + self.eager_s * (x > self.graph_tokens)
         if arm.depth:
             per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * arm.topk
-            return seconds + self.draft_s + arm.depth * per_pass
+            return seconds + self.draft_s + self.draft_s_per_token * x + arm.depth * per_pass
         if off_state == "in_step":
             return seconds + self.off_s + self.off_s_per_request * b
         return seconds
@@ -73,7 +81,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     def context_s_per_token(self, arm: Arm, off_state: OffState) -> float:
         """Return the seconds that one cached token adds to a cycle."""
         passes = arm.depth if arm.depth else int(off_state == "in_step")
-        return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share)
+        further = self.kv_s_per_verified_token * (arm.verify_tokens - 1)
+        return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share) + further
 
     def prefill_s(self, tokens: float, squared_tokens: float, chunk_tokens: float) -> float:
         """Return the seconds to prefill `tokens` in all, whose squared lengths sum to `squared_tokens`."""
@@ -89,3 +98,13 @@ def pieces(tokens: Floats, knots: tuple[float, ...]) -> list[Floats]:
     """Return how much of each x lies in each piece between knots; the last piece is open-ended."""
     inner = [np.clip(tokens - low, 0.0, high - low) for low, high in pairwise(knots)]
     return [*inner, np.maximum(tokens - knots[-1], 0.0)]
+
+
+def padded(batch: npt.ArrayLike, graph_batches: tuple[int, ...]) -> Floats:
+    """Return each batch size, or the next larger one of `graph_batches` if there is one (any shape)."""
+    b = np.asarray(batch, np.float64)
+    if not graph_batches:
+        return b
+    sizes = np.asarray(graph_batches, np.float64)
+    above = sizes[np.minimum(sizes.searchsorted(b), len(sizes) - 1)]
+    return np.where(b > 0, np.maximum(b, above), b)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from sim.coefficients import Coefficients, Floats, pieces
+from sim.coefficients import Coefficients, Floats, padded, pieces
 from traces.models import ModelShape
 from traces.points import Point, PrefillPoint
 
@@ -26,27 +26,34 @@ class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
     graph_tokens: float | None
     chunk_tokens: float
     kv_s_per_token: float | None = None  # fixed instead of fitted, where the points have one context only
-    prefill_s_per_pair: float = 0.0
+    prefill_s_per_pair: float | None = 0.0
+    """None: fitted."""
+    verified_terms: bool = False
+    """Fit draft_s_per_token and kv_s_per_verified_token, too; otherwise they are 0."""
+    graph_batches: tuple[int, ...] = ()
 
 
 def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[float]:
     """Return one row of the design matrix; its columns are in the order in which `fit` unpacks them."""
-    arm, batch = point.arm, point.batch
-    tokens = float(batch * arm.verify_tokens)
+    arm, batch = point.arm, float(padded(point.batch, settings.graph_batches))
+    tokens = batch * arm.verify_tokens
     drafting, off = arm.depth > 0, arm.depth == 0 and point.off_state == "in_step"
     drafter_passes = arm.depth if drafting else int(off)
-    context = point.context_tokens * batch * (1 + drafter_passes / shape.layers)
+    held = point.context_tokens * point.batch
+    verified = float(settings.verified_terms)
     eager = settings.graph_tokens is not None and tokens > settings.graph_tokens
     return [
         1.0,
         *(float(piece) for piece in pieces(np.asarray(tokens), settings.knots_tokens)),
-        context,
+        held * (1 + drafter_passes / shape.layers),
         float(off),
         float(off) * batch,
         float(drafting),
         float(arm.depth),
         float(arm.depth) * batch * arm.topk,
         float(eager),
+        verified * float(drafting) * tokens,
+        verified * held * (arm.verify_tokens - 1),
     ]
 
 
@@ -58,15 +65,17 @@ def _solve(rows: Floats, seconds: Floats, scale_s: Floats) -> Floats:
     return np.asarray(solution / column, np.float64)
 
 
-def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[float, float]:
-    """Return (seconds per chunk, seconds per token); the pair term is given by the settings."""
+def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[float, float, float]:
+    """Return seconds per chunk, per token, and per pair of tokens, which the settings may give."""
     tokens = np.array([point.batch * point.prompt_tokens for point in points], np.float64)
     pairs = np.array([point.batch * point.prompt_tokens**2 for point in points], np.float64)
     seconds = np.array([point.prefill_s for point in points])
-    rows = np.stack([np.ceil(tokens / settings.chunk_tokens), tokens], axis=1)
-    remaining = np.maximum(seconds - settings.prefill_s_per_pair * pairs, 0.0)
-    chunk_s, token_s = _solve(rows, remaining, seconds)
-    return float(chunk_s), float(token_s)
+    given_s = settings.prefill_s_per_pair
+    fitted_pairs = pairs if given_s is None else np.zeros_like(pairs)
+    rows = np.stack([np.ceil(tokens / settings.chunk_tokens), tokens, fitted_pairs], axis=1)
+    remaining = np.maximum(seconds - (given_s or 0.0) * pairs, 0.0)
+    chunk_s, token_s, pair_s = map(float, _solve(rows, remaining, seconds))
+    return chunk_s, token_s, pair_s if given_s is None else given_s
 
 
 def _given(settings: LawSettings) -> Floats:
@@ -95,8 +104,10 @@ def fit(
     solution = _solve(rows, fitted, seconds)
     target = solution[:kv_column] + given
     kv_s = settings.kv_s_per_token if settings.kv_s_per_token is not None else float(solution[kv_column])
-    off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s = map(float, solution[kv_column + 1 :])
-    chunk_s, token_s = fit_prefill(prefill, settings)
+    off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s, token_s, verified_s = map(
+        float, solution[kv_column + 1 :]
+    )
+    chunk_s, prompt_s, pair_s = fit_prefill(prefill, settings)
     return Coefficients(
         knots_tokens=settings.knots_tokens,
         floor_s=float(target[0]),
@@ -111,6 +122,9 @@ def fit(
         graph_tokens=settings.graph_tokens,
         eager_s=eager_s,
         prefill_chunk_s=chunk_s,
-        prefill_s_per_token=token_s,
-        prefill_s_per_pair=settings.prefill_s_per_pair,
+        prefill_s_per_token=prompt_s,
+        prefill_s_per_pair=pair_s,
+        draft_s_per_token=token_s,
+        kv_s_per_verified_token=verified_s,
+        graph_batches=settings.graph_batches,
     )

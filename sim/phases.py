@@ -7,7 +7,7 @@ token), the update is forward and backward (6), weight sync moves the bf16 weigh
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -43,6 +43,21 @@ class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sync_bytes_per_s: Annotated[float, Meta(gt=0.0, description="bytes a second of the weight broadcast")] = (
         25e9
     )
+
+
+class Phases(Protocol):
+    """How long a phase takes."""
+
+    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+        """Return the seconds of `phase` for a step of `responses` with `tokens` in all, prompts included."""
+
+
+class NoPhases:
+    """Rollouts alone, one after the other: no phase ever begins."""
+
+    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+        """Refuse: there is no such phase."""
+        raise AssertionError(f"phase {phase} of {responses} responses, {tokens} tokens")
 
 
 class PhaseTimes:

@@ -23,12 +23,12 @@ from sim.exact_engine import ExactEngine
 from sim.gpus import GPUS
 from sim.memory import kv_tokens
 from sim.phases import PhaseTimes
-from sim.pool import Limits
+from sim.pool import MARGIN_TOKENS, Limits
 from sim.roofline import roofline
 from sim.worker import Worker
 from sim.workload import describe_lengths, steps_of
 from tltsched.arms import OFF, Arm
-from tltsched.errors import look_up
+from tltsched.errors import InputError, look_up
 from tltsched.record import (
     RecordedCluster,
     RecordedWorker,
@@ -84,6 +84,10 @@ class Simulation:
         self.policy = _probe(config.policy)
         self.law = _law(config.acceptance)
         for arm in self.policy.arms:
+            if arm.depth >= MARGIN_TOKENS // 2:
+                raise InputError(
+                    "policy arm", str(arm), f"depths below {MARGIN_TOKENS // 2}", "choose a shorter draft"
+                )
             if arm.depth:
                 self.law.survival(arm)  # raises for an arm that the law does not cover
         self.costs = StepCosts(

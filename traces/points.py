@@ -68,6 +68,7 @@ class MeasuredPoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     licence: str
     notes: tuple[str, ...]
     graph_tokens: float | None  # no CUDA graph was captured past so many tokens; None: not known
+    graph_batches: tuple[int, ...]  # batches that graphs were captured for; empty: no padding
     chunk_tokens: float  # prompt tokens that the engine prefills in one cycle at most
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]

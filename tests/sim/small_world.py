@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -171,9 +170,3 @@ def simulate(config: Config, trace: Trace, coefficients: Coefficients | None = P
     lines: list[bytes] = []
     cluster = simulation.run(Recorder(lines.append))
     return Run(simulation, cluster, b"".join(lines), float(cluster.env.now), *cluster.tables())
-
-
-def write_csv(trace: Trace, path: Path) -> Path:
-    """Write the rows of a trace as CSV."""
-    trace.rows.to_csv(path, index=False)
-    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.simulation import Simulation, make_rng
+from sim.simulation import Simulation
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tltsched.arms import OFF
 from tltsched.record import encode, read, replay
 from traces.runfolder import CAUSES, RunFolder
 from traces.schema import Trace
+from traces.seeds import scheduler_rng
 
 GOLDEN = Path(__file__).parent / "golden_records.sha256"
 
@@ -88,7 +90,7 @@ def check_training(run: Run) -> None:
 
 def check_replay(run: Run) -> None:
     setup = run.simulation.setup
-    again = replay(setup, read(run.records.splitlines()), lambda worker: make_rng(setup.seed, worker))
+    again = replay(setup, read(run.records.splitlines()), partial(scheduler_rng, setup.seed))
     assert b"".join(encode(record) for record in again) == run.records
 
 
@@ -222,6 +224,7 @@ def golden_run(folder: Path, seed: int = 0) -> bytes:
             "kind": "threshold", "threshold_requests": 6, "warmup_cycles": 3,
             "inner": {
                 "kind": "beg_mab", "variant": "paper", "strategies": ["4", "3", "2"], "thresholds": [1, 3, 5],
+                "epoch_cycles": 8,
             },
         },
     }  # fmt: skip

@@ -1,0 +1,118 @@
+"""Decision replay of recorded runs, and where two runs part."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from analysis.cli import report
+from analysis.decisions import partings, replay_decisions, turns
+from tltsched.arms import Arm
+from tltsched.errors import InputError
+from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.record import RecordedWorker, Recorder, SchedulerSetup, build_worker
+from tltsched.speculation import parse_policy
+from traces.runfolder import Comparison, write_json
+from traces.seeds import scheduler_rng
+
+SETUP = SchedulerSetup(workers=2, policy=parse_policy("tlt_chains"), seed=3)
+
+
+def write_records(folder: Path, dip_requests: int = 20, cycles: int = 10) -> Path:
+    """Record two workers that go from 40 requests to `dip_requests` and draft `cycles` cycles later."""
+    folder.mkdir()
+    write_json(folder / "scheduler.json", SETUP)
+    with (folder / "records.jsonl").open("wb") as file:
+        recorder = Recorder(file.write)
+        for index in range(2):
+            scheduler = build_worker(SETUP, index, partial(scheduler_rng, SETUP.seed))
+            worker = RecordedWorker(scheduler, recorder)
+            worker.handle(RolloutBegan(0.0, index, 0, 0))
+            arm = worker.handle(BatchFormed(1.0, index, 40, 400))[0].arm
+            for time_s, requests in (
+                (2.0, dip_requests),
+                (3.0, dip_requests),
+                (4.0, dip_requests - 2),
+                (5.0, 0),
+            ):
+                event = epoch(time_s, index, arm, cycles, requests)
+                drafts = worker.handle(event)
+                arm = drafts[0].arm if drafts else arm
+            worker.handle(RolloutEnded(6.0, index))
+    return folder
+
+
+def epoch(time_s: float, worker: int, arm: Arm, cycles: int, requests: int) -> EpochEnded:
+    return EpochEnded(
+        time_s, worker, arm, cycles, 40 * cycles, 0.1, (30,) * arm.depth, (), requests, 10 * requests
+    )
+
+
+def test_a_run_replays_to_the_same_bytes(tmp_path: Path) -> None:
+    result = replay_decisions(write_records(tmp_path / "run"))
+    assert result.difference is None
+    assert result.recorded_sha256 == result.replayed_sha256
+    assert (result.events, result.commands) == (14, 8)
+    shown = CliRunner().invoke(report, ["decisions", str(tmp_path / "run")], catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert "all 22 lines are byte-identical (14 events, 8 commands)" in shown.output
+    assert result.recorded_sha256 in shown.output
+
+
+def test_a_changed_decision_is_found_with_its_event(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "run") / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = max(row for row, line in enumerate(lines) if b'"draft"' in line)
+    lines[at] = lines[at].replace(b'"min_requests":', b'"min_requests":9')
+    path.write_bytes(b"".join(lines))
+    difference = replay_decisions(tmp_path / "run").difference
+    assert difference is not None
+    assert difference.line == at + 1
+    assert '"epoch_ended"' in difference.event
+    shown = CliRunner().invoke(report, ["decisions", str(tmp_path / "run")], catch_exceptions=False)
+    assert shown.exit_code == 1
+    assert f"differ from line {at + 1} on" in shown.output
+
+
+def test_lines_that_are_missing_or_refused_are_differences(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "run") / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))  # a command is gone
+    assert replay_decisions(tmp_path / "run").difference is not None
+    path.write_bytes(b"".join(lines[1:]))  # the rollout never began
+    difference = replay_decisions(tmp_path / "run").difference
+    assert difference is not None
+    assert "refused: worker 0 is resting" in replay_decisions(tmp_path / "run").text()
+
+
+def test_a_comparison_is_checked_run_by_run(tmp_path: Path) -> None:
+    write_records(tmp_path / "one")
+    write_records(tmp_path / "two")
+    write_json(tmp_path / "comparison.json", Comparison(name="both", runs=("one", "two")))
+    shown = CliRunner().invoke(report, ["decisions", str(tmp_path)], catch_exceptions=False)
+    assert shown.output.count("byte-identical") == 2
+
+
+def test_where_two_runs_part(tmp_path: Path) -> None:
+    ours, theirs = write_records(tmp_path / "ours"), write_records(tmp_path / "theirs", 8)
+    assert [turn.arm for turn in turns(ours, 0)] == ["off", "3"]
+    assert partings(ours, ours) == []
+    first, second = partings(ours, theirs)
+    assert (first.worker, second.worker, first.agreed) == (0, 1, 1)
+    assert first.ours is not None
+    assert (first.ours.requests, first.ours.arm) == (20, "3")
+    assert "the arm and the batch differs" in first.text(ours, theirs)
+    shown = CliRunner().invoke(
+        report, ["decisions", str(ours), "--against", str(theirs)], catch_exceptions=False
+    )
+    assert shown.exit_code == 0
+    assert "worker 1: after 1 equal changes of arm" in shown.output
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "scheduler.json", SETUP)
+    with pytest.raises(InputError, match=r"records\.jsonl"):
+        replay_decisions(tmp_path)

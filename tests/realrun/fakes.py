@@ -1,0 +1,203 @@
+"""An engine that keeps the Engine protocol and runs no model: a cost law, and acceptance by seeded draws."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from realrun.config import RealConfig
+from realrun.engine import CycleFacts, EngineRequest
+from tltsched.arms import OFF, Arm
+from tltsched.errors import InputError
+from tltsched.steptime import ArmTimes, StepTimeTable
+from traces.settings import merge
+
+SURVIVAL = 0.7  # each draft is accepted with this probability given the one before it
+STEP_S, REQUEST_S, DRAFT_S, PROMPT_TOKEN_S = 1e-3, 1e-5, 2e-4, 1e-5
+
+
+class Running(msgspec.Struct):
+    """A request in the batch."""
+
+    request: EngineRequest
+    emitted: int = 0
+
+    def context_tokens(self) -> int:
+        return len(self.request.prompt_token_ids) + self.emitted - 1 if self.emitted else 0
+
+
+class FakeEngine:
+    """Prefills what is admitted in one cycle, chunked; then decodes. Its clock is `now_s`."""
+
+    def __init__(self, max_running: int, max_k: int, seed: int = 0, chunk_tokens: int = 10_000) -> None:
+        self.max_running = max_running
+        self.max_k = max_k
+        self.chunk_tokens = chunk_tokens
+        self.now_s = 0.0
+        self.warmed: set[tuple[int, int]] = set()
+        self.stepped: list[int] = []
+        self._rng = random.Random(seed)  # noqa: S311 -- acceptance draws
+        self._waiting: list[EngineRequest] = []
+        self._running: list[Running] = []
+        self._prompt_left = 0
+        self._drafted = 0  # in the cycle before, per request
+        self._done: dict[int, tuple[int, ...]] = {}
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
+        self.warmed = {(batch, k) for batch in batches for k in ks}
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        self._waiting += requests
+
+    def pending(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    def running(self) -> tuple[int, int]:
+        return len(self._running), sum(running.context_tokens() for running in self._running)
+
+    def responses(self) -> dict[int, tuple[int, ...]]:
+        done, self._done = self._done, {}
+        return done
+
+    def abort_all(self) -> None:
+        self._waiting, self._running = [], []
+
+    def close(self) -> None:
+        self.abort_all()
+
+    def step(self, k: int) -> CycleFacts:
+        assert self.pending()
+        assert 0 <= k <= self.max_k
+        self.stepped.append(k)
+        while self._waiting and len(self._running) < self.max_running:
+            request = self._waiting.pop(0)
+            self._running.append(Running(request))
+            self._prompt_left += len(request.prompt_token_ids)
+        requests, context = self.running()
+        if self._prompt_left:
+            return self._prefill(requests, context)
+        seconds = STEP_S + REQUEST_S * requests + DRAFT_S * (self._drafted + k)
+        accepted = [0] * self._drafted
+        for running in self._running:
+            running.emitted += 1
+            for position in range(self._drafted):
+                if self._rng.random() >= SURVIVAL:
+                    break
+                accepted[position] += 1
+                running.emitted += 1
+        drafted, self._drafted = self._drafted * requests, k
+        return self._facts(seconds, requests, context, 0, drafted, tuple(accepted))
+
+    def _prefill(self, requests: int, context: int) -> CycleFacts:
+        tokens = min(self._prompt_left, self.chunk_tokens)
+        self._prompt_left -= tokens
+        if not self._prompt_left:
+            for running in self._running:
+                running.emitted += 1
+        self._drafted = 0
+        return self._facts(tokens * PROMPT_TOKEN_S, requests, context, tokens, 0, ())
+
+    def _facts(
+        self, seconds: float, batch: int, context: int, prompt: int, drafted: int, accepted: tuple[int, ...]
+    ) -> CycleFacts:
+        self.now_s += seconds
+        finished = [running.request for running in self._running
+                    if running.emitted >= running.request.response_tokens]  # fmt: skip
+        self._done |= {request.id: (7,) * request.response_tokens for request in finished}
+        self._running = [running for running in self._running if running.request not in finished]
+        ids = tuple(request.id for request in finished)
+        return CycleFacts(seconds, batch, context, prompt, drafted, accepted, ids)
+
+
+def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return a fake engine, as an engine factory does."""
+    return FakeEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
+class MortalEngine(FakeEngine):
+    """Kills its process at a given cycle if it is the first to take the file that orders it.
+
+    FAKE_KILL in the environment names the file, FAKE_KILL_AT the cycle, counted over the life of the process.
+    """
+
+    def step(self, k: int) -> CycleFacts:
+        facts = super().step(k)
+        if len(self.stepped) == int(os.environ["FAKE_KILL_AT"]):
+            with suppress(FileNotFoundError):
+                Path(os.environ["FAKE_KILL"]).unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return facts
+
+
+def make_mortal(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that dies on order."""
+    return MortalEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
+class SlowEngine(FakeEngine):
+    """Takes real time: ten milliseconds a cycle."""
+
+    def step(self, k: int) -> CycleFacts:
+        time.sleep(0.01)
+        return super().step(k)
+
+
+def make_slow(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that takes real time."""
+    return SlowEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
+class BrokenEngine(FakeEngine):
+    """Raises in its fifth cycle."""
+
+    def step(self, k: int) -> CycleFacts:
+        if len(self.stepped) == 5:
+            raise MemoryError("no memory is left")
+        return super().step(k)
+
+
+def make_broken(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that fails."""
+    return BrokenEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
+def make_refusing(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Refuse the configuration."""
+    raise InputError("model.folder", config.model.folder, "a model", "prepare one")
+
+
+def config_of(folder: Path, **sections: Any) -> RealConfig:
+    """Return a small configuration whose model folder is in `folder`."""
+    model = folder / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text('{"vocab_size": 100}', encoding="utf-8")
+    settings: dict[str, Any] = {
+        "model": {"folder": str(model), "random_weights": True},
+        "drafter": {"ks": [0, 1, 2, 3, 4]},
+        "engine": {"max_running": 8},
+        "workload": {"requests": 12, "rollouts": 2, "longest_tokens": 64, "prompt_tokens": 8},
+    }
+    return msgspec.convert(merge(settings, sections), RealConfig)
+
+
+def flat_times(arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
+    """Return the fake engine's own cost law as calibrated step times."""
+    rows = dict.fromkeys((OFF, *arms))
+    return StepTimeTable(
+        tuple(
+            ArmTimes(arm, tuple(STEP_S + REQUEST_S * requests + 2 * DRAFT_S * arm.depth
+                                for requests in range(max_requests + 1)))
+            for arm in rows
+        )
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""Calibrating: the sweep, its points, and what an interrupt leaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from realrun.bench import Block
+from realrun.calibrate import calibrate
+from realrun.config import CalibrationConfig, DrafterConfig, EngineConfig, RealConfig
+from realrun.grid import Cell, make_plan
+from realrun.partial import PartialFile
+from realrun.summarise import to_points, to_switch_points
+from sim.measured import fit_points
+from tltsched.arms import OFF, chain
+from tltsched.errors import InputError
+from traces.points import MeasuredPoints
+
+_spec = importlib.util.spec_from_file_location(
+    "fake_calibration", Path(__file__).with_name("fake_calibration.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+fake = sys.modules.setdefault("fake_calibration", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(fake)
+MAKE = "fake_calibration:make_engine"
+
+
+@pytest.fixture(autouse=True)
+def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("starts", []),
+        ("kv_tokens", 1_000_000),
+        ("fail_after_cycles", None),
+        ("compile_at_cycle", None),
+    ):
+        monkeypatch.setattr(fake.FakeEngine, name, value)
+
+
+def config(**calibration: object) -> RealConfig:
+    settings = {"batches": (1, 2, 4, 8, 16, 32), "contexts_tokens": (64, 512)} | calibration
+    return RealConfig(
+        name="fake",
+        engine=EngineConfig(max_running=32, max_context_tokens=2048),
+        drafter=DrafterConfig(ks=(0, 1, 2, 4)),
+        calibration=msgspec.convert(settings, CalibrationConfig),
+    )
+
+
+def quiet(done: float, work: float, text: str) -> None:
+    assert 0 <= done <= work * (1 + 1e-9)
+    assert text
+
+
+def run(tmp_path: Path, settings: RealConfig | None = None) -> MeasuredPoints:
+    return calibrate(settings or config(), tmp_path / "points.json", quiet, MAKE)
+
+
+def test_measures_every_point_of_the_plan_with_its_repeats(tmp_path: Path) -> None:
+    measured = run(tmp_path)
+    plan = make_plan(config())
+    assert len(measured.points) == len(plan.cells) * (1 + len(plan.ks))
+    assert {point.repeats for point in measured.points} == {5}
+    assert all(point.spread_s > 0 for point in measured.points)
+    assert {point.off_state for point in measured.points if point.arm == OFF} == {"plain", "in_step"}
+    assert 0.15 < sum(point.held_out for point in measured.points) / len(measured.points) < 0.35
+    assert measured.graph_tokens == 512
+    assert measured.chunk_tokens == 4096
+    assert fake.FakeEngine.starts == [False, True]
+    assert msgspec.json.decode((tmp_path / "points.json").read_bytes(), type=MeasuredPoints) == measured
+    assert [path.name for path in tmp_path.iterdir()] == ["points.json"]
+
+
+def test_points_follow_the_law_of_the_engine_within_its_noise(tmp_path: Path) -> None:
+    engine = fake.FakeEngine(config(), True)
+    plain = fake.FakeEngine(config(), False)
+    fake_noise, fake.NOISE = fake.NOISE, 0.0
+    try:
+        for point in run(tmp_path).points:
+            one = plain if point.off_state == "plain" else engine
+            context = round(point.context_tokens * point.batch)
+            expected = one._cycle_s(point.batch, context, point.arm.depth)
+            assert point.cycle_s == pytest.approx(expected, rel=0.004)
+    finally:
+        fake.NOISE = fake_noise
+
+
+def test_a_change_of_k_is_measured_apart_from_the_steady_cycles(tmp_path: Path) -> None:
+    switches = run(tmp_path).switch_points
+    assert {(switch.from_k, switch.to_k) for switch in switches} >= {(0, 4), (4, 0), (1, 2)}
+    assert all(switch.extra_s == pytest.approx(fake.SWITCH_S, abs=5e-4) for switch in switches)
+
+
+def test_goes_on_after_an_interrupt_and_measures_nothing_twice(tmp_path: Path) -> None:
+    fake.FakeEngine.fail_after_cycles = 700
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    assert not (tmp_path / "points.json").exists()
+    partial = tmp_path / "points.json.partial.jsonl"
+    partial.write_bytes(partial.read_bytes() + b'{"type":"block","engi')  # a line that was cut off
+    kept = partial.read_bytes().count(b"\n")
+    assert kept > 20
+    fake.FakeEngine.fail_after_cycles = 300
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    fake.FakeEngine.fail_after_cycles = None
+    measured = run(tmp_path)
+    assert {point.repeats for point in measured.points} == {5}
+    assert not partial.exists()
+
+
+def test_an_engine_of_which_nothing_is_missing_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartialFile, "remove", lambda _: None)
+    first = run(tmp_path)
+    assert fake.FakeEngine.starts == [False, True]
+    assert run(tmp_path) == first
+    assert fake.FakeEngine.starts == [False, True]
+
+
+def test_a_partial_file_of_other_settings_is_refused(tmp_path: Path) -> None:
+    fake.FakeEngine.fail_after_cycles = 700
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    with pytest.raises(InputError, match="delete it to measure anew"):
+        run(tmp_path, config(repeats=6))
+
+
+def test_cycles_in_which_something_was_compiled_are_dropped_and_counted(tmp_path: Path) -> None:
+    fake.FakeEngine.compile_at_cycle = 400
+    measured = run(tmp_path)
+    assert measured.compiled_cycles >= 1
+    assert all(point.cycle_s < 1.0 for point in measured.points)
+
+
+def test_a_batch_that_does_not_fit_is_left_out_and_named(tmp_path: Path) -> None:
+    fake.FakeEngine.kv_tokens = 8000
+    measured = run(tmp_path, config(most_tokens=20_000))
+    assert max(point.batch * point.context_tokens for point in measured.points) < 16_000
+    assert any("32 requests of 512 tokens do not run in one batch" in note for note in measured.notes)
+
+
+def test_the_time_limit_ends_the_sweep_and_is_named(tmp_path: Path) -> None:
+    measured = run(tmp_path, config(time_limit_s=1e-9))
+    assert measured.points == ()
+    assert any("time limit" in note for note in measured.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"batches": (64,)}, "calibration.batches"),
+        ({"most_tokens": 10}, "calibration.most_tokens"),
+        ({"cycles_per_repeat": 4000}, "engine.max_context_tokens"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(settings: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_plan(config(**settings))
+    assert error.value.field == field
+
+
+def test_longer_contexts_take_every_second_batch_from_the_largest_that_fits() -> None:
+    plan = make_plan(config(most_tokens=8192))
+    assert [cell.batch for cell in plan.cells if cell.prompt_tokens == 64] == [1, 2, 4, 8, 16, 32]
+    assert [cell.batch for cell in plan.cells if cell.prompt_tokens == 512] == [1, 4, 16]
+
+
+def test_the_default_plan_of_a_gpu_is_short_enough() -> None:
+    settings = RealConfig(
+        engine=EngineConfig(device="cuda", max_running=128, max_context_tokens=8704),
+        drafter=DrafterConfig(ks=(0, 1, 2, 4, 8)),
+    )
+    plan = make_plan(settings)
+    prefill = 2 * plan.visits * sum(cell.tokens() for cell in plan.cells)
+    cycles = plan.repeats * len(plan.ks) * len(plan.cells) * (plan.cycles + plan.settle_cycles)
+    # About 14 ms a cycle, and 35,000 prompt tokens a second, of a 7B shape on one H100.
+    assert cycles * 0.014 + prefill / 35_000 < plan.time_limit_s
+
+
+def _block(k: int, repeat: int, context: float, seconds: float, before_k: int = 0) -> Block:
+    return Block(
+        engine="speculating", cell=Cell(4, 64), k=k, repeat=repeat, before_k=before_k, settle_s=(0.3, 0.2),
+        seconds=seconds, context_tokens=context, cycles=4, compiled=0,
+    )  # fmt: skip
+
+
+def test_growth_of_the_context_is_not_taken_for_spread() -> None:
+    plan = make_plan(config())
+    blocks = [_block(0, n, 64 + 20 * n, 0.1 + 0.01 * n) for n in range(5)]
+    (point,) = to_points(blocks, plan)
+    assert point.context_tokens == pytest.approx(104)
+    assert point.cycle_s == pytest.approx(0.12)
+    assert point.spread_s == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_switch_costs_its_first_cycles_over_steady_ones() -> None:
+    (switch,) = to_switch_points([_block(2, 0, 64, 0.1), _block(0, 0, 64, 0.1)])
+    assert (switch.from_k, switch.to_k) == (0, 2)
+    assert switch.extra_s == pytest.approx(0.3)
+
+
+def test_arms_are_chains(tmp_path: Path) -> None:
+    assert {point.arm for point in run(tmp_path).points} == {OFF, chain(1), chain(2), chain(4)}
+
+
+def test_a_fit_through_the_points_predicts_those_that_it_did_not_see(tmp_path: Path) -> None:
+    calibration = fit_points(run(tmp_path))
+    assert calibration.residuals.held_out_mean < 0.005
+    assert calibration.coefficients.prefill_s_per_token == pytest.approx(fake.PREFILL_S, rel=0.05)

@@ -1,0 +1,258 @@
+"""Replays through real processes with a fake engine: files, deaths, interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+
+from realrun.arms import plan_arms
+from realrun.executor import WorkerError
+from realrun.replay import replay
+from realrun.runlog import EngineRecord, in_order
+from realrun.workload import Workload
+from tests.realrun.fakes import config_of, flat_times
+from tltsched.commands import Command
+from tltsched.errors import InputError
+from tltsched.events import BatchFormed, EpochEnded, RequestsFinished, WorkerLost
+from tltsched.record import SchedulerSetup, read
+from traces.runfolder import Comparison, RunFolder, read_struct
+
+FAKES = "tests.realrun.fakes"
+ARMS = ("none", "static:2", "tlt_chains", "goodput:off+1+2+4")
+FOLDERS = ("none", "static-2", "tlt_chains", "goodput-off-1-2-4")
+
+
+def silent(what: str) -> None:
+    del what
+
+
+def check_run(folder: Path, workers: int) -> None:
+    """Demand that intervals tile, each response is there once and in time, and records are in order."""
+    run = RunFolder(folder)
+    summary, intervals, responses, steps = run.summary(), run.intervals(), run.responses(), run.steps()
+    for worker in range(workers):
+        mine = intervals[intervals["worker"] == worker]
+        starts, ends = mine["start_s"].tolist(), mine["end_s"].tolist()
+        assert starts[0] == 0.0
+        assert starts[1:] == ends[:-1]
+        assert ends[-1] == summary.wall_s
+    assert not responses.duplicated(["step", "request"]).any()
+    assert (responses["finish_s"] <= summary.wall_s).all()
+    assert (responses["finish_s"] >= responses["start_s"]).all()
+    assert steps["end_s"].iloc[-1] == summary.wall_s
+    lines = (folder / "records.jsonl").read_bytes().splitlines()
+    records = list(read(lines))
+    assert [record.seq for record in records] == list(range(len(records)))
+    assert [record.t_s for record in records] == sorted(record.t_s for record in records)
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("replayed")
+    done: list[str] = []
+    config = config_of(folder, workload={"rollouts": 3})
+    replay(config, ARMS, folder / "out", done.append, flat_times, f"{FAKES}:make_engine")
+    assert done[0] == "warm-up"
+    assert done[1:5] == [f"{arm}, rollout 1" for arm in ARMS]
+    assert done[5:9] == [f"{arm}, rollout 2" for arm in (*ARMS[1:], ARMS[0])]  # the order rotates
+    return folder / "out"
+
+
+def test_a_comparison_folder_is_left(replayed: Path) -> None:
+    assert read_struct(replayed / "comparison.json", Comparison).runs == FOLDERS
+    assert not (replayed / "parts").exists()
+    for folder in FOLDERS:
+        check_run(replayed / folder, 2)
+        summary = RunFolder(replayed / folder).summary()
+        assert summary.kind == "measured"
+        assert summary.steps == 3
+    engine = read_struct(replayed / "engine.json", EngineRecord)
+    assert engine.config.workload.rollouts == 3
+    assert "OMP_NUM_THREADS" in engine.environment
+
+
+def test_all_arms_generate_the_same(replayed: Path) -> None:
+    lengths = pd.read_parquet(replayed / "lengths.parquet")
+    assert lengths["response_tokens"].max() == 64
+    assert lengths["response_tokens"].min() >= 2
+    for folder in FOLDERS:
+        responses = RunFolder(replayed / folder).responses()
+        assert responses["response_tokens"].tolist() == lengths["response_tokens"].tolist()
+
+
+def test_cycles_agree_with_the_records(replayed: Path) -> None:
+    for folder in FOLDERS:
+        cycles = pd.read_parquet(replayed / folder / "cycles.parquet")
+        records = read((replayed / folder / "records.jsonl").read_bytes().splitlines())
+        epochs = [record.body for record in records if isinstance(record.body, EpochEnded)]
+        decode = cycles[cycles["prompt_tokens"] == 0]
+        assert sum(epoch.cycles for epoch in epochs) == len(decode)
+        assert sum(epoch.request_cycles for epoch in epochs) == decode["batch"].sum()
+        assert sum(sum(epoch.accepted_by_position) for epoch in epochs) == decode["accepted_tokens"].sum()
+        assert sum(epoch.decode_s for epoch in epochs) == pytest.approx(decode["seconds"].sum())
+
+
+def test_causes_follow_the_arm(replayed: Path) -> None:
+    causes = {folder: set(RunFolder(replayed / folder).intervals()["cause"]) for folder in FOLDERS}
+    assert causes["none"] == {"prefill", "decode", "tail_idle"}
+    assert causes["static-2"] == {"prefill", "speculate", "tail_idle"}
+    assert causes["tlt_chains"] == {"prefill", "decode_off", "speculate", "tail_idle"}
+    steps = RunFolder(replayed / "static-2").steps()
+    assert (steps["accepted_tokens"] > 0).all()
+    assert (RunFolder(replayed / "none").steps()["drafter_version"] == -1).all()
+
+
+def test_a_finished_replay_is_not_run_again(replayed: Path) -> None:
+    before = (replayed / "none" / "records.jsonl").read_bytes()
+    config = config_of(replayed.parent, workload={"rollouts": 3})
+    replay(config, ARMS, replayed, silent, flat_times, "no.such:engine")
+    assert (replayed / "none" / "records.jsonl").read_bytes() == before
+    other = config_of(replayed.parent, seed=1, workload={"rollouts": 3})
+    with pytest.raises(InputError, match="measurements are not overwritten"):
+        replay(other, ARMS, replayed, silent, flat_times, f"{FAKES}:make_engine")
+
+
+@pytest.mark.parametrize("cycle", [1, 8, 60])
+def test_a_worker_that_is_killed_loses_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycle: int
+) -> None:
+    order = tmp_path / "die"
+    order.touch()
+    monkeypatch.setenv("FAKE_KILL", str(order))
+    monkeypatch.setenv("FAKE_KILL_AT", str(cycle))
+    config = config_of(tmp_path)
+    replay(config, ("static:2", "static:4"), tmp_path / "out", silent, None, f"{FAKES}:make_mortal")
+    assert not order.exists()
+    dead = set()
+    for folder in ("static-2", "static-4"):
+        check_run(tmp_path / "out" / folder, 2)
+        run = RunFolder(tmp_path / "out" / folder)
+        assert len(run.responses()) == 24
+        (warning,) = [text for text in run.summary().warnings if "died" in text]
+        assert "SIGKILL" in warning
+        bodies = [r.body for r in read((run.path / "records.jsonl").read_bytes().splitlines())]
+        dead |= {body.worker for body in bodies if isinstance(body, WorkerLost)}
+        assert sum(isinstance(body, WorkerLost) for body in bodies) == 1  # each arm is told, once
+        finished = [request for body in bodies if isinstance(body, RequestsFinished)
+                    for request in body.requests]  # fmt: skip
+        assert sorted(finished) == sorted([*range(12), *range(12)])
+    assert len(dead) == 1
+
+
+def test_the_last_worker_says_why_it_died(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match="MemoryError: no memory is left"):
+        replay(config_of(tmp_path), ("none",), tmp_path / "out", silent, None, f"{FAKES}:make_broken")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from realrun.replay import replay
+from tests.realrun.fakes import config_of, flat_times
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    config = config_of(folder, workload={"rollouts": 4})
+    arms = ("none", "goodput:off+1+2")
+    show = lambda what: print(what, flush=True)
+    replay(config, arms, folder / "out", show, flat_times, "tests.realrun.fakes:" + sys.argv[2])
+"""
+
+
+def test_an_interrupted_replay_can_be_read_and_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    command = [sys.executable, str(script), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen(
+        [*command, "make_slow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as driver:
+        assert driver.stdout is not None
+        while driver.stdout.readline().strip() != "goodput:off+1+2, rollout 2":
+            pass
+        time.sleep(0.05)  # somewhere in the next rollout
+        driver.send_signal(signal.SIGINT)
+        driver.communicate()
+    assert driver.returncode == -signal.SIGINT
+    out = tmp_path / "out"
+    check_run(out / "none", 2)
+    rounds = RunFolder(out / "none").summary().steps
+    assert 1 <= rounds < 4
+    first = RunFolder(out / "none").responses()
+    kept = {path: path.read_bytes() for path in out.glob("parts/*/*.msgpack")}
+
+    resumed = subprocess.run(
+        [*command, "make_engine"], capture_output=True, text=True, check=False, env=environment
+    )
+    # The fake engines have different names, and so are different engines.
+    assert "which the rest ran on" in resumed.stderr
+    assert {path: path.read_bytes() for path in out.glob("parts/*/*.msgpack")} == kept
+
+    done = subprocess.run(
+        [*command, "make_slow"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert len(done.stdout.splitlines()) == 1 + 8 - len(kept)
+    for folder in ("none", "goodput-off-1-2"):
+        check_run(out / folder, 2)
+        assert RunFolder(out / folder).summary().steps == 4
+    again = RunFolder(out / "none").responses()
+    pd.testing.assert_frame_equal(again.iloc[: len(first)], first)
+
+
+def test_arms_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    for arms, message in (
+        (("static:8_4_48",), "vLLM verifies no trees"),
+        (("tlt",), "vLLM verifies no trees"),
+        (("tlt_released",), "vLLM verifies no trees"),
+        (("static:8",), r"a list with \[8\], which static:8 may choose"),
+        (("goodput:off+1",), "--calibration"),
+        (("none", "none"), "each once"),
+        ((), "one policy or more"),
+    ):
+        with pytest.raises(InputError, match=message):
+            plan_arms(config, arms, None)
+    plans = plan_arms(config, ("none", "static:off", "static:4", "tlt_chains"), None)
+    assert [plan.speculating for plan in plans] == [False, True, True, True]
+    assert plans[0].setup == SchedulerSetup(
+        workers=2, policy=plans[0].setup.policy, cluster=plans[0].setup.cluster, seed=0
+    )
+    assert plans[0].setup.cluster.phases == ()
+
+
+def test_requests_that_do_not_fit_the_engine_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"engine\.max_context_tokens"):
+        Workload(config_of(tmp_path, engine={"max_context_tokens": 40}))
+
+
+def test_lengths_do_not_depend_on_the_engine(tmp_path: Path) -> None:
+    first = Workload(config_of(tmp_path, engine={"max_running": 2}))
+    second = Workload(config_of(tmp_path, workers={"count": 3}))
+    assert first.rollouts == second.rollouts
+    assert first.rollouts[0] != first.rollouts[1]
+    recorded = Workload(
+        config_of(tmp_path, workload={"longest_tokens": 0, "cap_tokens": 500, "requests": 40})
+    )
+    assert max(request.response_tokens for request in recorded.rollouts[0]) <= 500
+
+
+def test_merging_keeps_commands_behind_their_event(replayed: Path) -> None:
+    lines = (replayed / "tlt_chains" / "records.jsonl").read_bytes().splitlines()
+    owners: dict[str, list[bytes]] = {}
+    for line, record in zip(lines, read(lines), strict=True):
+        owners.setdefault(record.owner, []).append(line)
+    merged = list(read(in_order(list(owners.values()))))
+    assert len(merged) == len(lines)
+    for before, record in zip(merged, merged[1:], strict=False):
+        if isinstance(record.body, Command):
+            assert before.owner == record.owner
+    assert any(isinstance(record.body, BatchFormed) for record in merged)
+    assert msgspec.json.decode(lines[0])["seq"] == 0

@@ -1,0 +1,135 @@
+"""The real engine on a tiny model: forced lengths, K by the cycle, the facts, and losslessness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from realrun.config import RealConfig
+from realrun.engine import EngineRequest
+from realrun.lossless import compare, draw
+from realrun.vllm_engine import VllmEngine, make_engine
+from tests.realrun.small_models import KS, PROMPT_TOKENS, need, need_vllm, requests, run, tiny_config
+from tltsched.errors import InputError
+
+# vLLM and torch warn of their own future.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LENGTHS = [40, 3, 25, 90, 61, 1]
+MIXED_KS = (0, 1, 2, 4, 4, 2, 0, 0)
+
+
+@contextmanager
+def engines(config: RealConfig) -> Iterator[tuple[VllmEngine, VllmEngine]]:
+    """Give an engine without speculation and one with it, in this process."""
+    plain = make_engine(config, speculating=False)
+    speculating = make_engine(config, speculating=True)
+    try:
+        yield plain, speculating
+    finally:
+        speculating.close()
+        plain.close()
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "ngram", "draft_model", "suffix"])
+def test_greedy_text_and_forced_lengths_are_those_without_speculation(kind: str, tmp_path: Path) -> None:
+    need_vllm()
+    if kind == "suffix":
+        need("arctic_inference")
+    with engines(tiny_config(tmp_path, kind)) as (plain, speculating):
+        submitted = requests(LENGTHS)
+        run(plain, submitted, (0,))
+        expected = plain.responses()
+        assert [len(expected[i]) for i in range(len(LENGTHS))] == LENGTHS
+        speculating.warm_up((1, 4, 6), KS)
+        assert (speculating.pending(), speculating.running()) == (0, (0, 0))
+        for ks in (MIXED_KS, (4,), (0,)):
+            facts = run(speculating, submitted, ks)
+            assert speculating.responses() == expected
+            assert not any(cycle.compiled for cycle in facts)
+            drafted = sum(cycle.drafted_tokens for cycle in facts)
+            assert (drafted > 0) == (ks != (0,))
+            if kind in ("draft_model", "ngram") and ks == (4,):
+                assert sum(sum(cycle.accepted_by_position) for cycle in facts) > 0
+
+
+def test_facts_and_refusals(tmp_path: Path) -> None:
+    need_vllm()
+    config = tiny_config(tmp_path, "draft_model", max_running=4)
+    with engines(config) as (plain, speculating):
+        facts = run(plain, requests([6] * 5), (0,))
+        # Four are prefilled together; the fifth waits for room, and is prefilled alone.
+        assert [cycle.prompt_tokens for cycle in facts] == [48, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0]
+        assert [cycle.batch for cycle in facts] == [4] * 6 + [1] * 6
+        assert facts[1].context_tokens == 4 * PROMPT_TOKENS
+        assert facts[2].context_tokens == 4 * (PROMPT_TOKENS + 1)
+        assert facts[5].finished == (0, 1, 2, 3)
+        assert all(cycle.seconds > 0 for cycle in facts)
+
+        facts = run(speculating, requests([30] * 4), (2, 4))
+        # Drafts made in one cycle are verified in the next; the last cycles have fewer requests.
+        assert [cycle.drafted_tokens for cycle in facts[1:5]] == [8, 16, 8, 16]
+        emitted = sum(
+            cycle.batch * (cycle.prompt_tokens == 0) + sum(cycle.accepted_by_position) for cycle in facts
+        )
+        assert 4 * 29 <= emitted <= 4 * (29 + 4)  # the first tokens come out of prefill; the last overshoot
+        assert all(np.diff(cycle.accepted_by_position).max(initial=0) <= 0 for cycle in facts)
+
+        speculating.submit(requests([50] * 2))
+        speculating.step(4)
+        assert speculating.running() == (2, 2 * PROMPT_TOKENS)
+        speculating.abort_all()
+        assert (speculating.pending(), speculating.running(), speculating.responses()) == (0, (0, 0), {})
+
+        with pytest.raises(InputError, match=r"got 5 for K; allowed: 0 to 4"):
+            speculating.step(5)
+        with pytest.raises(InputError, match=r"got '12 \+ 189 tokens' for request 0"):
+            speculating.submit(requests([189]))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_synthetic_acceptance_accepts_at_the_given_rates(temperature: float, tmp_path: Path) -> None:
+    need_vllm()
+    survival = (0.8, 0.6, 0.45, 0.3)
+    config = tiny_config(
+        tmp_path, survival=survival, temperature=temperature, max_running=32, max_context_tokens=512
+    )
+    engine = make_engine(config, speculating=True)
+    facts = run(engine, requests([480] * 32), (4,))
+    engine.close()
+    full = [cycle for cycle in facts if cycle.drafted_tokens == 4 * cycle.batch]
+    offers = sum(cycle.batch for cycle in full)
+    observed = np.sum([cycle.accepted_by_position for cycle in full], axis=0) / offers
+    # Four standard deviations: one run in thousands falls outside, and the seed is fixed.
+    assert offers > 3000
+    assert np.abs(observed - survival).max() < 4 * np.sqrt(0.25 / offers)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "draft_model"])
+def test_sampling_at_temperature_one_is_lossless(kind: str, tmp_path: Path) -> None:
+    """docs/evidence/lossless.py does the same with more tokens."""
+    need_vllm()
+    config = tiny_config(tmp_path, kind, vocab=64, temperature=1.0, max_running=64)
+    prompt = tuple(range(1, 9))
+    with engines(config) as (plain, speculating):
+        one = draw(plain, prompt, 1000, 9, (0,), 64)
+        other = draw(speculating, prompt, 1000, 9, (4, 1, 2), 64)
+    assert 0.02 < other.accepted_tokens / other.drafted_tokens < 0.98
+    verdict = compare(one.tokens, other.tokens, 64, 400, np.random.default_rng(0))
+    assert min(verdict.p_tokens, verdict.p_pairs) > 0.002, verdict
+
+
+def test_natural_responses_end_at_the_end_token(tmp_path: Path) -> None:
+    need_vllm()
+    engine = make_engine(tiny_config(tmp_path, vocab=64, temperature=1.0, max_running=32), speculating=False)
+    natural = [EngineRequest(i, (1, 2, 3), 150, forced=False) for i in range(32)]
+    run(engine, natural, (0,))
+    responses = engine.responses()
+    engine.close()
+    ended = [tokens for tokens in responses.values() if len(tokens) < 150]
+    assert ended
+    assert all(tokens[-1] == 0 and 0 not in tokens[:-1] for tokens in ended)

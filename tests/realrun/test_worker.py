@@ -1,0 +1,175 @@
+"""The live worker on a fake engine and its fake clock: epochs, admission, books."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from realrun.engine import EngineRequest
+from realrun.messages import Finish
+from realrun.worker import Log, Worker
+from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
+from tltsched.arms import chain
+from tltsched.commands import Draft
+from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.record import Record, RecordedWorker, Recorder, SchedulerSetup, build_worker, read
+from tltsched.speculation import PolicySpec, parse_policy
+from tltsched.speculation.goodput import GoodputConfig
+from traces.seeds import scheduler_rng
+
+
+def requests(*lengths: int, prompt: int = 8, first: int = 0) -> list[EngineRequest]:
+    return [EngineRequest(first + row, tuple(range(prompt)), tokens) for row, tokens in enumerate(lengths)]
+
+
+class Bench:
+    """A worker with its records and reports."""
+
+    def __init__(self, policy: str | PolicySpec, engine: FakeEngine) -> None:
+        spec = parse_policy(policy) if isinstance(policy, str) else policy
+        times = flat_times(tuple(chain(k) for k in range(1, 5)), 64)
+        setup = SchedulerSetup(workers=1, policy=spec, step_times=times)
+        self.lines: list[bytes] = []
+        self.logs: list[Log] = []
+        scheduler = build_worker(setup, 0, partial(scheduler_rng, 0))
+        recorded = RecordedWorker(scheduler, Recorder(self.lines.append))
+        self.engine = engine
+        self.worker = Worker(recorded, engine, engine.clock, self.logs.append)
+
+    def rollout(self, asked: Sequence[EngineRequest], step: int = 0) -> None:
+        self.logs.append(self.worker.rollout(step, asked))
+
+    def records(self) -> list[Record]:
+        return list(read(self.lines))
+
+    def bodies(self, kind: type) -> list[object]:
+        return [record.body for record in self.records() if isinstance(record.body, kind)]
+
+    def finishes(self) -> list[Finish]:
+        return [finish for log in self.logs for finish in log.finished]
+
+
+def test_one_epoch_without_speculation() -> None:
+    bench = Bench("none", FakeEngine(8, 0))
+    bench.rollout(requests(3, 5))
+    kinds = [type(record.body) for record in bench.records()]
+    assert kinds == [RolloutBegan, BatchFormed, Draft, EpochEnded, RolloutEnded]
+    (epoch,) = bench.bodies(EpochEnded)
+    assert isinstance(epoch, EpochEnded)
+    # The first token of each comes out of prefill: 2 cycles of two requests, 2 of one.
+    assert (epoch.cycles, epoch.request_cycles, epoch.requests) == (4, 6, 0)
+    assert epoch.decode_s == pytest.approx(4 * STEP_S + 6 * REQUEST_S)
+    assert sorted(epoch.finished) == [0, 1]
+    assert [(finish.request, finish.tokens) for finish in bench.finishes()] == [(0, 3), (1, 5)]
+    assert bench.bodies(RolloutBegan)[0].drafter_version == -1  # type: ignore[attr-defined]
+
+
+def test_prefill_is_booked_apart_and_spans_tile() -> None:
+    bench = Bench("static:2", FakeEngine(8, 4, chunk_tokens=10))
+    bench.rollout(requests(20, 30, 40))
+    spans = [span for log in bench.logs for span in log.spans]
+    assert [cause for cause, _ in spans] == ["prefill", "speculate"]
+    assert spans[0][1] == pytest.approx(24 * 1e-5)
+    assert spans[-1][1] == bench.engine.now_s
+    cycles = [cycle for log in bench.logs for cycle in log.cycles]
+    assert sum(cycle.prompt_tokens for cycle in cycles) == 24
+    assert sum(cycle.seconds for cycle in cycles) == pytest.approx(bench.engine.now_s)
+    epochs = bench.bodies(EpochEnded)
+    decode = [cycle for cycle in cycles if not cycle.prompt_tokens]
+    assert sum(epoch.cycles for epoch in epochs) == len(decode)  # type: ignore[attr-defined]
+    assert sum(sum(epoch.accepted_by_position) for epoch in epochs) == sum(  # type: ignore[attr-defined]
+        cycle.accepted_tokens for cycle in cycles
+    )
+
+
+def test_an_admission_ends_the_epoch_before_it() -> None:
+    bench = Bench("none", FakeEngine(2, 0))
+    bench.rollout(requests(4, 10, 6))
+    story = [record.body for record in bench.records()]
+    kinds = [type(body) for body in story]
+    assert kinds == [
+        *(RolloutBegan, BatchFormed, Draft),
+        *(EpochEnded, Draft),  # request 0 is done; the Draft that this gives is replaced
+        *(BatchFormed, Draft, EpochEnded, RolloutEnded),
+    ]
+    first, second = (body for body in story if isinstance(body, EpochEnded))
+    assert (first.cycles, first.requests, first.finished) == (3, 1, (0,))
+    assert first.context_tokens == 8 + 3
+    formed = [body for body in story if isinstance(body, BatchFormed)]
+    assert [batch.requests for batch in formed] == [2, 2]
+    assert first.t_s < formed[1].t_s  # the prefill lies between
+    assert second.requests == 0
+    spans = [span for log in bench.logs for span in log.spans]
+    assert [cause for cause, _ in spans] == ["prefill", "decode", "prefill", "decode"]
+
+
+def test_more_requests_than_run_at_once_are_all_generated() -> None:
+    bench = Bench("tlt_chains", FakeEngine(4, 4))
+    lengths = [5 + 7 * row % 31 for row in range(23)]
+    bench.rollout(requests(*lengths))
+    assert {finish.request: finish.tokens for finish in bench.finishes()} == dict(enumerate(lengths))
+    ends = [end for log in bench.logs for _, end in log.spans]
+    assert ends == sorted(ends)
+
+
+def test_requests_that_come_on_the_way_join_the_rollout() -> None:
+    bench = Bench("none", FakeEngine(8, 0))
+    late = [requests(9, first=50)]
+
+    def more() -> Sequence[EngineRequest]:
+        return late.pop() if len(bench.engine.stepped) >= 6 and late else ()
+
+    bench.logs.append(bench.worker.rollout(0, requests(20, 30), more))
+    assert {finish.request for finish in bench.finishes()} == {0, 1, 50}
+    formed = bench.bodies(BatchFormed)
+    assert [batch.requests for batch in formed] == [2, 3]  # type: ignore[attr-defined]
+
+
+def test_epochs_end_at_their_cycles_and_at_the_threshold() -> None:
+    spec = GoodputConfig(arms=("off", "1", "2"), epoch_cycles=5)
+    bench = Bench(spec, FakeEngine(8, 2))
+    bench.rollout(requests(40, 60))
+    epochs = bench.bodies(EpochEnded)
+    assert len(epochs) > 3
+    assert all(epoch.cycles <= 5 for epoch in epochs)  # type: ignore[attr-defined]
+
+    bench = Bench("tlt_chains", FakeEngine(64, 4))
+    bench.rollout(requests(*([10] * 20), *([200] * 30)))
+    first, second = bench.bodies(EpochEnded)[:2]
+    assert (first.arm.depth, first.requests) == (0, 30)  # type: ignore[attr-defined]  # 50 -> 30 <= T = 32
+    assert second.cycles == 10  # type: ignore[attr-defined]  # the warm-up of the threshold
+
+
+def test_off_with_speculation_configured_is_its_own_cause() -> None:
+    bench = Bench("static:off", FakeEngine(8, 4))
+    bench.rollout(requests(5))
+    assert [cause for log in bench.logs for cause, _ in log.spans] == ["prefill", "decode_off"]
+    assert set(bench.engine.stepped) == {0}
+    assert bench.bodies(RolloutBegan)[0].drafter_version == 0  # type: ignore[attr-defined]
+
+
+def test_responses_that_finish_in_a_prefill_cycle_are_reported() -> None:
+    bench = Bench("none", FakeEngine(1, 0))
+    bench.rollout(requests(1, 1, 4))
+    assert sorted(finish.request for finish in bench.finishes()) == [0, 1, 2]
+
+
+def test_a_response_of_another_length_is_an_error() -> None:
+    class Short(FakeEngine):
+        def responses(self) -> dict[int, tuple[int, ...]]:
+            return {request: tokens[:-1] for request, tokens in super().responses().items()}
+
+    bench = Bench("none", Short(8, 0))
+    with pytest.raises(RuntimeError, match="was to have 5 tokens and has 4"):
+        bench.rollout(requests(5))
+
+
+def test_two_rollouts_follow_one_another() -> None:
+    bench = Bench("static:4", FakeEngine(8, 4))
+    bench.rollout(requests(20, 30), 0)
+    bench.rollout(requests(25, 15), 1)
+    times = [record.t_s for record in bench.records()]
+    assert times == sorted(times)
+    assert [body.step for body in bench.bodies(RolloutBegan)] == [0, 1]  # type: ignore[attr-defined]

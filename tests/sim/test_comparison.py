@@ -1,0 +1,160 @@
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sim.advice import BATCHES, advise, candidate_arms, contexts_by_batch, draw_costs, write_advice
+from sim.comparison import FINGERPRINT, compare, resolve_arms, run_name
+from sim.config import resolve
+from sim.simulation import Simulation
+from tests.sim.small_world import trace_of
+from tltsched.errors import InputError
+from traces.files import read_trace
+from traces.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct
+
+ARMS = ["none", "static:8_8_32", "tlt"]
+STEPS = 2
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw step times less often than a recommendation does, to save time."""
+    monkeypatch.setattr("sim.advice.TABLE_DRAWS", 60)
+
+
+def small(**acceptance: Any) -> dict[str, Any]:
+    return {
+        "hardware": {"gpus": 8},
+        "workload": {"steps": STEPS, "prompts_per_step": 8, "samples_per_prompt": 2, "cap_tokens": 600},
+        "acceptance": acceptance,
+    }
+
+
+def count(folder: Path, settings: dict[str, Any], arms: list[str] = ARMS) -> Counter[str]:
+    """Run a comparison and return how many steps of each arm it had to simulate."""
+    calls: Counter[str] = Counter()
+    compare(settings, arms, folder, lambda arm, _: calls.update([arm]))
+    return calls
+
+
+def test_every_arm_has_a_folder_and_the_same_lengths(tmp_path: Path) -> None:
+    trace = compare(small(), ARMS, tmp_path, lambda *_: None)
+    listed = read_struct(tmp_path / "comparison.json", Comparison).runs
+    assert listed == ("none", "static-8_8_32", "tlt")
+    lengths = trace.rows["response_tokens"].tolist()
+    assert read_trace(tmp_path / "lengths.parquet").rows["response_tokens"].tolist() == lengths
+    for name, arm in zip(listed, ARMS, strict=True):
+        folder = RunFolder(tmp_path / name)
+        assert folder.responses()["response_tokens"].tolist() == lengths
+        assert folder.summary().policy == arm
+
+
+def test_a_second_call_does_nothing_and_a_removed_stamp_redoes_one_arm(tmp_path: Path) -> None:
+    assert count(tmp_path, small()) == dict.fromkeys(ARMS, STEPS)
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    assert count(tmp_path, small()) == {}
+    (tmp_path / "tlt" / FINGERPRINT).unlink()
+    assert count(tmp_path, small()) == {"tlt": STEPS}
+    assert {path: path.read_bytes() for path in before} == before
+    assert count(tmp_path, small() | {"run": {"seed": 1}}) == dict.fromkeys(ARMS, STEPS)
+
+
+def test_another_arm_is_added_without_redoing_the_others(tmp_path: Path) -> None:
+    count(tmp_path, small(), ["none"])
+    assert count(tmp_path, small(), ["none", "tlt"]) == {"tlt": STEPS}
+
+
+def test_an_arm_that_was_stopped_in_the_middle_is_done_again(tmp_path: Path) -> None:
+    def stop(arm: str, step: int) -> None:
+        if arm == "tlt":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(small(), ARMS, tmp_path, stop)
+    assert not (tmp_path / "comparison.json").exists()
+    assert count(tmp_path, small()) == {"tlt": STEPS}
+
+
+@pytest.mark.parametrize(
+    ("arm", "name"),
+    [("none", "none"), ("static:4", "static-4"), ("goodput:off+1+2", "goodput-off-1-2"), ("../x", "x"),
+     ("...", "arm"), (" a/b ", "a-b")],
+)  # fmt: skip
+def test_run_names_are_plain_folder_names(arm: str, name: str) -> None:
+    assert run_name(arm) == name
+
+
+@pytest.mark.parametrize("arms", [[], ["none", "none"], ["static:4", "static-4"]])
+def test_arms_are_named_once(arms: list[str]) -> None:
+    with pytest.raises(InputError, match=r"for --arms; allowed: one policy or more, each once"):
+        resolve_arms(small(), arms)
+
+
+def test_all_arms_are_checked_before_the_first_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="for policy arm"):
+        compare(small(), ["none", "static:4"], tmp_path / "out", lambda *_: None)
+    assert not (tmp_path / "out").exists()
+
+
+def advice_of(settings: dict[str, Any], seed: int = 0) -> Advice:
+    simulation = Simulation(resolve(settings, "none"), trace_of([[n * 50 for n in range(1, 65)]] * 2, 100))
+    return advise(simulation, np.random.default_rng(seed))
+
+
+def test_off_is_advised_where_nothing_gains() -> None:
+    advice = advice_of(small(kind="geometric", rate=0.0))
+    assert {row.arm for row in advice.rows} == {"off"}
+    assert {(row.gain, row.gain_low, row.gain_high) for row in advice.rows} == {(1.0, 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("acceptance", [{}, {"kind": "geometric", "rate": 0.7}])
+def test_gains_lie_in_their_intervals_and_beat_the_runner_up(acceptance: dict[str, Any]) -> None:
+    settings = small(**acceptance)
+    advice = advice_of(settings)
+    arms = {str(arm) for arm in candidate_arms(resolve(settings, "none"))} | {"off"}
+    assert advice.cost_error > 0.0
+    assert [row.requests for row in advice.rows] == [batch for batch in BATCHES if batch * 2 <= 64]
+    for row in advice.rows:
+        assert row.gain_low <= row.gain <= row.gain_high
+        assert row.gain >= 1.0
+        assert {row.arm, row.runner_up} <= arms
+        assert row.arm != row.runner_up
+    assert advice.rows[0].gain > 1.5, "a single request leaves much to gain"
+    assert advice == advice_of(settings)
+
+
+def test_a_drafter_that_lags_gains_less() -> None:
+    fresh, stale = (advice_of(small() | {"drafter": {"initial_exponent": e}}) for e in (1.0, 3.0))
+    for before, after in zip(fresh.rows, stale.rows, strict=True):
+        assert after.gain < before.gain
+
+
+def test_contexts_fall_with_the_batch() -> None:
+    contexts = contexts_by_batch(trace_of([[n * 10 for n in range(1, 65)]], 100), 2)
+    assert list(contexts) == [batch for batch in BATCHES if batch * 2 <= 64]
+    assert all(low < high for high, low in pairwise(contexts.values()))
+    assert contexts[1] == 100 + 620  # two workers: the third-longest response ends the batch of one each
+
+
+def test_cost_draws_start_with_the_fit(tmp_path: Path) -> None:
+    settings = small()
+    trace = compare(settings, ARMS, tmp_path, lambda *_: None)
+    done: list[int] = []
+    draws = draw_costs(settings, ARMS, trace, 2, done.append)
+    assert done == [0, 1, 2]
+    assert list(draws.columns) == list(COST_DRAW_COLUMNS)
+    assert len(draws) == 3 * len(ARMS) * STEPS
+    for arm in ARMS:
+        steps = RunFolder(tmp_path / run_name(arm)).steps()
+        fit = draws[(draws["draw"] == 0) & (draws["run"] == run_name(arm))]
+        assert fit["step_s"].tolist() == (steps["end_s"] - steps["start_s"]).tolist()
+        others = draws[(draws["draw"] == 1) & (draws["run"] == run_name(arm))]
+        assert others["step_s"].tolist() != fit["step_s"].tolist()
+    advice = advice_of(settings)
+    write_advice(tmp_path, advice, draws)
+    assert read_struct(tmp_path / "advice.json", Advice) == advice
+    assert len(pd.read_parquet(tmp_path / "cost_draws.parquet")) == len(draws)

@@ -1,0 +1,219 @@
+"""The command `tlt`: its frozen surface, what its help imports, its exit codes, and one run end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import tlt
+from traces.runfolder import RunFolder
+
+# A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
+SURFACE: dict[str, set[str]] = {
+    "trace describe": {"NAME_OR_FILE", "--cap", "--json"},
+    "trace sample": {
+        "NAME_OR_FILE", "--out", "--n", "--steps", "--prompts", "--samples", "--group-correlation",
+        "--drift", "--prompt-tokens", "--cap", "--seed", "--force",
+    },
+    "trace fit": {"NAME_OR_FILE", "--cap", "--seed", "--json"},
+    "trace convert": {
+        "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",
+        "--force",
+    },
+    "sim run": {"--config", "--set", "--policy", "--out", "--report"},
+    "sim compare": {"--config", "--set", "--arms", "--out", "--report"},
+    "sim recommend": {"--config", "--set", "--arms", "--out", "--draws"},
+    "sim fields": set(),
+    "sim calibrations": {"NAME"},
+    "report run": {"FOLDER", "--open-step"},
+}  # fmt: skip
+HEAVY = {"numpy", "pandas", "matplotlib", "scipy", "simpy", "pyarrow", "torch", "vllm"}
+TINY = (
+    "--set", "hardware.gpus=8", "--set", "workload.steps=1", "--set", "workload.prompts_per_step=6",
+    "--set", "workload.samples_per_prompt=2", "--set", "workload.cap_tokens=300",
+)  # fmt: skip
+
+
+def surface(group: click.Group, path: tuple[str, ...] = ()) -> dict[str, set[str]]:
+    """Return the commands under a group with their options and arguments."""
+    found: dict[str, set[str]] = {}
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= surface(command, (*path, name))
+        else:
+            found[" ".join((*path, name))] = {
+                (parameter.name or "").upper() if isinstance(parameter, click.Argument) else parameter.opts[0]
+                for parameter in command.params
+            }
+    return found
+
+
+def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `tlt` as a user does."""
+    command = [sys.executable, "-m", "tlt", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"}
+    )
+
+
+def enter(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """Run `tlt` in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["tlt", *map(str, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        tlt.main()
+    code = caught.value.code
+    assert code is None or isinstance(code, int)
+    return code or 0
+
+
+def test_the_surface_holds_what_scripts_use() -> None:
+    found = surface(tlt.cli)
+    for command, parameters in SURFACE.items():
+        assert command in found
+        assert parameters <= found[command], command
+
+
+def test_the_surface_is_written_down() -> None:
+    known = {group for group, _, _ in (command.partition(" ") for command in SURFACE)}
+    found = {name: parameters for name, parameters in surface(tlt.cli).items() if name.split()[0] in known}
+    assert found == SURFACE, "a new command or option: write it into SURFACE and into the README"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["sim", "--help"], ["sim", "run", "--help"], ["--version"]]
+)
+def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
+    script = (
+        "import sys, tlt\n"
+        "sys.argv[0] = 'tlt'\n"
+        "try:\n    tlt.main()\n"
+        "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(("Usage:", "tlt"))
+    assert "click" in done.stderr.split()
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_root_help_lists_every_group_and_loads_none() -> None:
+    answer = CliRunner().invoke(tlt.cli, ["--help"])
+    assert answer.exit_code == 0
+    for name, (_, text) in tlt.COMMANDS.items():
+        assert name in answer.output
+        assert text.split(":")[0] in answer.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["sim", "run", "--set", "hardware.gpuz=4"], "got 4 for hardware.gpuz; allowed:"),
+        (["sim", "run", "--policy", "tl"], "got 'tl' for policy; allowed:"),
+        (["sim", "compare", "--arms", "none,none"], "got 'none,none' for --arms; allowed:"),
+        (["sim", "recommend", "--set", "cost.source=x"], "got 'x' for calibration; allowed:"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_line(
+    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert enter(monkeypatch, *arguments, "--out", tmp_path / "out") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"error: {told}")
+    assert printed.err.count("\n") == 1
+
+
+def test_bad_input_shows_no_traceback_to_a_user(tmp_path: Path) -> None:
+    done = call("sim", "run", "--set", "workload.steps=none", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: got 'none' for workload.steps; allowed: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["sim", "run"], ["sim", "run", "--config", "missing.toml", "--out", "x"],
+                  ["report", "missing"]],
+)  # fmt: skip
+def test_wrong_usage_ends_with_2(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    assert "Error: " in printed
+
+
+def test_a_folder_without_a_run_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(monkeypatch, "report", tmp_path) == 2
+    assert capsys.readouterr().err.startswith("error: got ")
+
+
+def test_an_interrupt_ends_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.comparison.run_arm", interrupt)
+    assert enter(monkeypatch, "sim", "run", *TINY, "--out", tmp_path / "out") == 130
+    printed = capsys.readouterr().err
+    assert printed.strip().startswith("stopped")
+    assert "Traceback" not in printed
+
+
+def test_fields_and_calibrations_are_listed() -> None:
+    runner = CliRunner()
+    listed = runner.invoke(tlt.cli, ["sim", "fields"]).output
+    assert "hardware.gpus = 64\n    GPUs of the cluster" in listed
+    assert "cluster.spot.enabled" in listed
+    everything = runner.invoke(tlt.cli, ["sim", "calibrations"]).output
+    one = runner.invoke(tlt.cli, ["sim", "calibrations", "paper-qwen32b-tp4"]).output
+    assert one in everything
+    assert "published: TLT on SGLang" in one
+
+
+def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = call("sim", "run", *TINY, "--policy", "static:8_8_32", "--out", out, "--no-report")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(out)
+    assert not (out / "report.html").exists()
+    config = json.loads((out / "resolved_config.json").read_bytes())
+    assert config["policy"] == {"kind": "static", "arm": "8_8_32", **config["policy"]}
+    assert RunFolder(out).summary().policy == "static:8_8_32"
+    reported = call("report", out)
+    assert reported.returncode == 0, reported.stderr
+    assert "report.html" in reported.stdout
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    json.loads((out / "trace.json").read_bytes())
+    summary = out / "summary.json"
+    wall_s = RunFolder(out).summary().wall_s
+    summary.write_bytes(summary.read_bytes().replace(str(wall_s).encode(), str(2 * wall_s).encode()))
+    broken = call("report", out)
+    assert broken.returncode == 3, "the books do not close"
+    assert broken.stderr.startswith("error: the books do not close: ")
+
+
+def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    arguments = ("sim", "recommend", *TINY, "--arms", "none,tlt", "--draws", "1", "--out", out)
+    assert enter(monkeypatch, *arguments) == 0
+    for name in ("comparison.json", "lengths.parquet", "advice.json", "cost_draws.parquet", "report.html"):
+        assert (out / name).is_file(), name

@@ -1,0 +1,56 @@
+"""What simulating a measured run again leaves beside the simulated run folders, for the cross-check.
+
+A simulated comparison that was made so holds resimulation.json (Resimulation), and each run folder in it
+predicted_cycles.parquet (PREDICTED_COLUMNS): the measured cycles with what the law predicts for each.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+RESIMULATION = "resimulation.json"
+PREDICTED = "predicted_cycles.parquet"
+PREDICTED_COLUMNS = {
+    "step": "int32",
+    "worker": "int16",
+    "t_s": "float64",
+    "seconds": "float64",  # measured
+    "predicted_s": "float64",  # by the law, for the same batch, context and K
+    "batch": "int32",
+    "context_tokens": "int64",  # of all requests together
+    "k": "int16",
+    "steady": "bool",  # decode alone, and what was verified is what `k` drafts: the law speaks of such cycles
+    "compiled": "bool",  # the measured time means nothing
+}
+
+
+class CalibratedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the points of a calibration cover."""
+
+    batch: tuple[int, int]
+    draft_batch: tuple[int, int]
+    context_tokens: tuple[float, float]  # mean of one request
+    held_tokens: float  # most of a whole batch
+
+
+class ResimulatedArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One arm, by the name of its run folder."""
+
+    run: str
+    same_placement: bool  # every request ran on the worker that it was simulated on
+    break_even_length: float | None  # accepted length with bonus at which its drafting cycles pay; None: none
+
+
+class Resimulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the simulation rests on."""
+
+    calibration: str
+    engine: str
+    engine_version: str
+    device: str
+    date: str
+    step_time_error: float  # mean of the law on points that its fit did not see, as a share
+    calibrated: CalibratedRange
+    acceptance_source: str
+    acceptance_steps: tuple[int, ...]  # rollouts that acceptance was measured on: not to be judged by
+    arms: tuple[ResimulatedArm, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import click
 
@@ -80,4 +81,53 @@ def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
         if not found:
             click.echo(f"all workers change their arms alike in {folder} and {against}")
     if any(result.difference for result in results):
+        ctx.exit(CHECK_FAILED)
+
+
+class Simulator(Protocol):
+    """What the root command lends of the simulator."""
+
+    def simulate(self, run_folder: Path, calibration: Path, out: Path) -> None:
+        """Simulate the requests of a measured run under the scheduler that it ran under."""
+
+
+@report.command()
+@click.argument("measured", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--simulated",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The run simulated again; without it, it is simulated now, into MEASURED.simulated.",
+)
+@click.option(
+    "--calibration", type=click.Path(path_type=Path), help="Step times to simulate with, made before the run."
+)
+@click.option(
+    "--max-error",
+    type=click.FloatRange(min=0),
+    metavar="SHARE",
+    help="Exit with 1 if a makespan or a speedup is missed by more, or a flag stops the conclusion.",
+)
+@click.pass_context
+def crosscheck(
+    ctx: click.Context,
+    measured: Path,
+    simulated: Path | None,
+    calibration: Path | None,
+    max_error: float | None,
+) -> None:
+    """Hold a simulation of a measured run against it, and write crosscheck.html into MEASURED."""
+    from rich.console import Console
+
+    from analysis.crosscheck_report import present_crosscheck
+    from tltsched.errors import InputError
+
+    if simulated is None:
+        if calibration is None:
+            raise InputError("--calibration", None, "a calibration.json", "give it, or --simulated FOLDER")
+        simulated = measured.resolve().with_name(f"{measured.resolve().name}.simulated")
+        simulator: Simulator = ctx.obj
+        simulator.simulate(measured, calibration, simulated)
+    check = present_crosscheck(measured, simulated, Console())
+    if max_error is not None and (check.stopped() or check.worst_error() > max_error):
+        click.echo(f"error: missed by {check.worst_error():.1%}, or a flag stops the conclusion", err=True)
         ctx.exit(CHECK_FAILED)

@@ -54,6 +54,7 @@ def prepare(engine: EngineConfig) -> None:
         os.environ.setdefault(name, value)
     if engine.device == "cpu":
         hide_cuda_companions()
+        use_threads(engine.threads)
         repair_cpu_sampling()
         repair_kernel_registry()
     else:
@@ -83,6 +84,13 @@ def hide_cuda_companions() -> None:
     """Make optional packages that cannot load look absent, before vllm or transformers looks for them."""
     for name in CUDA_COMPANIONS:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def use_threads(threads: int) -> None:
+    """Set the CPU threads of this process; the environment alone is too late if torch was loaded before."""
+    import torch
+
+    torch.set_num_threads(threads)  # vLLM makes this call do nothing from its first engine on
 
 
 # --- CPU: sampling of drafts ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -251,7 +252,7 @@ def test_merging_keeps_commands_behind_their_event(replayed: Path) -> None:
         owners.setdefault(record.owner, []).append(line)
     merged = list(read(in_order(list(owners.values()))))
     assert len(merged) == len(lines)
-    for before, record in zip(merged, merged[1:], strict=False):
+    for before, record in pairwise(merged):
         if isinstance(record.body, Command):
             assert before.owner == record.owner
     assert any(isinstance(record.body, BatchFormed) for record in merged)

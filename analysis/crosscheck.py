@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from analysis.bootstrap import LEVEL, RESAMPLES, Estimate
 from analysis.compare import SEED, acceptance_length_with_bonus
@@ -211,10 +212,10 @@ def _causes(pair: Pair, sample: Sample, index: int) -> tuple[CauseCheck, ...]:
     real, model = pair.measured[index], pair.simulated[index]
     gpus = real.summary.gpus_per_worker
     whole = sample.real[index] * real.summary.gpus
+    spent, modelled = seconds_by_cause(real, pair.steps), seconds_by_cause(model, pair.steps)
     checks = []
     for cause in ROLLOUT_CAUSES:
-        measured = seconds_by_step(real, cause, pair.steps) * gpus
-        simulated = seconds_by_step(model, cause, pair.steps) * gpus
+        measured, simulated = spent[cause] * gpus, modelled[cause] * gpus
         if not measured.any() and not simulated.any():
             continue
         apart = simulated - measured
@@ -231,17 +232,17 @@ def _causes(pair: Pair, sample: Sample, index: int) -> tuple[CauseCheck, ...]:
     return tuple(checks)
 
 
-def seconds_by_step(run: Run, cause: str | None, steps: npt.NDArray[np.int64]) -> Floats:
-    """Return the worker-seconds of a cause (None: of all that is rollout) in each step, [steps]."""
+def seconds_by_cause(run: Run, steps: npt.NDArray[np.int64]) -> dict[str, Floats]:
+    """Return the worker-seconds of each cause of a rollout in each step, [steps]."""
     rows = run.intervals
-    names = rows["cause"].astype(str)
-    wanted = (
-        names == cause if cause is not None else names.map(lambda name: CAUSES[name][0] == "rollout")
-    ).astype(bool)
-    spent = (rows["end_s"] - rows["start_s"]).where(wanted, 0.0)
-    return spent.groupby(rows["step"]).sum().reindex(steps, fill_value=0.0).to_numpy(np.float64)
+    spent = pd.DataFrame(
+        {"cause": rows["cause"].astype(str), "step": rows["step"], "seconds": rows["end_s"] - rows["start_s"]}
+    ).pivot_table(index="step", columns="cause", values="seconds", aggfunc="sum", fill_value=0.0)
+    table = spent.reindex(index=steps, columns=list(ROLLOUT_CAUSES), fill_value=0.0)
+    return {cause: table[cause].to_numpy(np.float64) for cause in ROLLOUT_CAUSES}
 
 
 def _between(run: Run, pair: Pair, cycles_s: float) -> float:
-    busy_s = float(seconds_by_step(run, None, pair.steps).sum())
+    spent = seconds_by_cause(run, pair.steps)
+    busy_s = sum(float(seconds.sum()) for cause, seconds in spent.items() if CAUSES[cause][0] == "rollout")
     return 1.0 - cycles_s / busy_s if busy_s > 0 else 0.0

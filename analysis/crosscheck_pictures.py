@@ -56,7 +56,7 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
             f"{arm_label(run)}: {percent(arm.makespan_error.value)}"
             for run, arm in zip(pair.measured, check.arms, strict=True)
         ]
-        figure.legend(handles, labels, loc="outside right upper")
+        axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0))
         worst = check.worst()
         return (
             f"The simulator misses makespans by {abs(worst.makespan_error.value):.1%} at most ({worst.arm})"

@@ -11,12 +11,14 @@ import multiprocessing
 import os
 import select
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -27,6 +29,7 @@ from realrun.messages import Answer, Close, Failed, Order, Ready, Report, decode
 from realrun.service import serve
 from tltsched.errors import InputError
 
+LAST = -100  # priority of what is done at exit
 PATIENCE_S = 10.0  # for a process that was told to end, before the next harder way
 
 
@@ -203,6 +206,15 @@ def run_worker(pipe: Connection, cores: tuple[int, ...], log: str) -> None:
         os.sched_setaffinity(0, cores)
     with suppress(EOFError):
         serve(PipeChannel(pipe))
+    # Left to itself the interpreter takes seconds to collect what an engine leaves. So the last thing that
+    # multiprocessing does at exit, after it has given its semaphores back, is to end the process.
+    Finalize(None, _leave, exitpriority=LAST)
+
+
+def _leave() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _die_with(sentinel: int) -> None:

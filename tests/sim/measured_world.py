@@ -1,4 +1,4 @@
-"""A calibration with a known law, and measured comparisons that the simulator itself makes, distorted at will."""
+"""A calibration with a known law, and measured comparisons that the simulator makes, distorted at will."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def write_measured(
     rollouts: int = 6,
     survival: Sequence[float] = SURVIVAL,
 ) -> Path:
-    """Write a measured comparison: what the simulator says of each arm, all times multiplied by its factor."""
+    """Write a measured comparison: what the simulator says of each arm, its times multiplied by a factor."""
     for arm in distortion:
         _write_requests(path / _folder(arm), arm, rollouts, survival)
     names = tuple(_folder(arm) for arm in distortion)
@@ -158,7 +158,7 @@ def _distort(simulated: Path, measured_folder: Path, factor: float) -> None:
 
 
 def _write_cycles(folder: Path, factor: float) -> None:
-    """Write cycles of falling batches, as long as the law says times the factor, and a few that it is not for."""
+    """Write cycles of falling batches, as the law says times the factor, and some that it does not cover."""
     arm = MeasuredArm(folder)
     depth = max(row.depth for row in arm.setup.policy.build(None, None).arms)  # type: ignore[arg-type]
     costs = StepCosts(TRUE, arm.off_state, 16, 2048.0, 0, 0.0).of(chain(depth))
@@ -168,7 +168,7 @@ def _write_cycles(folder: Path, factor: float) -> None:
             held = batch * (20 + 40 * n)
             seconds = factor * (costs.fixed_s[batch] + costs.context_s_per_token * held)
             rows.append((step, 0, 0.1 * n, seconds, batch, held, 0, depth, batch * depth, batch * depth // 2))
-        rows.append((step, 0, 0.0, 9.0, 12, 0, 192, depth, 0, 0))  # prefill
+        rows.append((step, 0, 0.0, 0.005, 12, 0, 192, depth, 0, 0))  # prefill
         if depth:
             rows.append((step, 0, 0.0, 0.02, 12, 200, 0, depth, 0, 0))  # nothing to verify yet
     names = "step worker t_s seconds batch context_tokens prompt_tokens k drafted_tokens accepted_tokens"

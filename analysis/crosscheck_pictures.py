@@ -8,15 +8,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.bootstrap import Estimate
 from analysis.canvas import ARM_COLOURS, Picture, arm_label, arm_style, draw
-from analysis.crosscheck import Crosscheck, Pair, Sample
+from analysis.crosscheck import Crosscheck, Pair, Sample, error_text
 from analysis.crosscheck_cycles import load_cycles, steady
 
 MOST_POINTS = 3_000  # drawn of each K; more would only be a blot
 CURVE_BINS = 12
+BIN_CYCLES = 30  # fewer make a median jump
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,11 +25,22 @@ Floats = npt.NDArray[np.float64]
 def draw_crosscheck(pair: Pair, check: Crosscheck) -> list[Picture]:
     """Draw all pictures; the last one only where single cycles are on record."""
     pictures = [_makespans(pair, check), _speedups(pair, check)]
-    cycles = [rows for run in pair.simulated if (rows := load_cycles(run.path, pair.steps)) is not None]
-    rows = steady(pd.concat(cycles, ignore_index=True)) if cycles else None
-    if rows is not None and len(rows):
+    rows = _all_cycles(pair)
+    if len(rows):
         pictures.append(_residuals(pair, rows))
     return pictures
+
+
+def _all_cycles(pair: Pair) -> pd.DataFrame:
+    """Return the steady cycles of all arms; `series` is K, or -1 where no speculation was configured."""
+    found = [pd.DataFrame()]
+    for run in pair.simulated:
+        cycles = load_cycles(run.path, pair.steps)
+        if cycles is not None:
+            rows = steady(cycles)
+            plain = not run.intervals["cause"].isin(("decode_off", "speculate")).any()
+            found.append(rows.assign(series=-1 if plain else rows["k"].astype(int)))
+    return pd.concat(found, ignore_index=True)
 
 
 def _makespans(pair: Pair, check: Crosscheck) -> Picture:
@@ -53,7 +65,7 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
             for index in range(len(pair.measured))
         ]
         labels = [
-            f"{arm_label(run)}: {percent(arm.makespan_error.value)}"
+            f"{arm_label(run)}: {error_text(arm.makespan_error)}"
             for run, arm in zip(pair.measured, check.arms, strict=True)
         ]
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0))
@@ -123,51 +135,46 @@ def _whisker(axes: Axes, y: float, estimate: Estimate, colour: str, marker: str)
 
 
 def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
-    depths = sorted(rows["k"].unique().tolist())
-
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
-        for index, depth in enumerate(depths):
+        for index, (series, some) in enumerate(rows.groupby("series")):
             colour = ARM_COLOURS[index % len(ARM_COLOURS)]
-            some = rows[rows["k"] == depth].sort_values("context", ignore_index=True)
-            thin = some.iloc[:: -(-len(some) // MOST_POINTS)]
+            ordered = some.sort_values("context", ignore_index=True)
+            thin = ordered.iloc[:: -(-len(ordered) // MOST_POINTS)]
             axes.scatter(thin["context"], thin["error"], s=4, color=colour, alpha=0.15, linewidths=0)
-            axes.plot(*_course(some), color=colour, marker="o", label=_depth_name(depth))
+            name = "not configured" if series == -1 else f"K = {series}"
+            axes.plot(*_course(ordered), color=colour, marker="o", label=name)
         low, high = np.quantile(rows["error"], [0.01, 0.99])
         reach = max(abs(float(low)), abs(float(high)), 0.02) * 1.1
         axes.set_ylim(-reach, reach)
         axes.axhline(0.0, color="#444444", linewidth=1, zorder=0)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{100 * value:+g} %" if value else "0 %")
+        )
         axes.margins(x=0.02)
         axes.grid()
         axes.set_xlabel("mean context of a request in the batch (tokens)")
         axes.set_ylabel("predicted cycle over measured, less 1")
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=6)
+        figure.legend(handles, labels, loc="outside lower left", ncols=7)
         typical = float(rows["error"].abs().median())
         return f"Half of all single cycles are predicted within {typical:.1%}"
 
     title, png = draw(build, 4.4, (*pair.measured, *pair.simulated))
     caption = (
         "Each dot is a measured decode cycle against the law at its own batch, context and K; the lines are "
-        "medians. A line that leaves zero with the context shows a cost of context that the law lacks."
+        "medians. A line that leaves zero with the context shows a cost of context that the law lacks. "
+        "Not configured: the engine without speculation; K = 0: with it, while nothing is drafted."
     )
     return Picture("crosscheck_cycles", title, caption, png)
 
 
 def _course(some: pd.DataFrame) -> tuple[list[float], list[float]]:
     """Return the median error in bins of about as many cycles each; `some` is in order of context."""
-    parts = [part for part in np.array_split(np.arange(len(some)), CURVE_BINS) if len(part)]
+    bins = min(CURVE_BINS, 1 + len(some) // BIN_CYCLES)
+    parts = [part for part in np.array_split(np.arange(len(some)), bins) if len(part)]
     return (
         [float(some["context"].iloc[part].median()) for part in parts],
         [float(some["error"].iloc[part].median()) for part in parts],
     )
-
-
-def _depth_name(depth: int) -> str:
-    return "no drafts" if depth == 0 else f"K = {depth}"
-
-
-def percent(value: float) -> str:
-    """Return a signed share as percent with one decimal."""
-    return f"{value:+.1%}"

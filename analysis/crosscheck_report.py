@@ -14,7 +14,7 @@ from rich.text import Text
 
 from analysis.bootstrap import Estimate
 from analysis.canvas import Picture
-from analysis.crosscheck import ArmCheck, Crosscheck, crosscheck, load_pair
+from analysis.crosscheck import ArmCheck, Crosscheck, bracket, crosscheck, error_text, load_pair
 from analysis.crosscheck_cycles import Bin, CycleCheck
 from analysis.crosscheck_pictures import draw_crosscheck
 from analysis.pictures import save
@@ -96,20 +96,8 @@ def _order(check: Crosscheck) -> str:
         return f"{order}, and calls the fastest one, {check.best}, the fastest: following it loses no time."
     return (
         f"{order}, and prefers {check.choice} to {check.best}, the fastest: "
-        f"following it costs {check.regret.value:.1%} of time{_bracket(check.regret)}."
+        f"following it costs {check.regret.value:.1%} of time{bracket(check.regret)}."
     )
-
-
-def error_text(estimate: Estimate) -> str:
-    """Return `+3.2% [+1.0, +5.1]`, or the bare value where there is no interval."""
-    return f"{estimate.value:+.1%}{_bracket(estimate)}"
-
-
-def _bracket(estimate: Estimate) -> str:
-    if estimate.interval is None:
-        return ""
-    low, high = estimate.interval
-    return f" [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def _interval(estimate: Estimate, form: str) -> str:

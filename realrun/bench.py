@@ -10,11 +10,12 @@ from typing import Literal
 import msgspec
 
 from realrun.engine import CycleFacts, Engine, EngineRequest
-from realrun.grid import Cell, Plan
+from realrun.grid import SMALLEST_CHUNK_TOKENS, Cell, Plan
 
 # Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
 TOKEN_IDS = range(20, 250)
 PATIENCE_CYCLES = 4  # cycles without prefill after which a batch that is not whole is taken for stuck
+UNBOUNDED = 1 << 60  # tokens of a KV cache whose size the engine does not tell
 
 EngineKind = Literal["plain", "speculating"]
 
@@ -56,6 +57,8 @@ class Bench:
         self.plan = plan
         self.rng = rng
         self._ids = count()
+        self._chunk_tokens = int(getattr(engine, "chunk_tokens", SMALLEST_CHUNK_TOKENS))
+        self._kv_tokens = int(getattr(engine, "kv_tokens", UNBOUNDED))
         self._late = getattr(engine, "lag_cycles", 1) - 1  # steps by which facts come late
 
     def time_prefill(self, cell: Cell, repeat: int) -> PrefillBlock:
@@ -79,9 +82,12 @@ class Bench:
         """
         left = list(turns)
         while left:
-            room = self.plan.max_context_tokens - cell.prompt_tokens
-            wanted = 1 + cell.fill_cycles() + sum(self.plan.growth_tokens(k) for _, k in left)
-            response_tokens = min(room, wanted)
+            filling = 1 + cell.fill_cycles(self._chunk_tokens)
+            most = min(self.plan.max_context_tokens, self._kv_tokens // cell.batch) - cell.prompt_tokens
+            wanted = filling + sum(self.plan.growth_tokens(k) for _, k in left)
+            response_tokens = min(most, wanted)
+            if response_tokens < filling + self.plan.growth_tokens(left[0][1]):
+                raise BatchNotWholeError
             try:
                 self._submit(cell, response_tokens)
                 emitted, before_k = self._fill(cell), 0
@@ -113,7 +119,7 @@ class Bench:
             if facts.prompt_tokens == 0 and facts.batch == cell.batch:
                 return cycle
             stuck = 0 if facts.prompt_tokens else stuck + 1
-            if stuck == PATIENCE_CYCLES or cycle == cell.fill_cycles():
+            if stuck == PATIENCE_CYCLES or cycle == cell.fill_cycles(self._chunk_tokens):
                 break
         raise BatchNotWholeError
 

@@ -12,6 +12,7 @@ from math import ceil
 import msgspec
 
 from realrun.config import RealConfig
+from realrun.vllm_settings import CHUNK_TOKENS
 from tltsched.errors import InputError
 
 CONTEXTS = {"cpu": (32, 128, 384), "cuda": (256, 2048, 8192)}
@@ -21,7 +22,7 @@ CYCLES = {"cpu": 4, "cuda": 8}
 # an engine on a GPU plans one cycle ahead.
 SETTLE_CYCLES = {"cpu": 2, "cuda": 3}
 TIME_LIMIT_S = {"cpu": 900.0, "cuda": 240.0}
-SMALLEST_CHUNK_TOKENS = 512  # no engine here prefills fewer prompt tokens in one cycle
+SMALLEST_CHUNK_TOKENS = 512  # that an engine prefills in one cycle, where it does not tell
 FILL_CYCLES = 16  # beside those that prefill
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 32_768}  # largest prefill that is timed
 
@@ -36,9 +37,9 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
         """Return the prompt tokens of the batch."""
         return self.batch * self.prompt_tokens
 
-    def fill_cycles(self) -> int:
+    def fill_cycles(self, chunk_tokens: int) -> int:
         """Return within how many cycles all prompts are prefilled; early requests emit tokens meanwhile."""
-        return FILL_CYCLES + ceil(self.tokens() / SMALLEST_CHUNK_TOKENS)
+        return FILL_CYCLES + ceil(self.tokens() / chunk_tokens)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,8 @@ def make_plan(config: RealConfig) -> Plan:
             "lower it",
         )
     most = sweep.most_tokens or MOST_TOKENS[device]
-    longest_repeat = Cell(1, most).fill_cycles() + (cycles + settle) * (ks[-1] + 1)
+    chunk = CHUNK_TOKENS[device]
+    longest_repeat = Cell(1, most).fill_cycles(chunk) + (cycles + settle) * (ks[-1] + 1)
     contexts = _contexts(
         sweep.contexts_tokens or CONTEXTS[device], limit.max_context_tokens - longest_repeat - 1
     )

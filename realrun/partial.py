@@ -30,7 +30,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What an engine says of itself."""
 
     version: str = ""
-    graph_tokens: float | None = None  # largest CUDA graph; None: not known
+    graph_tokens: float | None = None  # largest CUDA graph; None: not known, or none
     chunk_tokens: float = CHUNK_TOKENS
 
 
@@ -84,7 +84,8 @@ class PartialFile:
             case Stuck():
                 self.stuck_cells.append((line.engine, line.cell))
             case Facts():
-                self.engine = line
+                graphs = [facts.graph_tokens for facts in (self.engine, line) if facts.graph_tokens]
+                self.engine = msgspec.structs.replace(line, graph_tokens=max(graphs, default=None))
             case Header():
                 pass
 
@@ -98,7 +99,7 @@ class PartialFile:
         self._keep(block)
 
     def facts(self, facts: Facts) -> None:
-        """Note what the engine that starts says of itself."""
+        """Note what the engine that starts says of itself; of two engines the larger graph counts."""
         self._write(facts)
         self._keep(facts)
 

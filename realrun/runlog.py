@@ -135,18 +135,23 @@ class RunLog:
         self._kept: dict[str, dict[int, Rollout]] = {plan.name: {} for plan in plans}
         self.complete = False
         if (out / STAMP).is_file():
-            self._reopen()
-            return
-        if out.is_dir() and any(out.iterdir()):
+            if self._reopen():
+                return
+        elif out.is_dir() and any(out.iterdir()):
             raise InputError("--out", str(out), "a new or empty folder", "choose another one")
+        shutil.rmtree(out / PARTS, ignore_errors=True)
+        (out / ENGINE).unlink(missing_ok=True)
         out.mkdir(parents=True, exist_ok=True)
         write_trace(workload.trace, out / "lengths.parquet", force=True)
         for plan in plans:
             (out / PARTS / plan.folder).mkdir(parents=True)
         write_json(out / STAMP, self._stamp)
 
-    def _reopen(self) -> None:
+    def _reopen(self) -> bool:
+        """Read what is finished; returns False if nothing is, so that other settings may begin here."""
         found = read_struct(self.out / STAMP, Stamp)
+        if not found.complete and not any(self.out.glob(f"{PARTS}/*/*.msgpack")):
+            return False
         if found.fingerprint != self._stamp.fingerprint:
             raise InputError(
                 "--out", str(self.out), "a new folder, or one of the same settings, arms and lengths",
@@ -158,6 +163,7 @@ class RunLog:
             for path in sorted((self.out / PARTS / plan.folder).glob("*.msgpack")):
                 rollout = decoder.decode(path.read_bytes())
                 self._kept[plan.name][rollout.step] = rollout
+        return True
 
     def has(self, arm: str, step: int) -> bool:
         """Return whether that rollout is finished."""

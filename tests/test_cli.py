@@ -32,7 +32,14 @@ SURFACE: dict[str, set[str]] = {
     "sim recommend": {"--config", "--set", "--arms", "--out", "--draws"},
     "sim fields": set(),
     "sim calibrations": {"NAME"},
+    "real model": {
+        "NAME", "--out", "--shape-only", "--vocab", "--draft-vocab", "--draft-model", "--seed",
+    },
+    "real calibrate": {"--config", "--set", "--out"},
+    "real replay": {"--config", "--set", "--arms", "--calibration", "--out", "--report"},
+    "real fields": set(),
     "report run": {"FOLDER", "--open-step"},
+    "report decisions": {"FOLDER", "--against"},
 }  # fmt: skip
 HEAVY = {"numpy", "pandas", "matplotlib", "scipy", "simpy", "pyarrow", "torch", "vllm"}
 TINY = (

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from analysis.cli import report
-from analysis.crosscheck import Crosscheck, crosscheck, kendall_tau, load_pair, regret
+from analysis.crosscheck import Crosscheck, crosscheck, error_text, kendall_tau, load_pair, regret
 from analysis.crosscheck_flags import find_flags
 from analysis.crosscheck_pictures import draw_crosscheck
-from analysis.crosscheck_report import error_text, render, verdict
+from analysis.crosscheck_report import render, verdict
 from sim.resimulate import resimulate
 from tests.sim.measured_world import write_calibration, write_measured
 from tltsched.errors import InputError

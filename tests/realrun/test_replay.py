@@ -208,6 +208,19 @@ def test_an_interrupted_replay_can_be_read_and_goes_on(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.iloc[: len(first)], first)
 
 
+def test_a_folder_in_which_nothing_was_measured_is_free(tmp_path: Path) -> None:
+    out, engine = tmp_path / "out", f"{FAKES}:make_engine"
+    with pytest.raises(InputError, match="prepare one"):
+        replay(config_of(tmp_path), ("none",), out, silent, None, f"{FAKES}:make_refusing")
+    replay(config_of(tmp_path, seed=2), ("none",), out, silent, None, engine)
+    assert RunFolder(out / "none").summary().seed == 2
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").touch()
+    with pytest.raises(InputError, match="a new or empty folder"):
+        replay(config_of(tmp_path), ("none",), foreign, silent, None, engine)
+
+
 def test_arms_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     for arms, message in (

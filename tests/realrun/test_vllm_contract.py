@@ -1,0 +1,127 @@
+"""Names every place of vLLM that this project touches, so that another version fails here and says where."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+
+import pytest
+
+from realrun import vllm_compat
+from realrun.config import EngineConfig
+from tests.realrun.small_models import need_vllm
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# module -> names in it that realrun.vllm_engine, vllm_hooks and vllm_compat use
+NAMES: dict[str, Sequence[str]] = {
+    "vllm": ["EngineArgs", "SamplingParams"],
+    "vllm.sampling_params": ["RequestOutputKind"],
+    "vllm.v1.engine.llm_engine": ["LLMEngine"],
+    "vllm.v1.core.sched.scheduler": ["Scheduler"],
+    "vllm.v1.core.sched.async_scheduler": ["AsyncScheduler"],
+    "vllm.v1.worker.workspace": ["_manager"],
+    "vllm.compilation.counter": ["compilation_counter"],
+    "vllm.triton_utils.dispatcher": ["register_kernels", "_registry"],
+    "vllm.utils.cpu_triton_utils": [
+        "_expand_kernel_impl",
+        "_rejection_greedy_sample_kernel_impl",
+        "_rejection_random_sample_kernel_impl",
+    ],
+}
+# "module:class" -> attributes of it
+ATTRIBUTES: dict[str, Sequence[str]] = {
+    "vllm.v1.core.sched.scheduler:Scheduler": [
+        "_update_after_schedule", "update_from_output", "schedule", "has_requests",
+    ],
+    "vllm.v1.engine.llm_engine:LLMEngine": ["from_engine_args", "add_request", "abort_request", "step"],
+    "vllm.v1.engine.core:EngineCore": ["step", "step_with_batch_queue"],
+    "vllm.v1.engine.core_client:InprocClient": ["shutdown", "get_output"],
+    "vllm.v1.core.sched.output:SchedulerOutput": ["__dataclass_fields__"],
+    "vllm.config:ModelConfig": ["get_vocab_size", "try_get_generation_config"],
+    "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager": ["_init_candidates"],
+    "vllm.v1.request:Request": ["num_tokens"],
+}  # fmt: skip
+# "module:class" -> fields, or names that its constructor assigns
+FIELDS: dict[str, Sequence[str]] = {
+    "vllm.v1.core.sched.output:SchedulerOutput": [
+        "num_spec_tokens_to_schedule", "num_scheduled_tokens", "total_num_scheduled_tokens",
+        "scheduled_spec_decode_tokens",
+    ],
+    "vllm.v1.outputs:ModelRunnerOutput": ["sampled_token_ids", "req_id_to_index"],
+    "vllm.v1.request:Request": ["num_computed_tokens", "num_prompt_tokens", "request_id"],
+    "vllm.v1.core.sched.scheduler:Scheduler": ["running", "requests", "max_num_scheduled_tokens"],
+    "vllm.v1.engine.core:EngineCore": ["batch_queue", "scheduler"],
+    "vllm.config:CacheConfig": ["num_gpu_blocks", "block_size", "kv_cache_memory_bytes"],
+    "vllm.config:CompilationConfig": ["max_cudagraph_capture_size"],
+    "vllm.compilation.counter:CompilationCounter": [
+        "num_backend_compilations", "num_inductor_compiles", "num_cudagraph_captured",
+    ],
+    "vllm.v1.worker.gpu.cudagraph_utils:BatchExecutionDescriptor": ["uniform_token_count"],
+    "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager": ["_candidates"],
+    "vllm:EngineArgs": [
+        "model", "skip_tokenizer_init", "dtype", "load_format", "max_model_len", "max_num_seqs",
+        "max_num_batched_tokens", "enforce_eager", "enable_prefix_caching", "disable_log_stats",
+        "use_tqdm_on_load", "seed", "scheduler_cls", "gpu_memory_utilization", "async_scheduling",
+        "cudagraph_capture_sizes", "kv_cache_memory_bytes", "speculative_config",
+    ],
+    "vllm.config:SpeculativeConfig": [
+        "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size",
+        "draft_load_config", "draft_sample_method", "rejection_sample_method",
+        "synthetic_acceptance_rates", "prompt_lookup_min", "prompt_lookup_max",
+    ],
+    "vllm:SamplingParams": [
+        "max_tokens", "ignore_eos", "temperature", "detokenize", "output_kind", "stop_token_ids",
+    ],
+}  # fmt: skip
+
+
+def _load(path: str) -> type:
+    module, _, name = path.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    assert isinstance(found, type)
+    return found
+
+
+def _has_field(owner: type, name: str) -> bool:
+    if name in inspect.get_annotations(owner) or hasattr(owner, name):
+        return True
+    return any(
+        name in inspect.get_annotations(base) or f"self.{name}" in inspect.getsource(base.__init__)
+        for base in owner.__mro__[:-1]
+    )
+
+
+def test_every_name_that_is_used_is_there() -> None:
+    need_vllm()
+    vllm_compat.prepare(EngineConfig())
+    missing = [
+        f"{module}.{name}"
+        for module, names in NAMES.items()
+        for name in names
+        if not hasattr(importlib.import_module(module), name)
+    ]
+    missing += [
+        f"{path}.{name}"
+        for path, names in ATTRIBUTES.items()
+        for name in names
+        if not hasattr(_load(path), name)
+    ]
+    missing += [
+        f"{path}.{name}"
+        for path, names in FIELDS.items()
+        for name in names
+        if not _has_field(_load(path), name)
+    ]
+    assert missing == []
+
+
+def test_k_is_written_before_room_for_drafts_is_reserved() -> None:
+    """The asynchronous scheduler reads K inside _update_after_schedule, which ours wraps."""
+    need_vllm()
+    vllm_compat.prepare(EngineConfig())
+    scheduler = _load("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
+    assert "num_spec_tokens_to_schedule" in inspect.getsource(scheduler._update_after_schedule)  # type: ignore[attr-defined]
+    parent = _load("vllm.v1.core.sched.scheduler:Scheduler")
+    assert "_update_after_schedule" in inspect.getsource(parent.schedule)  # type: ignore[attr-defined]

@@ -107,6 +107,8 @@ def make_head(
             "num_hidden_layers": 1,
             "tie_word_embeddings": False,
             "draft_vocab_size": draft_vocab,
+            # vLLM's two model runners look in different places.
+            "eagle_aux_hidden_state_layer_ids": list(layers),
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(layers)},
         }
         write_json(place / "config.json", config)

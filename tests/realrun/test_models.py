@@ -36,13 +36,13 @@ def test_a_complete_folder_is_kept_and_another_is_not_overwritten(tmp_path: Path
     prepare_model("Qwen2.5-7B", folder, report=said.append)
     assert (folder / "mark").is_file()
     assert said == [f"{folder} written", f"{folder} is complete"]
-    with pytest.raises(InputError, match="Qwen2.5-7B"):
+    with pytest.raises(InputError, match=r"Qwen2\.5-7B"):
         prepare_model("Llama-3-8B", folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(InputError, match="a new or empty folder"):
         prepare_model("Qwen2.5-7B", tmp_path / "full")
-    with pytest.raises(InputError, match="did you mean 'Qwen2.5-7B'"):
+    with pytest.raises(InputError, match=r"did you mean 'Qwen2\.5-7B'"):
         prepare_model("Qwen2.5-7b", tmp_path / "other")
 
 
@@ -109,6 +109,6 @@ def test_random_prompts_follow_from_the_generator(tmp_path: Path) -> None:
 
 
 def test_problems_need_their_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InputError, match="reasoning-gym"):
         problem_prompts(tmp_path, 1, np.random.default_rng(1))

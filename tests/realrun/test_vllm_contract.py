@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from realrun import vllm_compat
-from realrun.config import EngineConfig
+from realrun.config import DrafterConfig, EngineConfig, RealConfig
+from realrun.vllm_settings import graph_sizes, k_table
 from tests.realrun.small_models import need_vllm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -125,3 +127,43 @@ def test_k_is_written_before_room_for_drafts_is_reserved() -> None:
     assert "num_spec_tokens_to_schedule" in inspect.getsource(scheduler._update_after_schedule)  # type: ignore[attr-defined]
     parent = _load("vllm.v1.core.sched.scheduler:Scheduler")
     assert "_update_after_schedule" in inspect.getsource(parent.schedule)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_every_batch_finds_a_full_graph_at_every_k(repaired: bool) -> None:
+    """Without the repair about a third of them do not; the day that they do, it can go."""
+    need_vllm()
+    vllm_compat.prepare(EngineConfig())
+    from vllm.config.compilation import CUDAGraphMode
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    ks, largest = (0, 1, 2, 4, 8), 256
+    sizes = graph_sizes(
+        RealConfig(drafter=DrafterConfig(ks=ks), engine=EngineConfig(max_running=largest)), speculating=True
+    )
+    drafts = SimpleNamespace(
+        uses_dynamic_speculative_decoding=lambda: True,
+        num_speculative_tokens_per_batch_size=k_table(ks, largest),
+    )
+    manager = SimpleNamespace(
+        compilation_config=SimpleNamespace(
+            cudagraph_capture_sizes=sizes, max_cudagraph_capture_size=sizes[-1]
+        ),
+        cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE, max_num_reqs=largest, decode_query_len=max(ks) + 1,
+        varlen_decode=False, lora_capture_cases=[0], _candidates={}, _capture_descs={}, _graphs_captured=True,
+        _maybe_ubatch_twin=lambda graph: None,  # noqa: ARG005
+        _resolve_effective_loras=lambda adapters: adapters,
+        vllm_config=SimpleNamespace(
+            speculative_config=drafts, num_speculative_tokens=max(ks),
+            cache_config=SimpleNamespace(use_kda_recoverssm=False),
+        ),
+    )  # fmt: skip
+    CudaGraphManager._init_candidates(manager)
+    if repaired:
+        vllm_compat.widen_candidates(manager._candidates)
+    modes = [
+        CudaGraphManager.dispatch(manager, batch, batch * (k + 1), k + 1, 0).cg_mode
+        for k in ks
+        for batch in range(1, largest + 1)
+    ]
+    assert all(mode == CUDAGraphMode.FULL for mode in modes) == repaired

@@ -40,6 +40,9 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
         arguments["async_scheduling"] = True
         if not engine.eager:
             arguments["cudagraph_capture_sizes"] = graph_sizes(config, speculating)
+            # An engine that starts in a process clears the piecewise graphs of all others in it; full graphs
+            # stay. So cycles with prefill run without graphs, and pure decode has full ones.
+            arguments["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
     else:
         arguments["kv_cache_memory_bytes"] = int(engine.kv_gigabytes * GIGABYTE)
     if speculating:

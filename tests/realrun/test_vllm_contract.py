@@ -167,3 +167,18 @@ def test_every_batch_finds_a_full_graph_at_every_k(repaired: bool) -> None:
         for batch in range(1, largest + 1)
     ]
     assert all(mode == CUDAGraphMode.FULL for mode in modes) == repaired
+
+
+def test_a_compilation_is_noticed() -> None:
+    need_vllm()
+    vllm_compat.prepare(EngineConfig())
+    import torch
+
+    watch = vllm_compat.CompileWatch()
+    add = torch.compile(lambda x: x + 1, backend="eager")
+    before = watch.count()
+    add(torch.ones(2))
+    compiled = watch.count()
+    assert compiled > before
+    add(torch.ones(2))
+    assert watch.count() == compiled

@@ -71,7 +71,11 @@ def resolve(factory: str) -> Callable[[RealConfig, bool], Engine]:
 
 
 def _info(order: Prepare) -> EngineInfo:
-    shown = {name: value for name, value in sorted(os.environ.items()) if name.startswith(SHOWN_ENVIRONMENT)}
+    shown = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(SHOWN_ENVIRONMENT) and "/" not in value  # paths tell nothing about the times
+    }
     try:
         torch = version("torch")
     except PackageNotFoundError:

@@ -18,10 +18,12 @@ from sim.calibration import SHIPPED, Calibration, leave_one_out, ranges_of, resi
 from sim.coefficients import Coefficients
 from sim.fit import LawSettings, fit
 from sim.gpus import GPUS
+from sim.measured import fit_points
 from sim.roofline import Assumptions, roofline
 from tltsched.arms import Arm, chain
 from traces.models import MODELS, ModelShape
-from traces.points import Point, PrefillPoint
+from traces.points import MeasuredPoints, Point, PrefillPoint
+from traces.runfolder import read_struct
 
 Row = TypeVar("Row")
 RAW = SHIPPED / "raw"
@@ -129,7 +131,7 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
         where = "measured with vLLM 0.26.0 on the same device: these points have one context"
         not_fitted["kv_s_per_token"] = where
     return Calibration(
-        name=f"vllm-{version}-h100-{model.lower()}",
+        name=f"vllm-{version}-h100-{model.lower()}-one-run",
         provenance="measured",
         engine="vLLM",
         engine_version=f"{version}.0",
@@ -250,6 +252,7 @@ def build_all() -> tuple[Calibration, ...]:
     return (
         older,
         vllm_h100("0.32", "Qwen2.5-7B", older.coefficients.kv_s_per_token),
+        *(fit_points(read_struct(path, MeasuredPoints)) for path in sorted(RAW.glob("*.points.json"))),
         paper_qwen32b_tp4(),
     )
 

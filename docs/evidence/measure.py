@@ -7,24 +7,21 @@ timings depend on the machine.
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
+from live_claims import crosscheck_h100, k0_tax
+from records import HERE, write, write_raw
 
 from analysis.advice import ADVICE_HEADERS, advice_cells
-from analysis.evidence import Evidence
 from analysis.report import make_report
 from analysis.tables import markdown, markdown_rows
 from sim.acceptance import PublishedTree
@@ -39,40 +36,7 @@ from traces.models import MODELS
 from traces.runfolder import Advice, read_struct
 from traces.settings import settings_of
 
-HERE = Path(__file__).parent
-LIBRARIES = ("tlt-sim", "numpy", "scipy", "simpy", "pandas", "msgspec")
 CONTROL = HERE.parent.parent / "sim" / "presets" / "short-tail.toml"
-
-
-def device() -> str:
-    """Return the processor and the Python that measured."""
-    cpu = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            cpu = line.split(":", 1)[1].strip()
-            break
-    return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"
-
-
-def write(claim_id: str, **facts: Any) -> None:
-    """Write one record; what every record shares is filled in here."""
-    record = Evidence(
-        id=claim_id,
-        command=facts.pop("command", f"python docs/evidence/measure.py {claim_id}"),
-        device=facts.pop("device", device()),
-        versions={name: version(name) for name in LIBRARIES},
-        date=datetime.datetime.now(datetime.UTC).date(),
-        **facts,
-    )
-    encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)
-    (HERE / f"{claim_id}.json").write_bytes(encoded + b"\n")
-    print(f"{claim_id}: {record.value} {record.unit} ({'met' if record.met else 'not met'})", flush=True)
-
-
-def write_raw(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Write raw points beside the records, a line each, and return the file's name."""
-    (HERE / name).write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    return name
 
 
 def simulate(settings: dict[str, Any], policy: str | None) -> tuple[Config, Cluster, float]:
@@ -347,11 +311,10 @@ def large_file() -> None:
 
 def roofline_vs_measured() -> None:
     """The assumed step times against the measured ones, where both exist."""
-    errors = []
-    for name in ("vllm-0.32-h100-qwen2.5-7b",):
-        calibration = load(name)
-        assumed = roofline(MODELS[calibration.model], GPUS["H100"], calibration.tp, Assumptions())
-        errors += [abs(predict_s(assumed, p) / p.cycle_s - 1) for p in calibration.points if not p.excluded]
+    calibration = load("vllm-0.32-h100-qwen2.5-7b")
+    assumed = roofline(MODELS[calibration.model], GPUS["H100"], calibration.tp, Assumptions())
+    used = [point for point in calibration.points if not point.excluded]
+    errors = [abs(predict_s(assumed, point) / point.cycle_s - 1) for point in used]
     write(
         "roofline_vs_measured",
         claim="roofline (assumed) against step times measured with vLLM 0.32 on one H100, 7B shape",
@@ -433,7 +396,8 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         published_cells, case_study, jump_vs_exact, speed, short_tail, books, determinism, large_file,
-        roofline_vs_measured, demo, fresh_clone,
+        roofline_vs_measured, crosscheck_h100, k0_tax, demo,
+        fresh_clone,
     )
 }  # fmt: skip
 

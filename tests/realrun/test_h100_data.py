@@ -1,0 +1,49 @@
+"""The committed H100 run: its decisions replay to the same bytes, and the simulator still predicts it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import realrun
+import sim
+from tlt import Toolbox, cli
+
+DATA = Path(realrun.__path__[0]) / "data" / "h100-qwen2.5-7b" / "replay"
+CALIBRATION = Path(sim.__path__[0]) / "calibrations" / "vllm-0.32-h100-qwen2.5-7b.json"
+
+
+@pytest.fixture(scope="module")
+def crosscheck(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    run = tmp_path_factory.mktemp("h100") / "replay"
+    shutil.copytree(DATA, run)
+    arguments = ["report", "crosscheck", str(run), "--calibration", str(CALIBRATION)]
+    result = CliRunner().invoke(cli, arguments, obj=Toolbox(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads((run / "crosscheck.json").read_bytes())
+
+
+def test_the_decisions_are_byte_identical() -> None:
+    result = CliRunner().invoke(cli, ["report", "decisions", str(DATA)], obj=Toolbox())
+    assert result.exit_code == 0, result.output
+    assert result.output.count("byte-identical") == 6
+
+
+def test_makespans_and_speedups_are_predicted_within_five_percent(crosscheck: dict) -> None:
+    for arm in crosscheck["arms"]:
+        assert abs(arm["makespan_error"]["value"]) <= 0.05, arm["arm"]
+        assert abs(arm["speedup_error"]["value"]) <= 0.05, arm["arm"]
+
+
+def test_the_simulator_chooses_the_fastest_arm(crosscheck: dict) -> None:
+    assert crosscheck["choice"] == crosscheck["best"]
+    assert crosscheck["regret"]["value"] <= 0.02
+    assert crosscheck["order"]["value"] == 1.0
+
+
+def test_nothing_stops_the_conclusion(crosscheck: dict) -> None:
+    assert [flag["name"] for flag in crosscheck["flags"] if flag["stops"]] == []

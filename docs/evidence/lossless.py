@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from measure import HERE, device
+from records import HERE, device
 
 from analysis.evidence import Evidence
 from realrun import vllm_compat

@@ -40,6 +40,7 @@ SURFACE: dict[str, set[str]] = {
     "real fields": set(),
     "report run": {"FOLDER", "--open-step"},
     "report decisions": {"FOLDER", "--against"},
+    "report crosscheck": {"MEASURED", "--simulated", "--calibration", "--max-error"},
 }  # fmt: skip
 HEAVY = {"numpy", "pandas", "matplotlib", "scipy", "simpy", "pyarrow", "torch", "vllm"}
 TINY = (

@@ -58,8 +58,16 @@ MODELS: dict[str, ModelShape] = {
     shape.name: shape
     for shape in (
         ModelShape(
-            name="tiny", hidden=64, layers=2, heads=4, kv_heads=2, head_size=32, mlp_hidden=128, vocab=512,
-            tied=True, source="made up: for tests of the real engine",
+            name="tiny",
+            hidden=64,
+            layers=2,
+            heads=4,
+            kv_heads=2,
+            head_size=32,
+            mlp_hidden=128,
+            vocab=512,
+            tied=True,
+            source="made up: for tests of the real engine",
         ),
         _shape("SmolLM2-135M", 576, 30, (9, 3, 64), 1536, 49_152, tied=True),
         _shape("Qwen2.5-0.5B", 896, 24, (14, 2, 64), 4864, 151_936, tied=True),

@@ -25,8 +25,8 @@ from tltsched.speculation import parse_policy
 from tltsched.worker import WorkerScheduler
 from traces.seeds import scheduler_rng
 
-ROUNDS = 9
-REQUESTS, TOKENS = 8, 128
+ROUNDS = 25
+REQUESTS, TOKENS = 8, 48
 PROMPT = tuple(range(3, 19))
 
 

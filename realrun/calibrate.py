@@ -22,6 +22,7 @@ from realrun.config import RealConfig
 from realrun.engine import Engine
 from realrun.grid import Cell, Plan, make_plan
 from realrun.machine import device_name, engine_version
+from realrun.neighbours import neighbours
 from realrun.partial import CHUNK_TOKENS, Facts, PartialFile
 from realrun.summarise import to_points, to_prefill_points, to_switch_points
 from realrun.vllm_settings import GRAPH_BATCHES
@@ -46,9 +47,10 @@ def calibrate(
     plan = make_plan(config)
     partial = PartialFile(out.with_name(f"{out.name}.partial.jsonl"), _fingerprint(config))
     sweep = Sweep(config, plan, partial, progress)
-    sweep.run(make_engine)
-    measured = sweep.measured()
     out.parent.mkdir(parents=True, exist_ok=True)
+    with neighbours(config, make_engine, out.parent / "logs"):
+        sweep.run(make_engine)
+    measured = sweep.measured()
     fresh = out.with_name(f"{out.name}.new")
     write_json(fresh, measured)
     fresh.replace(out)  # a reader sees the old file or the whole new one
@@ -194,6 +196,7 @@ class Sweep:
             f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of {plan.cycles} "
             f"cycles, {plan.settle_cycles} after a change of K left out; cycle_s is the median of them",
             f"drafter {drafter.kind}; {weights}; {acceptance}; temperature {config.engine.temperature:g}",
+            f"{config.calibration.neighbours} other engines decoded on the same machine meanwhile",
         ]
 
     def _missing(self) -> list[str]:

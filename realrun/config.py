@@ -102,6 +102,9 @@ class CalibrationConfig(Section, frozen=True, kw_only=True):
     most_tokens: Annotated[
         int, Meta(ge=0, description="largest batch x context; 0: 8,192 (cpu), 262,144 (cuda)")
     ] = 0
+    neighbours: Annotated[
+        int, Meta(ge=0, description="other engines that decode meanwhile: the workers that share a CPU")
+    ] = 0
     time_limit_s: Annotated[
         float, Meta(ge=0, description="stop measuring after this, engine starts left out; 0: 900, 240 (cuda)")
     ] = 0.0

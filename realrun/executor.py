@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -79,17 +79,10 @@ class LocalExecutor:
         self._connections: dict[int, Connection] = {}
         self._processes: dict[int, SpawnProcess] = {}
         self._ready: deque[int] = deque()
-        context = multiprocessing.get_context("spawn")
         try:
             for worker in workers:
-                ours, theirs = context.Pipe()
-                with _environment(worker_environment(config, worker)):
-                    process = context.Process(
-                        target=run_worker, args=(theirs, cores_of(config, worker), str(self._logs[worker]))
-                    )
-                    process.start()
-                theirs.close()
-                self._connections[worker], self._processes[worker] = ours, process
+                started = start_child(work, config, worker, self._logs[worker])
+                self._connections[worker], self._processes[worker] = started
         except BaseException:
             self.close()
             raise
@@ -141,7 +134,7 @@ class LocalExecutor:
             pipe.close()
         self._connections.clear()
         for process in self._processes.values():
-            _finish(process)
+            finish(process)
 
     def _end(self, worker: int) -> str:
         """Forget a worker whose pipe is closed or useless; returns how it ended."""
@@ -149,13 +142,26 @@ class LocalExecutor:
         process = self._processes[worker]
         process.join(PATIENCE_S)
         code = process.exitcode
-        _finish(process)
+        finish(process)
         if code is not None and code < 0:
             return f"killed by signal {-code} ({signal.Signals(-code).name})"
         return f"its process ended with exit code {code}; what it printed is in {self._logs[worker]}"
 
 
-def _finish(process: SpawnProcess) -> None:
+def start_child(
+    task: Callable[[Connection], None], config: RealConfig, worker: int, log: Path
+) -> tuple[Connection, SpawnProcess]:
+    """Start a process that does `task` with a worker's cores and variables and prints to `log`."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with _environment(worker_environment(config, worker)):
+        process = context.Process(target=run_child, args=(task, theirs, cores_of(config, worker), str(log)))
+        process.start()
+    theirs.close()
+    return ours, process
+
+
+def finish(process: SpawnProcess) -> None:
     """Make sure that a process is gone: it may be deep in a computation, so wait, ask, then kill."""
     process.join(PATIENCE_S)
     if process.is_alive():
@@ -190,8 +196,13 @@ class PipeChannel:
             raise EOFError from None
 
 
-def run_worker(pipe: Connection, cores: tuple[int, ...], log: str) -> None:
-    """Be a worker that prints to the file `log`.
+def work(pipe: Connection) -> None:
+    """Be a worker until the driver closes the pipe."""
+    serve(PipeChannel(pipe))
+
+
+def run_child(task: Callable[[Connection], None], pipe: Connection, cores: tuple[int, ...], log: str) -> None:
+    """Do `task` and print to the file `log`.
 
     Ctrl-C is the driver's business; the death of the driver ends this process wherever it is.
     """
@@ -205,7 +216,7 @@ def run_worker(pipe: Connection, cores: tuple[int, ...], log: str) -> None:
     if cores:
         os.sched_setaffinity(0, cores)
     with suppress(EOFError):
-        serve(PipeChannel(pipe))
+        task(pipe)
     # Left to itself the interpreter takes seconds to collect what an engine leaves. So the last thing that
     # multiprocessing does at exit, after it has given its semaphores back, is to end the process.
     Finalize(None, _leave, exitpriority=LAST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def test_measures_every_point_of_the_plan_with_its_repeats(tmp_path: Path) -> No
     assert fake.FakeEngine.starts == [False, True]
     assert msgspec.json.decode((tmp_path / "points.json").read_bytes(), type=MeasuredPoints) == measured
     assert [path.name for path in tmp_path.iterdir()] == ["points.json"]
+
+
+def test_neighbours_decode_meanwhile_and_end_with_the_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)  # the neighbour's process imports the fake by name
+    settings = config(neighbours=1, repeats=1, visits=1)
+    measured = run(tmp_path, settings)
+    assert multiprocessing.active_children() == []
+    assert any(note.startswith("1 other engines decoded") for note in measured.notes)
+    assert (tmp_path / "logs" / "neighbour-1.log").read_text(encoding="utf-8") == ""
 
 
 def test_points_follow_the_law_of_the_engine_within_its_noise(tmp_path: Path) -> None:

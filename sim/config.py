@@ -167,7 +167,7 @@ class Config(Section, frozen=True, kw_only=True):
 
 
 # What a named policy implies for the engine around it, unless the user sets the field.
-# tlt_released: CUDA graphs up to 32 requests, 512 running at most, drafter training off (tlt.md 2.2, 4).
+# tlt_released: CUDA graphs up to 32 requests, 512 running at most, drafter training off (mit-han-lab/fastrl).
 IMPLIED: dict[str, dict[str, Any]] = {
     "tlt": {"cluster": {"spot": {"enabled": True}}},
     "tlt_released": {"engine": {"graph_max_requests": 32, "max_running": 512}},

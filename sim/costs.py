@@ -11,7 +11,7 @@ from tltsched.commands import Entry
 from tltsched.speculation.base import OffState
 from tltsched.steptime import ArmTimes, StepTimeTable
 
-# Released TLT divides its prefill budget by four while it prefills everything again (tlt.md 2.2).
+# Released TLT divides its prefill budget by four while it prefills everything again (mit-han-lab/fastrl).
 REPREFILL_CHUNK_SHARE = 0.25
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -14,9 +13,10 @@ from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.record import SchedulerSetup
 from tltsched.speculation import PolicySpec, parse_policy
-from tltsched.speculation.base import Batch, Policy
+from tltsched.speculation.base import Policy
 from tltsched.speculation.goodput import GoodputConfig
-from tltsched.steptime import StepTimeTable
+from tltsched.steptime import AnyTimes, StepTimeTable
+from traces.runfolder import run_name
 
 StepTimesOf = Callable[[tuple[Arm, ...], int], StepTimeTable]
 """Takes arms and the largest batch; returns calibrated step times."""
@@ -31,21 +31,12 @@ class ArmPlan(msgspec.Struct, frozen=True):
     speculating: bool
 
 
-class _AnyTimes:
-    """Step times that let a policy be built only to ask for its arms."""
-
-    def cycle_s(self, arm: Arm, batch: Batch) -> float:
-        """Return one second."""
-        del arm, batch
-        return 1.0
-
-
 def plan_arms(config: RealConfig, names: Sequence[str], step_times: StepTimesOf | None) -> list[ArmPlan]:
     """Return the arms; raises InputError for a policy that vLLM cannot run or that lacks a calibration.
 
     `step_times` is None without a calibration.
     """
-    folders = [_folder(name) for name in names]
+    folders = [run_name(name) for name in names]
     if not names or len(set(folders)) != len(folders):
         raise InputError(
             "--arms", ",".join(names), "one policy or more, each once", "remove the repeated one"
@@ -56,14 +47,10 @@ def plan_arms(config: RealConfig, names: Sequence[str], step_times: StepTimesOf 
     ]
 
 
-def _folder(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.") or "arm"
-
-
 def _plan(
     config: RealConfig, name: str, spec: PolicySpec, folder: str, step_times: StepTimesOf | None
 ) -> ArmPlan:
-    policy = spec.build(random.Random(0), _AnyTimes())  # noqa: S311 -- only to ask for its arms
+    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask for its arms
     _check(config, name, policy)
     times = None
     if isinstance(spec, GoodputConfig):

@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 
 from sim.coefficients import Coefficients, Floats
-from sim.comparison import resolve_arms, run_name
+from sim.comparison import resolve_arms
 from sim.config import Config
 from sim.simulation import Simulation
 from tltsched.arms import OFF, Arm, chain
 from tltsched.speculation.base import OffState
-from traces.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, write_json
+from traces.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, run_name, write_json
 from traces.schema import Trace
 
 ROOFLINE_ERROR = 0.2  # assumed; the two measured 7B calibrations lie within it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,11 @@ from sim.simulation import Simulation
 from sim.workload import load_workload
 from tltsched.errors import InputError
 from traces.files import write_trace
-from traces.runfolder import Comparison, write_json
+from traces.runfolder import Comparison, run_name, write_json
 from traces.schema import Trace
 
 FINGERPRINT = "fingerprint.txt"
 Progress = Callable[[str, int], None]
-
-
-def run_name(arm: str) -> str:
-    """Return a folder name for an arm as the user wrote it."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", arm).strip("-.") or "arm"
 
 
 def resolve_arms(settings: dict[str, Any], arms: Sequence[str]) -> dict[str, Config]:

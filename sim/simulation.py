@@ -27,7 +27,7 @@ from sim.pool import MARGIN_TOKENS, Limits
 from sim.roofline import roofline
 from sim.worker import Worker
 from sim.workload import describe_lengths, steps_of
-from tltsched.arms import OFF, Arm
+from tltsched.arms import OFF
 from tltsched.errors import InputError, look_up
 from tltsched.record import (
     RecordedCluster,
@@ -38,24 +38,16 @@ from tltsched.record import (
     build_worker,
 )
 from tltsched.speculation import PolicySpec
-from tltsched.speculation.base import Batch, Policy
+from tltsched.speculation.base import Policy
+from tltsched.steptime import AnyTimes
 from traces.models import MODELS
 from traces.runfolder import RunFolder, Summary, write_json
 from traces.schema import Trace
 from traces.seeds import scheduler_rng
 
 
-class _AnyTimes:
-    """Step times that let a policy be built only to ask for its arms."""
-
-    def cycle_s(self, arm: Arm, batch: Batch) -> float:
-        """Return one second."""
-        del arm, batch
-        return 1.0
-
-
 def _probe(spec: PolicySpec) -> Policy:
-    return spec.build(random.Random(0), _AnyTimes())  # noqa: S311 -- simulation, not security
+    return spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- simulation, not security
 
 
 def _law(config: AcceptanceConfig) -> AcceptanceLaw:

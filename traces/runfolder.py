@@ -17,6 +17,7 @@ seconds since the run began. For each worker the intervals tile [0, wall_s] with
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -146,6 +147,11 @@ COST_DRAW_COLUMNS = {"draw": "int32", "run": "str", "step": "int32", "step_s": "
 
 def _frame(rows: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
     return rows[list(columns)].astype(columns)
+
+
+def run_name(arm: str) -> str:
+    """Return a folder name for an arm as the user wrote it."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", arm).strip("-.") or "arm"
 
 
 def write_json(path: Path, value: object) -> None:

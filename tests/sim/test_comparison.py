@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from sim.advice import BATCHES, advise, candidate_arms, contexts_by_batch, draw_costs, write_advice
-from sim.comparison import FINGERPRINT, compare, resolve_arms, run_name
+from sim.comparison import FINGERPRINT, compare, resolve_arms
 from sim.config import resolve
 from sim.simulation import Simulation
 from tests.sim.small_world import trace_of
 from tltsched.errors import InputError
 from traces.files import read_trace
-from traces.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct
+from traces.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct, run_name
 
 ARMS = ["none", "static:8_8_32", "tlt"]
 STEPS = 2

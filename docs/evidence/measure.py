@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from live_claims import crosscheck_h100, k0_tax
+from live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from records import HERE, write, write_raw
 
 from analysis.advice import ADVICE_HEADERS, advice_cells
@@ -398,20 +398,21 @@ CLAIMS: dict[str, Callable[[], None]] = {
     for claim in (
         published_cells, case_study, jump_vs_exact, speed, short_tail, books, determinism, large_file,
         roofline_vs_measured, crosscheck_h100, k0_tax, demo,
-        fresh_clone,
+        fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
+ON_REQUEST = ("fresh_clone", "crosscheck_cpu")  # long, or in need of a run that was just made
 
 
 def main(names: list[str]) -> None:
-    """Measure the named claims, or all but the fresh clone."""
+    """Measure the named claims, or all but those on request."""
     unknown = [name for name in names if name not in CLAIMS]
     if unknown:
         sys.exit(f"got {unknown} for CLAIM; allowed: {', '.join(CLAIMS)}")
     if len(names) == 1:
         CLAIMS[names[0]]()
         return
-    for name in names or [name for name in CLAIMS if name != "fresh_clone"]:
+    for name in names or [name for name in CLAIMS if name not in ON_REQUEST]:
         # each in a process of its own, so that one claim's memory is not counted to the next
         subprocess.run([sys.executable, __file__, name], check=True)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from realrun.training.warmup_cli import warm_up
+
 if TYPE_CHECKING:
     import msgspec
 
@@ -68,6 +70,17 @@ def _resolve(config: Path | None, assignments: tuple[str, ...]) -> RealConfig:
     from traces.settings import convert, settings_of
 
     return convert(settings_of(config, assignments), RealConfig, "tlt real fields")
+
+
+def _names(arms: str) -> list[str]:
+    return [arm.strip() for arm in arms.split(",") if arm.strip()]
+
+
+def _step_times(tools: Tools, calibration: Path | None) -> Callable[[tuple[Arm, ...], int], Any] | None:
+    """Return what gives step times by arms and largest batch; None without a calibration."""
+    if calibration is None:
+        return None
+    return lambda arms, most: tools.step_times(calibration, arms, most)
 
 
 @real.command()
@@ -141,10 +154,7 @@ def replay(
     from realrun.replay import replay as run_all
 
     resolved = _resolve(config, assignments)
-    names = [arm.strip() for arm in arms.split(",") if arm.strip()]
-    times: Any = None
-    if calibration is not None:
-        times = lambda wanted, most: tools.step_times(calibration, wanted, most)  # noqa: E731
+    names, times = _names(arms), _step_times(tools, calibration)
     done = 0
     with _bar(len(names) * resolved.workload.rollouts + 1) as show:
 
@@ -161,6 +171,59 @@ def replay(
         tools.present(out)
     else:
         click.echo(out)
+
+
+@real.command()
+@_config
+@_assignments
+@click.option("--arms", default="none,static:4/frozen,tlt_chains/online", show_default=True,
+              metavar="POLICY[/online|/frozen],...",
+              help="The baseline first; online arms train the drafter on idle workers.")  # fmt: skip
+@click.option("--calibration", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Step times that goodput predicts with, made before.")  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder.")
+@click.pass_obj
+def train(
+    tools: Tools, config: Path | None, assignments: tuple[str, ...], arms: str, calibration: Path | None,
+    out: Path,
+) -> None:  # fmt: skip
+    """Train a policy by GRPO under each arm, from the same weights and seeds; `tlt report train` compares.
+
+    A run that was stopped goes on from its last checkpoint.
+    """
+    from realrun.executor import WorkerError
+    from realrun.training.config import TrainConfig
+    from realrun.training.train import train as run_all
+    from traces.settings import convert, settings_of
+
+    resolved = convert(settings_of(config, assignments), TrainConfig, "tlt real train-fields")
+    names = _names(arms)
+    done = 0
+    with _bar(len(names) * (resolved.steps + 1)) as show:
+
+        def advance(what: str) -> None:
+            nonlocal done
+            show(done, what)
+            done += 1
+
+        try:
+            run_all(resolved, names, out, advance, _step_times(tools, calibration))
+        except WorkerError as error:
+            raise click.ClickException(str(error)) from None
+    click.echo(out)
+
+
+real.add_command(warm_up)
+
+
+@real.command("train-fields")
+def train_fields() -> None:
+    """List every field of a training configuration: name, default, meaning."""
+    from realrun.training.config import TrainConfig
+    from traces.settings import fields as all_fields
+
+    for name, default, meaning in all_fields(TrainConfig):
+        click.echo(f"{name} = {default}\n    {meaning}")
 
 
 @real.command()

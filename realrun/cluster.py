@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from realrun.engine import EngineRequest
-from realrun.executor import Executor, Lost, WorkerError
+from realrun.executor import Executor, Heard, Lost, WorkerError
 from realrun.messages import Report, Work
 from realrun.runlog import Loss, Response, Rollout, Stretch, in_order
 from tltsched.commands import Assign, ClusterCommand, EndStep
@@ -48,13 +48,18 @@ class Cluster:
         """Generate all requests; returns when all workers rest. Raises WorkerError if none is left."""
         self._begin(step, requests)
         while not self._ended or self._due:
-            worker, answer = self.executor.receive()
-            match answer:
-                case Report():
-                    self._take(worker, answer)
-                case Lost():
-                    self._lose(worker, answer)
+            self._hear(*self.executor.receive())
         return self._rollout()
+
+    def _hear(self, worker: int, answer: Heard) -> None:
+        """Take in what a worker says."""
+        match answer:
+            case Report():
+                self._take(worker, answer)
+            case Lost():
+                self._lose(worker, answer)
+            case _:
+                raise AssertionError(f"worker {worker} was not asked for this: {answer}")
 
     def _begin(self, step: int, requests: Sequence[EngineRequest]) -> None:
         self.step, self.requests = step, requests
@@ -67,18 +72,25 @@ class Cluster:
         self._worker_lines: dict[int, list[bytes]] = {}
         self._cycles: list[tuple[int, Report]] = []
         self._losses = []
-        rows = tuple(Request(request.id, request.id, len(request.prompt_token_ids)) for request in requests)
+        rows = tuple(Request(r.id, self.group_of(r.id), len(r.prompt_token_ids)) for r in requests)
         self._execute(self.scheduler.handle(StepBegan(self._start_s, step, rows)))
+
+    def group_of(self, request: int) -> int:
+        """Return the prompt group of a request; in a replay each is its own."""
+        return request
 
     def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
         for command in commands:
-            match command:
-                case Assign():
-                    self._assign(command.worker, command.requests)
-                case EndStep():
-                    self._ended, self.elapsed_s = True, self._last_s
-                case _:
-                    raise AssertionError(f"a replay has neither phases nor training: {command}")
+            self._carry_out(command)
+
+    def _carry_out(self, command: ClusterCommand) -> None:
+        match command:
+            case Assign():
+                self._assign(command.worker, command.requests)
+            case EndStep():
+                self._ended, self.elapsed_s = True, self._last_s
+            case _:
+                raise AssertionError(f"a replay has neither phases nor training: {command}")
 
     def _assign(self, worker: int, indices: tuple[int, ...]) -> None:
         if worker not in self._due and any(stretch.worker == worker for stretch in self._stretches):

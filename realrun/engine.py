@@ -6,8 +6,8 @@ the only module that knows vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,13 +15,15 @@ import msgspec
 class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     """One response to generate.
 
-    With `forced`, exactly `response_tokens` are generated whatever the model says; else it is the cap.
+    With `forced`, exactly `response_tokens` are generated whatever the model says; else it is the cap. With
+    `seed` its sampling does not depend on the batch around it.
     """
 
     id: int
     prompt_token_ids: tuple[int, ...]
     response_tokens: int
     forced: bool = True
+    seed: int | None = None
 
 
 class CycleFacts(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +69,15 @@ class Engine(Protocol):
 
     def abort_all(self) -> None:
         """Drop all pending requests, so that the engine is empty."""
+
+    def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
+        """Serve these weights from now on; `weights` are tensors under the names of a checkpoint.
+
+        All caches are dropped. Nothing may be pending.
+        """
+
+    def load_drafter(self, weights: Mapping[str, Any], version: int) -> None:
+        """Draft with these weights of a head from now on. Nothing may be pending."""
 
     def close(self) -> None:
         """Free the engine's memory."""

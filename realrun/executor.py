@@ -25,7 +25,19 @@ from typing import Protocol, Self
 import msgspec
 
 from realrun.config import RealConfig
-from realrun.messages import Answer, Close, Failed, Order, Ready, Report, decode_answer, encode
+from realrun.messages import (
+    Answer,
+    Close,
+    Failed,
+    Order,
+    PhaseDone,
+    Ready,
+    Report,
+    Saved,
+    Trained,
+    decode_answer,
+    encode,
+)
 from realrun.service import serve
 from tltsched.errors import InputError
 
@@ -40,6 +52,10 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
 
 
+Heard = Ready | Report | Trained | PhaseDone | Saved | Lost
+"""What a driver may hear of a worker."""
+
+
 class WorkerError(RuntimeError):
     """No worker is left, or one could not be prepared. Its text is what the worker said."""
 
@@ -50,7 +66,7 @@ class Executor(Protocol):
     def send(self, worker: int, order: Order) -> None:
         """Send an order; nothing happens if the worker is dead, which `receive` tells."""
 
-    def receive(self) -> tuple[int, Ready | Report | Lost]:
+    def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer; raises InputError if a worker refuses the configuration."""
 
     def clock_offset_s(self, worker: int) -> float:
@@ -60,7 +76,7 @@ class Executor(Protocol):
         """End all workers."""
 
 
-def judge(answer: Answer) -> Ready | Report | Lost:
+def judge(answer: Answer) -> Heard:
     """Return an answer; one that failed is a lost worker, unless it refused what the user asked for."""
     if not isinstance(answer, Failed):
         return answer
@@ -104,7 +120,7 @@ class LocalExecutor:
         with suppress(OSError, KeyError):
             self._connections[worker].send_bytes(encode(order))
 
-    def receive(self) -> tuple[int, Ready | Report | Lost]:
+    def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer. Each worker gets its turn. Raises WorkerError if none is left."""
         if not self._connections:
             raise WorkerError("no worker is left")

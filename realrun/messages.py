@@ -6,6 +6,7 @@ import msgspec
 
 from realrun.config import RealConfig
 from realrun.engine import EngineRequest
+from realrun.training.config import TrainConfig
 from tltsched.record import SchedulerSetup
 
 
@@ -54,7 +55,67 @@ class Close(Message, frozen=True, tag="close", gc=False):
     """Free the engines and end."""
 
 
-Order = Prepare | Work | Close
+class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
+    """As Prepare, for one arm of RL training, with a policy and, if it drafts with a head, a head's trainer.
+
+    Workers sum gradients through a store at `host` and `port`; rank 0 holds it. `ranks` are the workers in
+    order of rank. `checkpoint` is a folder to go on from, or empty.
+    """
+
+    worker: int
+    config: TrainConfig
+    factory: str
+    arm: str
+    setup: ArmSetup
+    train_head: bool
+    batches: tuple[int, ...]
+    ks: tuple[int, ...]
+    ranks: tuple[int, ...]
+    host: str
+    port: int
+    checkpoint: str
+
+
+class Train(Message, frozen=True, tag="train", gc=False):
+    """Use idle time for drafter training until StopTrain."""
+
+    step: int
+    origin_s: float
+
+
+class StopTrain(Message, frozen=True, tag="stop_train", gc=False):
+    """Leave drafter training; answered by Trained."""
+
+
+class Phase(Message, frozen=True, tag="phase", gc=False):
+    """Do your part of a phase after the rollout; answered by PhaseDone.
+
+    In `policy_update`, `advantages` are those of all requests of the step and `minibatches` the requests of
+    each optimizer step with their response tokens; other phases leave both empty.
+    """
+
+    phase: str
+    step: int
+    origin_s: float
+    advantages: dict[int, float] = {}
+    minibatches: tuple[tuple[tuple[int, ...], int], ...] = ()
+
+
+class Publish(Message, frozen=True, tag="publish", gc=False):
+    """Average what the heads have learned over the workers and serve it as `version`."""
+
+    version: int
+    origin_s: float
+    keep: str  # worker of rank 0: write the head here, beside the run
+
+
+class Save(Message, frozen=True, tag="save", gc=False):
+    """Write what training needs to go on from here into `folder`; answered by Saved."""
+
+    folder: str
+
+
+Order = Prepare | PrepareTraining | Work | Train | StopTrain | Phase | Publish | Save | Close
 
 # --- from a worker ----------------------------------------------------------------------------------------
 
@@ -117,6 +178,58 @@ class Report(Message, frozen=True, tag="report", gc=False):
     works: int = 0
 
 
+class HeadStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One training step of the head: tokens with a loss, and the loss."""
+
+    tokens: int
+    loss: float
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How well a head predicts this step's responses, on one worker and at one position.
+
+    `head` is "serving" or "initial"; the columns are those of traces.training.PROBE_COLUMNS. `tokens` weighs
+    workers against one another.
+    """
+
+    head: str
+    position: int
+    greedy: float
+    sampled: float
+    tokens: int
+
+
+class Trained(Message, frozen=True, tag="trained", gc=False):
+    """The worker has left drafter training. `scored` responses had their log-probabilities taken on the way.
+
+    `stop_s` is the time from reading the order to leaving.
+    """
+
+    step: int
+    t_s: float
+    spans: tuple[tuple[str, float], ...]
+    steps: tuple[HeadStep, ...]
+    scored: int
+    stop_s: float
+
+
+class PhaseDone(Message, frozen=True, tag="phase_done", gc=False):
+    """The worker's part of a phase is done; `facts` add up over workers (traces.training.UPDATE_COLUMNS)."""
+
+    phase: str
+    t_s: float
+    spans: tuple[tuple[str, float], ...]
+    rewards: dict[int, float] = {}
+    facts: dict[str, float] = {}
+    probes: tuple[Probe, ...] = ()
+
+
+class Saved(Message, frozen=True, tag="saved", gc=False):
+    """The checkpoint's part of this worker is on disk."""
+
+    seconds: float
+
+
 class Failed(Message, frozen=True, tag="failed", gc=False):
     """The worker ends with an error. `refused` holds the parts of an InputError."""
 
@@ -124,7 +237,7 @@ class Failed(Message, frozen=True, tag="failed", gc=False):
     refused: tuple[str, str, str, str] | None = None
 
 
-Answer = Ready | Report | Failed
+Answer = Ready | Report | Trained | PhaseDone | Saved | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder(Order).decode

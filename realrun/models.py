@@ -71,7 +71,7 @@ def prepare_model(
         "none" if shape_only or name not in (SMOLLM2, TINY) else "random" if name == TINY else "published"
     )
     record = Prepared(kind="model", name=name, weights=weights, seed=seed, vocab=shape.vocab)
-    with _making(folder, record, report) as place:
+    with making(folder, record, report) as place:
         if place is None:
             return folder
         if weights == "published":
@@ -79,7 +79,7 @@ def prepare_model(
         else:
             write_json(place / "config.json", config_json(shape, "float32" if name == TINY else "bfloat16"))
         if weights == "random":
-            _save(place, _target_weights(shape, seed))
+            save_weights(place, _target_weights(shape, seed))
     return folder
 
 
@@ -91,28 +91,18 @@ def make_head(
     It is one layer that reads up to three of the target's hidden states and predicts `draft_vocab` tokens,
     the first ones of the target's vocabulary. What it drafts is noise; it costs what a trained one costs.
     """
-    target = _target_config(model_folder)
+    target = target_config(model_folder)
     if not 1 <= draft_vocab <= target["vocab_size"]:
         raise InputError("draft_vocab", draft_vocab, f"1 to {target['vocab_size']}", "choose a smaller one")
     record = Prepared(
         kind="eagle3", name=str(model_folder), weights="random", seed=seed, draft_vocab=draft_vocab
     )
-    with _making(folder, record, report) as place:
+    with making(folder, record, report) as place:
         if place is None:
             return folder
-        layers = aux_layers(target["num_hidden_layers"])
-        config = {
-            **_llama_fields(target),
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "num_hidden_layers": 1,
-            "tie_word_embeddings": False,
-            "draft_vocab_size": draft_vocab,
-            # vLLM's two model runners look in different places.
-            "eagle_aux_hidden_state_layer_ids": list(layers),
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(layers)},
-        }
+        config = head_config(target, draft_vocab)
         write_json(place / "config.json", config)
-        _save(place, _head_weights(config, target["vocab_size"], len(layers), seed))
+        save_weights(place, _head_weights(config, target["vocab_size"], seed))
     return folder
 
 
@@ -123,9 +113,9 @@ def make_draft_model(
 
     So it agrees with its target sometimes, which a model of random weights never does; 0 agrees always.
     """
-    _target_config(model_folder)
+    target_config(model_folder)
     record = Prepared(kind="draft_model", name=model_folder.name, weights="noisy", seed=seed, noise=noise)
-    with _making(folder, record, report) as place:
+    with making(folder, record, report) as place:
         if place is None:
             return folder
         import torch
@@ -138,12 +128,12 @@ def make_draft_model(
                 shake = torch.randn(tensor.shape, generator=generator) * noise * tensor.float().std()
                 weights[name] = (tensor.float() + shake).to(tensor.dtype)
         shutil.copy(model_folder / "config.json", place / "config.json")
-        _save(place, weights)
+        save_weights(place, weights)
     return folder
 
 
 @contextmanager
-def _making(folder: Path, record: Prepared, report: Report) -> Iterator[Path | None]:
+def making(folder: Path, record: Prepared, report: Report) -> Iterator[Path | None]:
     """Give a place to write to that becomes `folder` at the end; None if `folder` is complete already."""
     if (folder / RECORD).is_file():
         found = read_struct(folder / RECORD, Prepared)
@@ -266,7 +256,8 @@ def aux_layers(layers: int) -> tuple[int, ...]:
     return tuple(sorted({min(2, layers - 1), layers // 2, max(layers - 3, 0)}))
 
 
-def _target_config(model_folder: Path) -> dict[str, Any]:
+def target_config(model_folder: Path) -> dict[str, Any]:
+    """Return the config.json of a model folder."""
     return read_struct(model_folder / "config.json", dict[str, Any])
 
 
@@ -284,13 +275,29 @@ def _llama_fields(target: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": "llama", "attention_bias": False, "mlp_bias": False, "torch_dtype": dtype, **fields}
 
 
-def _head_weights(config: dict[str, Any], vocab: int, states: int, seed: int) -> dict[str, Any]:
+def head_config(target: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
+    """Return the config.json of an EAGLE-3 head for a target with that config.json."""
+    layers = list(aux_layers(target["num_hidden_layers"]))
+    return {
+        **_llama_fields(target),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "tie_word_embeddings": False,
+        "draft_vocab_size": draft_vocab,
+        # vLLM's two model runners look in different places.
+        "eagle_aux_hidden_state_layer_ids": layers,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": layers},
+    }
+
+
+def _head_weights(config: dict[str, Any], vocab: int, seed: int) -> dict[str, Any]:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, config["torch_dtype"])
     hidden, head = config["hidden_size"], config["head_dim"]
     draft_vocab = config["draft_vocab_size"]
+    states = len(config["eagle_aux_hidden_state_layer_ids"])
 
     def random(*size: int) -> Any:
         return (torch.randn(size, generator=generator) * HEAD_STD).to(dtype)
@@ -313,7 +320,8 @@ def _head_weights(config: dict[str, Any], vocab: int, states: int, seed: int) ->
     return weights
 
 
-def _save(place: Path, weights: dict[str, Any]) -> None:
+def save_weights(place: Path, weights: dict[str, Any]) -> None:
+    """Write tensors as the weights of a model folder."""
     from safetensors.torch import save_file
 
     save_file(weights, place / "model.safetensors", metadata={"format": "pt"})

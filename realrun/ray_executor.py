@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import Any, Self
 
 from realrun.config import RealConfig
-from realrun.executor import Lost, judge, worker_environment
-from realrun.messages import Close, Order, Ready, Report, decode_answer, encode
+from realrun.executor import Heard, Lost, judge, worker_environment
+from realrun.messages import Close, Order, Ready, decode_answer, encode
 from realrun.service import serve
 from tltsched.errors import InputError
 
@@ -101,7 +101,7 @@ class RayExecutor:
         if worker in self._actors:
             self._actors[worker].order.remote(encode(order))
 
-    def receive(self) -> tuple[int, Ready | Report | Lost]:
+    def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer."""
         if not self._ready:
             done, _ = self._ray.wait(list(self._open), num_returns=1)

@@ -19,11 +19,13 @@ from realrun.engine import Engine, EngineRequest
 from realrun.machine import device_name, engine_version
 from realrun.messages import (
     Answer,
+    ArmSetup,
     Close,
     EngineInfo,
     Failed,
     Order,
     Prepare,
+    PrepareTraining,
     Ready,
     Report,
     Work,
@@ -70,7 +72,8 @@ def resolve(factory: str) -> Callable[[RealConfig, bool], Engine]:
     return factory_function
 
 
-def _info(order: Prepare) -> EngineInfo:
+def engine_info(factory: str, config: RealConfig) -> EngineInfo:
+    """Return what this process runs on, for the record."""
     shown = {
         name: value
         for name, value in sorted(os.environ.items())
@@ -81,9 +84,9 @@ def _info(order: Prepare) -> EngineInfo:
     except PackageNotFoundError:
         torch = "none"
     return EngineInfo(
-        engine="vLLM" if order.factory == MAKE_ENGINE else order.factory,
+        engine="vLLM" if factory == MAKE_ENGINE else factory,
         engine_version=engine_version(),
-        device=device_name(order.config.engine),
+        device=device_name(config.engine),
         torch=torch,
         environment=shown,
     )
@@ -94,24 +97,32 @@ class Service:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._engines: dict[bool, Engine] = {}
+        self._engines: dict[bool, Engine] = {}  # by whether speculation is configured
         self._workers: dict[str, Worker] = {}
         self._lines: list[bytes] = []
         self._works = 0
 
-    def run(self) -> None:
-        """Obey orders until Close."""
-        while True:
+    def run(self, order: Order) -> None:
+        """Obey this order and those that follow, until Close."""
+        while not isinstance(order, Close):
+            self.obey(order)
             order = self._receive()
-            match order:
-                case Prepare():
-                    self._prepare(order)
-                case Work():
-                    self._work(order)
-                case Close():
-                    for engine in self._engines.values():
-                        engine.close()
-                    return
+        self.close()
+
+    def obey(self, order: Order) -> None:
+        """Carry out one order."""
+        match order:
+            case Prepare():
+                self._prepare(order)
+            case Work():
+                self._work(order)
+            case _:
+                raise AssertionError(f"a replay has no such order: {order}")
+
+    def close(self) -> None:
+        """Free the engines."""
+        for engine in self._engines.values():
+            engine.close()
 
     def _receive(self) -> Order:
         order: Order = decode_order(self._channel.receive())
@@ -127,15 +138,19 @@ class Service:
             engine = make_engine(order.config, speculating)
             engine.warm_up(order.batches, order.ks if speculating else (0,))
             self._engines[speculating] = engine
-        recorder = Recorder(self._lines.append)
         for name, arm in order.arms.items():
-            scheduler = build_worker(arm.setup, order.worker, partial(scheduler_rng, arm.setup.seed))
-            for record in read(arm.past):
-                if isinstance(record.body, WorkerEvent):
-                    scheduler.handle(record.body)
-            engine, recorded = self._engines[arm.speculating], RecordedWorker(scheduler, recorder)
-            self._workers[name] = Worker(recorded, engine, perf_counter, lambda _: None)
-        self._answer(Ready(_info(order), perf_counter() - start_s, perf_counter()))
+            self._workers[name] = self._worker(order.worker, arm, self._engines[arm.speculating])
+        info = engine_info(order.factory, order.config)
+        self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
+
+    def _worker(self, index: int, arm: ArmSetup, engine: Engine) -> Worker:
+        """Return an arm's worker, whose scheduler has seen what is on record."""
+        scheduler = build_worker(arm.setup, index, partial(scheduler_rng, arm.setup.seed))
+        for record in read(arm.past):
+            if isinstance(record.body, WorkerEvent):
+                scheduler.handle(record.body)
+        recorded = RecordedWorker(scheduler, Recorder(self._lines.append))
+        return Worker(recorded, engine, perf_counter, lambda _: None)
 
     def _work(self, order: Work) -> None:
         self._works = 1
@@ -174,10 +189,20 @@ class Service:
         )
 
 
+def _service(order: Order) -> type[Service]:
+    """Return what the first order asks for; training alone needs torch here."""
+    if not isinstance(order, PrepareTraining):
+        return Service
+    from realrun.training.service import TrainingService
+
+    return TrainingService
+
+
 def serve(channel: Channel) -> None:
     """Run a service; an error of it goes to the driver as text, and then the worker ends."""
     try:
-        Service(channel).run()
+        order: Order = decode_order(channel.receive())
+        _service(order)(channel).run(order)
     except EOFError:
         return
     except InputError as error:

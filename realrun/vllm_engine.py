@@ -20,10 +20,10 @@ one. On CUDA vLLM plans cycle n + 1 while cycle n runs. Then
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from realrun import vllm_compat
+from realrun import vllm_compat, vllm_weights
 from realrun.config import RealConfig
 from realrun.engine import CycleFacts, EngineRequest
 from realrun.vllm_hooks import CycleHooks
@@ -69,6 +69,7 @@ class VllmEngine:
         self._pending: dict[int, str] = {}  # our id -> vLLM's
         self._responses: dict[int, tuple[int, ...]] = {}
         self._returned_s = 0.0
+        self._updatable = False
 
     def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
         """Run every (batch, K), also while one more prompt is prefilled, on an engine that is empty."""
@@ -99,6 +100,7 @@ class VllmEngine:
                 max_tokens=request.response_tokens,
                 ignore_eos=request.forced,
                 temperature=self._temperature,
+                seed=request.seed,
                 detokenize=False,
                 output_kind=self._final_only,
                 stop_token_ids=[] if request.forced else self._end_tokens(),
@@ -150,6 +152,31 @@ class VllmEngine:
         self._pending.clear()
         self._drain()
 
+    def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
+        """Serve these weights; all caches are dropped. Raises RuntimeError while requests are pending."""
+        self._load("start_weight_update", weights)
+        self._llm.reset_prefix_cache()
+        self._llm.set_weight_version(str(version))
+
+    def load_drafter(self, weights: Mapping[str, Any], version: int) -> None:
+        """Draft with these weights; raises RuntimeError while requests are pending."""
+        del version  # vLLM counts versions of the policy alone
+        self._load("start_draft_weight_update", weights)
+        self._llm.reset_prefix_cache()
+
+    def _load(self, start: str, weights: Mapping[str, Any]) -> None:
+        """Take one update in through vLLM's own path, without a copy through a pipe or a file."""
+        if self._pending:
+            raise RuntimeError(f"{len(self._pending)} requests are pending: weights change between rollouts")
+        self._drain()
+        call = self._llm.collective_rpc
+        if not self._updatable:
+            call("init_weight_transfer_engine", kwargs={"init_info": {}})
+            self._updatable = True
+        call(start)
+        call("update_weights", kwargs={"update_info": {"weights": weights}})
+        call("finish_weight_update")
+
     def close(self) -> None:
         """Free the engine's memory. Close all engines of a process together."""
         self._llm.engine_core.shutdown()
@@ -200,10 +227,15 @@ def _build(config: RealConfig, speculating: bool) -> Any:
     arguments = engine_arguments(config, speculating)
     vllm_compat.prepare(config.engine)
     from vllm import EngineArgs
+    from vllm.config import WeightTransferConfig
     from vllm.v1.engine.llm_engine import LLMEngine
 
     scheduler = _scheduler_class(config.engine.device)
-    return LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=scheduler))
+    vllm_weights.register()
+    transfer = WeightTransferConfig(backend=vllm_weights.BACKEND)
+    return LLMEngine.from_engine_args(
+        EngineArgs(**arguments, scheduler_cls=scheduler, weight_transfer_config=transfer)
+    )
 
 
 def _scheduler_class(device: str) -> type:

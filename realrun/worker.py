@@ -66,12 +66,17 @@ class Worker:
         clock: Callable[[], float],
         report: Callable[[Log], None],
     ) -> None:
-        """`clock` gives the arm's seconds; `report` takes the log after each epoch that finished requests."""
+        """`clock` gives the arm's seconds; `report` takes the log after each epoch that finished requests.
+
+        `keep`, if set, takes each finished request with its tokens.
+        """
         self.index = scheduler.scheduler.worker
         self.scheduler = scheduler
         self.engine = engine
         self.clock = clock
         self.report = report
+        self.keep: Callable[[EngineRequest, tuple[int, ...]], None] = lambda _request, _tokens: None
+        self.drafter_version = 0 if engine.max_k else NO_DRAFTER
         self.log = Log()
         self._off_cause = "decode_off" if engine.max_k else "decode"
         self._held: CycleFacts | None = None
@@ -91,8 +96,7 @@ class Worker:
         self._asked: dict[int, EngineRequest] = {}
         self._responses: dict[int, tuple[int, ...]] = {}
         self._now_s = self._before_s = self.clock()
-        version = 0 if self.engine.max_k else NO_DRAFTER
-        self.scheduler.handle(RolloutBegan(self._now_s, self.index, step, version))
+        self.scheduler.handle(RolloutBegan(self._now_s, self.index, step, self.drafter_version))
         self._submit(requests)
         drafts: Drafts = ()
         while True:
@@ -215,10 +219,12 @@ class Worker:
         log, self.log = self.log, Log()
         self._responses.update(self.engine.responses())
         for row, finish in enumerate(log.finished):
-            asked, tokens = self._asked.pop(finish.request), len(self._responses.pop(finish.request))
+            asked, response = self._asked.pop(finish.request), self._responses.pop(finish.request)
+            tokens = len(response)
             if asked.forced and tokens != asked.response_tokens:
                 raise RuntimeError(
                     f"request {finish.request} was to have {asked.response_tokens} tokens and has {tokens}"
                 )
+            self.keep(asked, response)
             log.finished[row] = Finish(finish.request, tokens, finish.finish_s)
         return log

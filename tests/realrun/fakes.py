@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class FakeEngine:
         self.max_k = max_k
         self.chunk_tokens = chunk_tokens
         self.now_s = 0.0
+        self.policy_version = self.drafter_version = 0
         self.warmed: set[tuple[int, int]] = set()
         self.stepped: list[int] = []
         self._rng = random.Random(seed)  # noqa: S311 -- acceptance draws
@@ -53,6 +54,16 @@ class FakeEngine:
 
     def clock(self) -> float:
         return self.now_s
+
+    def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
+        del weights
+        assert not self.pending()
+        self.policy_version = version
+
+    def load_drafter(self, weights: Mapping[str, Any], version: int) -> None:
+        del weights
+        assert not self.pending()
+        self.drafter_version = version
 
     def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
         self.warmed = {(batch, k) for batch in batches for k in ks}

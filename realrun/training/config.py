@@ -1,0 +1,176 @@
+"""Settings of RL training. Imports neither torch nor vllm, so that any machine can check a file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from realrun.config import (
+    Count,
+    DrafterConfig,
+    EngineConfig,
+    ModelConfig,
+    RealConfig,
+    Section,
+    WorkersConfig,
+    WorkloadConfig,
+)
+from tltsched.errors import InputError
+from tltsched.spot import SpotConfig
+
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class TasksConfig(Section, frozen=True, kw_only=True):
+    """What the policy is asked and how answers are scored."""
+
+    names: Annotated[
+        tuple[str, ...],
+        Meta(description="task families of realrun.training.tasks or reasoning-gym, in equal shares"),
+    ] = ("chain_sum", "basic_arithmetic", "simple_equations", "products", "collatz")
+    difficulty_smallest: Annotated[
+        Count, Meta(description="a problem's difficulty, about the steps of its solution, is at least this")
+    ] = 3
+    difficulty_largest: Annotated[Count, Meta(description="and at most this")] = 120
+    difficulty_tail: Annotated[
+        Positive, Meta(description="exponent of the bounded Pareto law of difficulty; smaller: heavier tail")
+    ] = 0.4
+    prompts: Annotated[
+        str, Meta(description="own prompts: JSONL with question, answer and scorer; empty: the task families")
+    ] = ""
+    random_prompt_tokens: Annotated[
+        int,
+        Meta(ge=0, description="prompts of random tokens of this length (a model without tokenizer); 0: off"),
+    ] = 0
+
+    def __post_init__(self) -> None:
+        if self.difficulty_largest < self.difficulty_smallest:
+            raise InputError(
+                "tasks.difficulty_largest", self.difficulty_largest,
+                f"at least {self.difficulty_smallest} (tasks.difficulty_smallest)", "raise it",
+            )  # fmt: skip
+        if not self.names and not self.prompts and not self.random_prompt_tokens:
+            raise InputError("tasks.names", self.names, "at least one family", "name one")
+
+
+class WarmUpConfig(Section, frozen=True, kw_only=True):
+    """Supervised training on worked solutions, before RL. Problems follow from the seed and `tasks`."""
+
+    tokens: Annotated[Count, Meta(description="response tokens trained on")] = 12_000_000
+    learning_rate: Annotated[Positive, Meta(description="AdamW, the highest: falls linearly to 0")] = 1e-3
+    warmup_share: Annotated[Share, Meta(description="share of the tokens over which the rate rises")] = 0.03
+    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.01
+    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
+    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
+    batch_tokens: Annotated[Count, Meta(description="tokens of an optimizer step, prompts included")] = 32_768
+    token_budget: Annotated[Count, Meta(description="tokens of one packed pass, there and back")] = 16_384
+    held_out: Annotated[Count, Meta(description="problems kept for the held-out loss")] = 200
+    processes: Annotated[
+        int, Meta(ge=0, description="processes that make problems; 0: the training process does")
+    ] = 4
+    attention: Annotated[
+        Literal["varlen", "masked"],
+        Meta(description="kernel for packed rows: flash over borders (CUDA, bfloat16), or a mask (anywhere)"),
+    ] = "varlen"
+
+
+class RolloutConfig(Section, frozen=True, kw_only=True):
+    """What one step generates."""
+
+    prompts: Annotated[Count, Meta(description="prompt groups of one step, over all workers")] = 8
+    samples: Annotated[Count, Meta(description="responses of a group (G)")] = 8
+    cap_tokens: Annotated[Count, Meta(description="longest response")] = 1024
+    forced_lengths: Annotated[
+        str,
+        Meta(description="a responses.parquet whose lengths are generated instead of natural ones, by step"),
+    ] = ""
+
+
+class UpdateConfig(Section, frozen=True, kw_only=True):
+    """GRPO."""
+
+    learning_rate: Annotated[Positive, Meta(description="AdamW, constant after warm-up")] = 1e-6
+    warmup_steps: Annotated[int, Meta(ge=0, description="RL steps of linear warm-up")] = 0
+    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.0
+    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
+    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
+    clip_low: Annotated[Positive, Meta(description="probability ratio may fall by this")] = 0.2
+    clip_high: Annotated[Positive, Meta(description="probability ratio may rise by this")] = 0.2
+    kl_coefficient: Annotated[
+        float, Meta(ge=0, description="weight of the low-variance KL to the initial policy; 0: no reference")
+    ] = 0.0
+    minibatches: Annotated[Count, Meta(description="optimizer steps that a step's groups are split over")] = 1
+    token_budget: Annotated[Count, Meta(description="tokens of one packed forward and backward pass")] = 4096
+    scale_advantages: Annotated[
+        bool, Meta(description="divide by the group's standard deviation (GRPO); false: mean only (Dr. GRPO)")
+    ] = True
+
+
+class HeadConfig(Section, frozen=True, kw_only=True):
+    """Training of the EAGLE-3 head."""
+
+    learning_rate: Annotated[Positive, Meta(description="AdamW, constant after warm-up")] = 5e-4
+    warmup_steps: Annotated[int, Meta(ge=0, description="optimizer steps of linear warm-up")] = 20
+    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.0
+    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
+    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
+    unroll_steps: Annotated[Count, Meta(description="drafting steps unrolled in training (EAGLE-3)")] = 3
+    step_decay: Annotated[Share, Meta(description="weight of an unrolled step over the one before")] = 0.8
+    logit_weight: Annotated[float, Meta(ge=0, description="cross entropy with the target's distribution")] = (
+        1.0
+    )
+    hidden_weight: Annotated[
+        float, Meta(ge=0, description="smooth L1 to the target's last hidden state (EAGLE; TLT 1.0 and 0.1)")
+    ] = 0.0
+    batch_tokens: Annotated[Count, Meta(description="tokens of one training step, padding included")] = 2048
+    window_tokens: Annotated[
+        int, Meta(ge=0, description="a sample is cut to this many tokens (released TLT: 512); 0: whole")
+    ] = 0
+    buffer_bytes: Annotated[Count, Meta(description="host memory for hidden states on one worker")] = (
+        2_000_000_000
+    )
+    last_step_share: Annotated[
+        Share,
+        Meta(description="share of training tokens from long responses of the step before (one-step-off)"),
+    ] = 0.5
+
+
+class TrainConfig(Section, frozen=True, kw_only=True):
+    """A whole training run; arms share all of it but the policy and whether the drafter is trained."""
+
+    name: Annotated[str, Meta(description="shown in reports")] = "training"
+    seed: Annotated[int, Meta(ge=0, description="prompts, sampling and policies follow from it")] = 0
+    steps: Annotated[Count, Meta(description="RL steps of each arm")] = 10
+    model: ModelConfig = ModelConfig()
+    drafter: DrafterConfig = DrafterConfig()
+    engine: EngineConfig = EngineConfig()
+    workers: WorkersConfig = WorkersConfig()
+    tasks: TasksConfig = TasksConfig()
+    warm_up: WarmUpConfig = WarmUpConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    update: UpdateConfig = UpdateConfig()
+    head: HeadConfig = HeadConfig()
+    spot: Annotated[SpotConfig, Meta(description="drafter training on idle workers")] = SpotConfig(
+        enabled=True
+    )
+    checkpoint_every: Annotated[int, Meta(ge=0, description="steps between checkpoints; 0: none")] = 1
+
+    def __post_init__(self) -> None:
+        if self.drafter.synthetic_survival:
+            raise InputError(
+                "drafter.synthetic_survival", self.drafter.synthetic_survival, "none in training",
+                "remove it: training measures what the drafter really gets accepted",
+            )  # fmt: skip
+
+    def engine_settings(self) -> RealConfig:
+        """Return the part that an engine and an executor read."""
+        return RealConfig(
+            name=self.name, seed=self.seed, model=self.model, drafter=self.drafter, engine=self.engine,
+            workers=self.workers,
+            workload=WorkloadConfig(requests=self.rollout.prompts * self.rollout.samples),
+        )  # fmt: skip
+
+
+TrainerDevice = Literal["cpu", "cuda"]

@@ -1,0 +1,124 @@
+"""The drafter of one worker: its head, what it learns from, and how it reaches the engines.
+
+Every worker trains a copy of its own on its own responses, at its own pace. At the step boundary the changes
+are averaged, weighted by trained tokens (local SGD), so that nobody ever waits inside the training loop and
+the set of trainers may change at any moment.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from realrun.engine import Engine
+from realrun.messages import HeadStep, Probe
+from realrun.training.collective import Collective
+from realrun.training.config import TrainConfig
+from realrun.training.features import FeatureBuffer, Features
+from realrun.training.flat_state import AsyncWriter, read_state, write_state
+from realrun.training.head import Head, load_head
+from realrun.training.head_trainer import HeadTrainer
+from realrun.training.policy import Policy
+
+PROBE_TOKENS = 4096  # of this step's responses, a worker
+SEED_KEY = 4
+
+
+class Drafter:
+    """Head, buffer and trainer of one worker; the head changes only if the arm is online."""
+
+    def __init__(self, config: TrainConfig, policy: Policy, rank: int) -> None:
+        """Start from the head in drafter.folder, which all workers share."""
+        self.config = config
+        self.rank = rank
+        self._policy = policy
+        head = load_head(Path(config.drafter.folder))
+        self.trainer = HeadTrainer(
+            head, policy.embedding(), policy.output_layer(), config.head, policy.device, policy.dtype
+        )
+        self._initial = copy.deepcopy(head)
+        self._serving = copy.deepcopy(head)
+        self.buffer = FeatureBuffer(config.head.buffer_bytes)
+        self._newest: list[Features] = []
+        self._writer = AsyncWriter()
+        self._trained_tokens = 0
+        self.begin_step(0)
+
+    def begin_step(self, step: int) -> None:
+        """Forget responses that are older than the step before."""
+        self._newest.clear()
+        self.buffer.begin_step(step)
+        key = np.random.SeedSequence(self.config.seed, spawn_key=(SEED_KEY, step, self.rank))
+        self._rng = np.random.default_rng(key)
+
+    def add(self, features: Features) -> None:
+        """Take the hidden states of a response of this step."""
+        self._newest.append(features)
+        self.buffer.add(features)
+
+    def train(self) -> HeadStep | None:
+        """Train on one batch; None if nothing was generated yet."""
+        head = self.config.head
+        batch = self.buffer.take(self._rng, head.batch_tokens, head.last_step_share, head.window_tokens)
+        if not batch:
+            return None
+        loss = self.trainer.step(batch)
+        self._trained_tokens += loss.tokens
+        return HeadStep(loss.tokens, loss.loss)
+
+    def probe(self) -> tuple[Probe, ...]:
+        """Measure the serving head and the initial one on responses of this step."""
+        sample: list[Features] = []
+        for features in self._newest:
+            if sum(len(each) for each in (*sample, features)) > PROBE_TOKENS:
+                break
+            sample.append(features)
+        if not sample:
+            return ()
+        return (
+            *self._probe("serving", self._serving, sample),
+            *self._probe("initial", self._initial, sample),
+        )
+
+    def _probe(self, name: str, head: Head, sample: list[Features]) -> list[Probe]:
+        found = self.trainer.agreement(head, sample, self._policy.output_layer())
+        return [
+            Probe(name, position, greedy, sampled, found.chains)
+            for position, (greedy, sampled) in enumerate(zip(found.greedy, found.sampled, strict=True))
+        ]
+
+    def follow(self) -> None:
+        """Take the policy's new embedding and output layer as what the head sees and predicts."""
+        self.trainer.set_target(self._policy.embedding(), self._policy.output_layer())
+
+    def average(self, collective: Collective) -> None:
+        """Replace the head by the average over all workers of what was learned since the last time."""
+        tokens = torch.tensor([float(self._trained_tokens)], device=self._policy.device)
+        changes = [change * self._trained_tokens for change in self.trainer.changes()]
+        collective.sum_([*changes, tokens])
+        self.trainer.take_average(changes, float(tokens))
+        self._trained_tokens = 0
+
+    def serve(self, engine: Engine, version: int) -> None:
+        """Give the engine the head as it is now."""
+        engine.load_drafter(self.trainer.head.vllm_state(self._policy.dtype), version)
+        self._serving.load_state_dict(self.trainer.head.state_dict())
+
+    def keep(self, path: Path) -> None:
+        """Write the head, trainable parts alone, without waiting for the disk."""
+        self._writer.write(path, self.trainer.head.vllm_state(self._policy.dtype))
+
+    def save(self, folder: Path) -> None:
+        """Write what this worker needs to go on; the moments are its own."""
+        write_state(folder / f"drafter-{self.rank}.safetensors", self.trainer.state_dict())
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self.trainer.load_state_dict(read_state(folder / f"drafter-{self.rank}.safetensors"))
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        self._writer.close()

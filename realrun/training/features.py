@@ -1,0 +1,108 @@
+"""Hidden states that a drafter learns from, and the bounded buffer that keeps them over one step boundary.
+
+They come out of the log-probability pass, which is due anyway. Training starts on what finished early in this
+step, which is short; so long responses of the step before are kept and mixed in (TLT's one-step-off buffer).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """One prompt and response on the host.
+
+    `tokens` [T]; `aux` [T, A x H] are the inputs of the layers that the head reads, side by side; `last`
+    [T, H] is the state after the final norm, from which the target's distribution follows.
+    """
+
+    step: int
+    tokens: torch.Tensor
+    prompt_tokens: int
+    aux: torch.Tensor
+    last: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        """Host memory it takes."""
+        return sum(each.numel() * each.element_size() for each in (self.tokens, self.aux, self.last))
+
+    def __len__(self) -> int:
+        """Return the tokens of prompt and response."""
+        return len(self.tokens)
+
+    def window(self, tokens: int, start: int) -> Features:
+        """Return `tokens` tokens from `start` on; what was prompt stays prompt."""
+        end = start + tokens
+        prompt = max(self.prompt_tokens - start, 1)
+        return Features(self.step, self.tokens[start:end], prompt, self.aux[start:end], self.last[start:end])
+
+
+class FeatureBuffer:
+    """Responses of this step and the one before, within `capacity_bytes`."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.bytes = 0
+        self.step = 0
+        self._last: list[Features] = []  # of the step before, longest first
+        self._new: list[Features] = []
+
+    def __len__(self) -> int:
+        """Return how many responses are kept."""
+        return len(self._last) + len(self._new)
+
+    def begin_step(self, step: int) -> None:
+        """Make this step's responses those of the step before, and forget what is older."""
+        if step == self.step:
+            return
+        kept = self._new if step == self.step + 1 else []
+        self._last = sorted(kept, key=len, reverse=True)
+        self._new = []
+        self.step = step
+        self.bytes = sum(features.bytes for features in self._last)
+
+    def add(self, features: Features) -> None:
+        """Keep one response of this step.
+
+        If there is no room, the shortest of the step before go first, then the oldest of this one.
+        """
+        self._new.append(features)
+        self.bytes += features.bytes
+        while self.bytes > self.capacity_bytes and len(self) > 1:
+            gone = self._last.pop() if self._last else self._new.pop(0)
+            self.bytes -= gone.bytes
+
+    def take(
+        self, rng: np.random.Generator, tokens: int, last_step_share: float, window_tokens: int = 0
+    ) -> list[Features]:
+        """Return a batch of at most `tokens` tokens, padding included, and at least one response.
+
+        About `last_step_share` of them come from the longer half of the step before, as long as both steps
+        have some. A response longer than `window_tokens` (0: than `tokens`) is cut to a window at random.
+        """
+        if not len(self):
+            return []
+        longest = min(window_tokens or tokens, tokens)
+        batch: list[Features] = []
+        width = 0
+        while True:
+            pick = self._pick(rng, last_step_share)
+            if len(pick) > longest:
+                pick = pick.window(longest, int(rng.integers(len(pick) - longest + 1)))
+            width = max(width, len(pick))
+            if batch and width * (len(batch) + 1) > tokens:
+                return batch
+            batch.append(pick)
+            if len(batch) == len(self):
+                return batch
+
+    def _pick(self, rng: np.random.Generator, last_step_share: float) -> Features:
+        old = self._last[: -(-len(self._last) // 2)]
+        from_old = old and (not self._new or rng.random() < last_step_share)
+        pool = old if from_old else self._new
+        return pool[int(rng.integers(len(pool)))]

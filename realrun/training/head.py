@@ -1,0 +1,237 @@
+"""The EAGLE-3 head as a trainable module; its parameters carry vLLM's names, so an export is served as it is.
+
+Theory of operation. At position i the head reads the target's hidden states of token i and the embedding of
+token i + 1, and predicts what the target predicts after token i + 1. Drafting on, the k-th step reads its own
+last state in place of the target's, and the embedding of token i + k. Training unrolls these steps on the
+recorded tokens (EAGLE-3's training-time test): a chain that starts at i attends to the first-step keys of
+positions up to i and to the later keys of its own chain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+from realrun.models import Prepared, head_config, making, save_weights, target_config
+from realrun.training.flat_state import State
+from tltsched.errors import InputError
+from traces.runfolder import read_struct, write_json
+
+NOISE_STD = 0.01  # of weights that read what the target's layer did not
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm, in float32."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.epsilon = epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [..., size] over its root mean square, scaled."""
+        x = x.float()
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+class Attention(nn.Module):
+    """Projections of one attention layer over embedding and state side by side."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        hidden, size = config["hidden_size"], config["head_dim"]
+        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        self.q_proj = nn.Linear(2 * hidden, self.heads * size, bias=False)
+        self.k_proj = nn.Linear(2 * hidden, self.kv_heads * size, bias=False)
+        self.v_proj = nn.Linear(2 * hidden, self.kv_heads * size, bias=False)
+        self.o_proj = nn.Linear(self.heads * size, hidden, bias=False)
+
+    def project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries, keys and values [B, heads, T, D] of x [B, T, 2 H]; keys repeated for each query."""
+        batch, tokens, _ = x.shape
+        query = self.q_proj(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
+        key = self.k_proj(x).view(batch, tokens, self.kv_heads, -1).transpose(1, 2)
+        value = self.v_proj(x).view(batch, tokens, self.kv_heads, -1).transpose(1, 2)
+        each = self.heads // self.kv_heads
+        return query, key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
+
+
+class Mlp(nn.Module):
+    """Gated feed-forward layer."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output [..., H]."""
+        down: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return down
+
+
+class Layer(nn.Module):
+    """The one decoder layer."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        hidden, epsilon = config["hidden_size"], config["rms_norm_eps"]
+        self.self_attn = Attention(config)
+        self.mlp = Mlp(hidden, config["intermediate_size"])
+        self.input_layernorm = Norm(hidden, epsilon)
+        self.hidden_norm = Norm(hidden, epsilon)
+        self.post_attention_layernorm = Norm(hidden, epsilon)
+
+
+class Head(nn.Module):
+    """An EAGLE-3 head; `draft_ids` [draft vocabulary] are the target's ids it can predict, ascending."""
+
+    draft_ids: torch.Tensor
+
+    def __init__(self, config: dict[str, Any], draft_ids: torch.Tensor) -> None:
+        super().__init__()
+        hidden, states = config["hidden_size"], len(config["eagle_aux_hidden_state_layer_ids"])
+        self.config = config
+        self.midlayer = Layer(config)
+        self.norm = Norm(hidden, config["rms_norm_eps"])
+        self.fc = nn.Linear(states * hidden, hidden, bias=False)
+        self.lm_head = nn.Linear(hidden, len(draft_ids), bias=False)
+        self.register_buffer("draft_ids", draft_ids.long(), persistent=False)
+        rope = config.get("rope_parameters") or {}
+        self._theta = float(rope.get("rope_theta", 10_000.0))
+
+    def unrolled(self, embedded: torch.Tensor, aux: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+        """Yield the states [B, S, H] after the head's norm of each drafting step, the first one first.
+
+        `aux` [B, S, A x H] are the target's states at S chain starts; `embedded` [B, S + steps, H] are the
+        embeddings of the tokens from the first start on.
+        """
+        layer, attention = self.midlayer, self.midlayer.self_attn
+        starts = aux.shape[1]
+        state = self.fc(aux).float()
+        later: list[tuple[torch.Tensor, torch.Tensor]] = []
+        first: tuple[torch.Tensor, torch.Tensor] | None = None
+        future = torch.full((starts, starts), -math.inf, device=aux.device).triu(1)
+        for step in range(1, steps + 1):
+            x = torch.cat(
+                [layer.input_layernorm(embedded[:, step : step + starts]), layer.hidden_norm(state)], -1
+            )
+            query, key, value = attention.project(x)
+            positions = torch.arange(step - 1, step - 1 + starts, device=aux.device)
+            query, key = self._rotate(query, positions), self._rotate(key, positions)
+            if first is None:
+                first = (key, value)
+            else:
+                later.append((key, value))
+            mixed = _attend(query, first, later, future)
+            batch, heads, _, size = mixed.shape
+            out = attention.o_proj(mixed.transpose(1, 2).reshape(batch, starts, heads * size)).float()
+            state = state + out
+            state = state + layer.mlp(layer.post_attention_layernorm(state)).float()
+            yield self.norm(state)
+
+    def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x [B, heads, T, D] with rotary embedding at `positions` [T] (halves, as Llama does)."""
+        half = x.shape[-1] // 2
+        powers = torch.arange(half, device=x.device, dtype=torch.float32) / half
+        angles = positions.float()[:, None] * self._theta ** -powers[None]
+        cosine, sine = angles.cos(), angles.sin()
+        x = x.float()
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    def vllm_state(self, dtype: torch.dtype) -> State:
+        """Return the weights as an engine loads them."""
+        state = {name: tensor.detach().to(dtype) for name, tensor in self.named_parameters()}
+        count = len(self.draft_ids)
+        if count != self.config["vocab_size"]:
+            state["d2t"] = self.draft_ids - torch.arange(count, device=self.draft_ids.device)
+        return state
+
+
+def _attend(
+    query: torch.Tensor,
+    first: tuple[torch.Tensor, torch.Tensor],
+    later: list[tuple[torch.Tensor, torch.Tensor]],
+    future: torch.Tensor,
+) -> torch.Tensor:
+    """Return attention [B, heads, S, D] over first-step keys up to each start, and its chain's later ones."""
+    scale = query.shape[-1] ** -0.5
+    half = first[1].dtype
+    scores = [torch.matmul(query.to(half), first[0].to(half).transpose(-1, -2)).float() * scale + future]
+    scores += [(query * key).sum(-1, keepdim=True) * scale for key, _ in later]
+    weights = torch.cat(scores, -1).softmax(-1)
+    starts = future.shape[0]
+    mixed = torch.matmul(weights[..., :starts].to(half), first[1]).float()
+    for place, (_, value) in enumerate(later):
+        mixed = mixed + weights[..., starts + place, None] * value.float()
+    return mixed
+
+
+def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head:
+    """Return a head that starts from the target's last layer, its norm and its output layer.
+
+    So it learns in few tokens: what reads the target's last state is the target's own, the rest is noise.
+    """
+    target = target_config(model_folder)
+    weights = load_file(model_folder / "model.safetensors")
+    config = head_config(target, len(draft_ids))
+    head = Head(config, draft_ids)
+    generator = torch.Generator().manual_seed(seed)
+    hidden, last = config["hidden_size"], f"model.layers.{target['num_hidden_layers'] - 1}."
+    output = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
+    attention = head.midlayer.self_attn
+    with torch.no_grad():
+        for name in ("q_proj", "k_proj", "v_proj"):
+            weight = getattr(attention, name).weight
+            weight[:, :hidden] = torch.randn(weight[:, :hidden].shape, generator=generator) * NOISE_STD
+            weight[:, hidden:] = weights[f"{last}self_attn.{name}.weight"].float()
+        attention.o_proj.weight.copy_(weights[f"{last}self_attn.o_proj.weight"])
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            getattr(head.midlayer.mlp, name).weight.copy_(weights[f"{last}mlp.{name}.weight"])
+        head.midlayer.hidden_norm.weight.copy_(weights[f"{last}input_layernorm.weight"])
+        head.midlayer.input_layernorm.weight.copy_(weights["model.layers.0.input_layernorm.weight"])
+        head.midlayer.post_attention_layernorm.weight.copy_(weights[f"{last}post_attention_layernorm.weight"])
+        head.norm.weight.copy_(weights["model.norm.weight"])
+        head.lm_head.weight.copy_(output[draft_ids])
+        fc = torch.randn(head.fc.weight.shape, generator=generator) * NOISE_STD / 5
+        fc[:, -hidden:] += torch.eye(hidden)  # the latest of the target's states
+        head.fc.weight.copy_(fc)
+    return head
+
+
+def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
+    """Write a folder that stock vLLM serves as the eagle3 drafter of `model_folder`; returns it."""
+    target = target_config(model_folder)
+    record = Prepared(
+        kind="eagle3", name=str(model_folder), weights="trained", draft_vocab=len(head.draft_ids)
+    )
+    with making(folder, record, lambda _: None) as place:
+        if place is not None:
+            write_json(place / "config.json", head_config(target, len(head.draft_ids)))
+            dtype = getattr(torch, head.config["torch_dtype"])
+            state = {name: each.cpu().contiguous() for name, each in head.vllm_state(dtype).items()}
+            save_weights(place, state)
+    return folder
+
+
+def load_head(folder: Path) -> Head:
+    """Return the head in a folder that export_head or `tlt real model` wrote; raises InputError if none."""
+    if not (folder / "model.safetensors").is_file():
+        raise InputError("drafter.folder", str(folder), "a folder with an EAGLE-3 head", "prepare one")
+    config = read_struct(folder / "config.json", dict[str, Any])
+    state = load_file(folder / "model.safetensors")
+    count = config["draft_vocab_size"]
+    ids = torch.arange(count) + state.pop("d2t", torch.zeros(count, dtype=torch.long))
+    state.pop("t2d", None)
+    head = Head(config, ids)
+    head.load_state_dict(state)
+    return head.float()

@@ -1,0 +1,59 @@
+"""The arms of a training comparison: a policy, and whether its drafter is trained on idle workers.
+
+An arm is written POLICY or POLICY/online or POLICY/frozen: `none`, `static:4/frozen`, `tlt_chains/online`. A
+policy that drafts is online unless it says otherwise, as TLT is; `none` has no drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from realrun.arms import StepTimesOf, plan_arms
+from realrun.training.config import TrainConfig
+from tltsched.cluster import ClusterConfig
+from tltsched.errors import InputError
+from tltsched.record import SchedulerSetup
+from tltsched.spot import SpotConfig
+from traces.runfolder import run_name
+
+KINDS = ("online", "frozen")
+
+
+class TrainingArm(msgspec.Struct, frozen=True):
+    """One arm. `folder` is the name of its run folder."""
+
+    name: str
+    folder: str
+    setup: SchedulerSetup
+    speculating: bool
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether idle workers train the drafter."""
+        return self.setup.cluster.spot.enabled
+
+
+def plan_training(
+    config: TrainConfig, names: Sequence[str], step_times: StepTimesOf | None
+) -> list[TrainingArm]:
+    """Return the arms; raises InputError for one that cannot run (realrun.arms.plan_arms)."""
+    if len(set(names)) != len(names):
+        raise InputError("--arms", ",".join(names), "each arm once", "remove the repeated one")
+    return [_plan(config, name, step_times) for name in names]
+
+
+def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> TrainingArm:
+    policy, _, kind = name.partition("/")
+    if kind not in ("", *KINDS):
+        raise InputError("--arms", name, "POLICY, POLICY/online or POLICY/frozen", "correct it")
+    (arm,) = plan_arms(config.engine_settings(), [policy], step_times)
+    online = arm.speculating and kind != "frozen" and config.drafter.kind == "eagle3"
+    if kind == "online" and not online:
+        raise InputError(
+            "--arms", name, "online for a policy that drafts with an eagle3 head", "leave /online out"
+        )
+    cluster = ClusterConfig(spot=config.spot if online else SpotConfig())
+    setup = msgspec.structs.replace(arm.setup, cluster=cluster)
+    return TrainingArm(name, run_name(name), setup, arm.speculating)

@@ -1,0 +1,80 @@
+"""What a step asks the engines for: prompts, caps or forced lengths, and a seed for each response."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from realrun.engine import EngineRequest
+from realrun.training.config import TrainConfig
+from realrun.training.problems import Problems
+from tltsched.errors import InputError
+
+SEED_KEY = 3  # keys 0 to 2 of the run's seed belong to lengths and prompts
+
+
+class RequestSource:
+    """The requests of every step; a response's id is its group times G plus its place in the group."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        """Raises InputError if prompts cannot be made, or forced lengths do not fit."""
+        self.config = config
+        self._problems = Problems(config)
+        path = config.rollout.forced_lengths
+        self._forced = _forced_lengths(Path(path), config) if path else None
+        most = config.engine.max_context_tokens
+        if config.rollout.cap_tokens >= most:
+            raise InputError(
+                "rollout.cap_tokens", config.rollout.cap_tokens,
+                f"less than {most} (engine.max_context_tokens)",
+                "lower it, or raise engine.max_context_tokens so that a prompt fits as well",
+            )  # fmt: skip
+
+    def requests(self, step: int) -> tuple[EngineRequest, ...]:
+        """Return the requests of an RL step, ordered by id."""
+        samples, cap = self.config.rollout.samples, self.config.rollout.cap_tokens
+        found = []
+        for group, prompt in enumerate(self._problems.prompts(step)):
+            for sample in range(samples):
+                number = group * samples + sample
+                seed = response_seed(self.config.seed, step, number)
+                forced = self._forced[step, number] if self._forced is not None else None
+                length = forced or cap
+                found.append(EngineRequest(number, prompt, length, forced is not None, seed))
+        return tuple(found)
+
+
+def response_seed(seed: int, step: int, request: int) -> int:
+    """Return the sampling seed of one response, so that it does not depend on which worker makes it."""
+    key = np.random.SeedSequence(seed, spawn_key=(SEED_KEY, step, request))
+    return int(key.generate_state(1)[0])
+
+
+def _forced_lengths(path: Path, config: TrainConfig) -> dict[tuple[int, int], int]:
+    try:
+        table = pd.read_parquet(path, columns=["step", "request", "response_tokens"])
+    except (OSError, KeyError, ValueError) as error:
+        raise InputError(
+            "rollout.forced_lengths", str(path), "a responses.parquet of a run folder", f"check it: {error}"
+        ) from None
+    lengths = {
+        (int(step), int(request)): int(tokens)
+        for step, request, tokens in table.itertuples(index=False, name=None)
+    }
+    wanted = config.rollout.prompts * config.rollout.samples
+    missing = [
+        (step, request)
+        for step in range(config.steps)
+        for request in range(wanted)
+        if (step, request) not in lengths
+    ]
+    if missing:
+        step, request = missing[0]
+        raise InputError(
+            "rollout.forced_lengths", f"{path} without step {step}, request {request}",
+            f"{config.steps} steps of {wanted} responses",
+            "take a run of the same size, or train fewer steps",
+        )  # fmt: skip
+    return lengths

@@ -1,0 +1,124 @@
+"""A worker's process in RL training: one engine, one trainer, and one order at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+from realrun.messages import (
+    HeadStep,
+    Order,
+    Phase,
+    PhaseDone,
+    PrepareTraining,
+    Probe,
+    Publish,
+    Ready,
+    Save,
+    Saved,
+    StopTrain,
+    Train,
+    Trained,
+    Work,
+)
+from realrun.service import Service, engine_info, resolve
+from realrun.training.trainer import Trainer
+
+
+class TrainingService(Service):
+    """The engine and the trainer of one worker."""
+
+    def obey(self, order: Order) -> None:
+        """Carry out one order."""
+        match order:
+            case PrepareTraining():
+                self._prepare_training(order)
+            case Work():
+                self._trainer.begin_step(order.step)
+                self._work(order)
+            case Train():
+                self._train(order)
+            case Publish():
+                self._publish(order)
+            case Phase():
+                self._phase(order)
+            case Save():
+                start_s = perf_counter()
+                self._trainer.save(Path(order.folder))
+                self._answer(Saved(perf_counter() - start_s))
+            case _:
+                super().obey(order)
+
+    def close(self) -> None:
+        """Free the engine and leave the group of workers."""
+        super().close()
+        self._trainer.close()
+
+    def _prepare_training(self, order: PrepareTraining) -> None:
+        start_s = perf_counter()
+        config, arm = order.config.engine_settings(), order.setup
+        self._engine = resolve(order.factory)(config, arm.speculating)
+        self._engine.warm_up(order.batches, order.ks if arm.speculating else (0,))
+        self._engines[arm.speculating] = self._engine
+        self._trainer = Trainer(order)
+        self._trainer.serve(self._engine)
+        worker = self._worker(order.worker, arm, self._engine)
+        worker.keep = self._trainer.keep
+        self._workers[order.arm] = worker
+        self._rollout_worker = worker
+        self._spans: list[tuple[str, float]] = []
+        self._facts: dict[str, float] = {}
+        info = engine_info(order.factory, config)
+        self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
+
+    def _train(self, order: Train) -> None:
+        """Use idle time until told to stop: first log-probabilities that are due anyway, then the head."""
+        trainer, clock = self._trainer, partial(_since, order.origin_s)
+        trainer.begin_step(order.step)  # a worker without a request of its own trains as well
+        spans: list[tuple[str, float]] = [("drafter_activation", clock())]
+        scored, steps = 0, list[HeadStep]()
+        while not self._channel.waiting():
+            if found := trainer.score_some():
+                scored += found
+                spans.append(("logprob", clock()))
+            elif step := trainer.train_head():
+                steps.append(step)
+                spans.append(("drafter_training", clock()))
+            else:
+                break  # nothing of its own to learn from: rest until told
+        stopped = self._receive()
+        assert isinstance(stopped, StopTrain), stopped
+        read_s = clock()
+        spans.append(("drafter_training" if steps else "tail_idle", read_s))
+        trainer.settle()
+        spans.append(("drafter_stop", clock()))
+        self._answer(
+            Trained(order.step, clock(), tuple(spans), tuple(steps), scored, stop_s=clock() - read_s)
+        )
+
+    def _publish(self, order: Publish) -> None:
+        seconds = self._trainer.publish(order, self._engine)
+        self._rollout_worker.drafter_version = order.version
+        self._facts["publish_s"] = seconds / self._trainer.collective.size  # they add up over workers
+        self._spans.append(("drafter_publish", _since(order.origin_s)))
+
+    def _phase(self, order: Phase) -> None:
+        trainer, rewards, probes = self._trainer, dict[int, float](), tuple[Probe, ...]()
+        if order.phase == "reward":
+            rewards = trainer.rewards()
+        elif order.phase == "logprob":
+            probes = trainer.log_probs()
+        elif order.phase == "policy_update":
+            self._facts |= trainer.update_policy(order)
+        else:
+            assert order.phase == "weight_sync", order.phase
+            trainer.sync(self._engine)
+        now_s = _since(order.origin_s)
+        spans, facts = (*self._spans, (order.phase, now_s)), self._facts
+        self._spans, self._facts = [], {}
+        self._answer(PhaseDone(order.phase, now_s, spans, rewards, facts, probes))
+
+
+def _since(origin_s: float) -> float:
+    return perf_counter() - origin_s

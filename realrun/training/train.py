@@ -1,0 +1,162 @@
+"""Trains a policy by GRPO under each arm, one arm after the other, all from the same weights and seeds."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from realrun.arms import StepTimesOf
+from realrun.executor import Executor, Lost, WorkerError
+from realrun.messages import ArmSetup, EngineInfo, PrepareTraining, Ready, Save, Saved
+from realrun.replay import LOGS, Progress, make_executor
+from realrun.runlog import EngineRecord
+from realrun.service import MAKE_ENGINE
+from realrun.training.cluster import TrainingCluster
+from realrun.training.collective import free_port
+from realrun.training.config import TrainConfig
+from realrun.training.log import HEADS, ArmLog
+from realrun.training.plan import TrainingArm, plan_training
+from realrun.training.requests import RequestSource
+from realrun.training.runfiles import write_run
+from tltsched.errors import InputError
+from tltsched.events import ClusterEvent
+from tltsched.record import CLUSTER, RecordedCluster, Recorder, build_cluster
+from traces.runfolder import Comparison, write_json
+
+HOST = "127.0.0.1"
+
+
+def train(
+    config: TrainConfig,
+    arms: Sequence[str],
+    out: Path,
+    progress: Progress,
+    step_times: StepTimesOf | None = None,
+    factory: str = MAKE_ENGINE,
+) -> None:
+    """Train all arms and write the comparison folder `out`; the first arm is the baseline.
+
+    A run that was stopped goes on from its last checkpoint. Raises InputError, and WorkerError if a worker
+    dies.
+    """
+    if config.workers.executor != "local":
+        raise InputError("workers.executor", config.workers.executor, "local", "training runs on one host")
+    plans = plan_training(config, arms, step_times)
+    source = RequestSource(config)
+    for plan in plans:
+        log = ArmLog(out / plan.folder, config, plan)
+        if not log.complete:
+            ArmRun(config, plan, log, source, out, factory).run(progress)
+    runs = tuple(plan.folder for plan in plans)
+    write_json(out / "comparison.json", Comparison(name=config.name, runs=runs))
+
+
+class ArmRun:
+    """One arm from where it stands to its last step."""
+
+    def __init__(
+        self, config: TrainConfig, arm: TrainingArm, log: ArmLog, source: RequestSource, out: Path,
+        factory: str,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.arm = arm
+        self.log = log
+        self.source = source
+        self.logs = out / LOGS
+        self.factory = factory
+        self.workers = tuple(range(config.workers.count))
+
+    def run(self, progress: Progress) -> None:
+        """Start the workers and run the steps that are missing."""
+        progress(f"{self.arm.name}: starting engines and trainers")
+        with make_executor(self.config.engine_settings(), self.workers, self.logs) as executor:
+            engine = self._prepare(executor)
+            cluster = self._cluster(executor)
+            for step in range(len(self.log.parts), self.config.steps):
+                self.log.keep(cluster.run_step(step, self.source.requests(step)))
+                last = step + 1 == self.config.steps
+                every = self.config.checkpoint_every
+                if every and ((step + 1) % every == 0 or last):
+                    self._save(executor)
+                write_run(self.log, self.config, self.arm, engine)
+                progress(f"{self.arm.name}: step {step + 1}")
+        self.log.finish()
+
+    def _prepare(self, executor: Executor) -> EngineRecord:
+        saved, port = self.log.checkpoint(), free_port()
+        ks = tuple(sorted({0, *self.config.drafter.ks}))
+        for worker in self.workers:
+            setup = ArmSetup(self.arm.setup, self.arm.speculating, self.log.lines(worker))
+            order = PrepareTraining(
+                worker=worker, config=self.config, factory=self.factory, arm=self.arm.name, setup=setup,
+                train_head=self.arm.trains_head, batches=self._batches(), ks=ks, ranks=self.workers,
+                host=HOST, port=port, checkpoint=str(saved or ""),
+            )  # fmt: skip
+            executor.send(worker, order)
+        info, warm_up_s = _await_ready(executor, len(self.workers))
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        return EngineRecord(
+            engine=info.engine, engine_version=info.engine_version, device=info.device, torch=info.torch,
+            date=date, environment=info.environment, warm_up_s=warm_up_s,
+            config=self.config.engine_settings(),
+        )  # fmt: skip
+
+    def _batches(self) -> tuple[int, ...]:
+        """Return the batches to warm up: powers of two and the largest that a worker can meet."""
+        largest = min(
+            self.config.engine.max_running, self.config.rollout.prompts * self.config.rollout.samples
+        )
+        sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
+        return (*sizes, largest)
+
+    def _cluster(self, executor: Executor) -> TrainingCluster:
+        """Return the arm's cluster; its scheduler has seen what happened in steps that are kept."""
+
+        def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
+            scheduler = build_cluster(self.arm.setup)
+            for record in self.log.records(CLUSTER):
+                if isinstance(record.body, ClusterEvent):
+                    scheduler.handle(record.body)
+            return RecordedCluster(scheduler, Recorder(sink))
+
+        last = self.log.parts[-1] if self.log.parts else None
+        return TrainingCluster(
+            self.arm.name,
+            make_scheduler,
+            executor,
+            self.workers,
+            self.log.elapsed_s(),
+            samples=self.config.rollout.samples,
+            minibatches=self.config.update.minibatches,
+            scale_advantages=self.config.update.scale_advantages,
+            heads=str(self.log.folder / HEADS),
+            serving=last.serves_next if last else ((0, 0) if self.arm.speculating else (-1, 0)),
+        )
+
+    def _save(self, executor: Executor) -> None:
+        """Have all workers write their part of a checkpoint; it counts once all are there."""
+        place = self.log.new_checkpoint()
+        for worker in self.workers:
+            executor.send(worker, Save(str(place)))
+        for _ in self.workers:
+            worker, answer = executor.receive()
+            if not isinstance(answer, Saved):
+                raise WorkerError(f"worker {worker} could not write its part of a checkpoint: {answer}")
+        self.log.commit()
+
+
+def _await_ready(executor: Executor, workers: int) -> tuple[EngineInfo, float]:
+    """Return what the engines are and the longest warm-up; raises WorkerError if one cannot start."""
+    infos: dict[int, EngineInfo] = {}
+    warm_up_s = 0.0
+    while len(infos) < workers:
+        worker, answer = executor.receive()
+        if isinstance(answer, Lost):
+            raise WorkerError(f"worker {worker} could not start: {answer.text or answer.reason}")
+        assert isinstance(answer, Ready)
+        infos[worker], warm_up_s = answer.info, max(warm_up_s, answer.warm_up_s)
+    devices = sorted({info.device for info in infos.values()})
+    if len(devices) > 1:
+        raise InputError("workers", devices, "one kind of device", "give all workers the same device")
+    return infos[min(infos)], warm_up_s

@@ -1,0 +1,184 @@
+"""The training side of one worker: its responses, its share of the policy's update, its drafter head.
+
+Each worker keeps what it generated. Log-probabilities, hidden states and gradients are made where the tokens
+are, and only gradients and what the heads have learned are summed over workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from realrun.engine import Engine, EngineRequest
+from realrun.messages import HeadStep, Phase, PrepareTraining, Probe, Publish
+from realrun.models import aux_layers
+from realrun.training.collective import Collective
+from realrun.training.drafter import Drafter
+from realrun.training.flat_state import read_state, write_state
+from realrun.training.grpo import Update
+from realrun.training.policy import Policy, Sample, Scored
+from realrun.training.problems import Problems
+
+POLICY, REFERENCE = "policy.safetensors", "reference"
+
+
+class Trainer:
+    """All of one worker that is neither its engine nor its channel."""
+
+    def __init__(self, order: PrepareTraining) -> None:
+        config, device = order.config, order.config.engine.device
+        self.config = config
+        self.rank = order.ranks.index(order.worker)
+        folder = Path(config.model.folder)
+        torch.manual_seed(config.seed)
+        budget = config.update.token_budget
+        self.policy = Policy(folder, device, config.model.dtype, budget)
+        self.reference = (
+            Policy(folder, device, config.model.dtype, budget) if config.update.kl_coefficient else None
+        )
+        self.update = Update(self.policy, config.update)
+        self.problems = Problems(config)
+        self.collective = Collective(self.rank, len(order.ranks), order.host, order.port, device)
+        self.drafter = Drafter(config, self.policy, self.rank) if order.train_head else None
+        self.step = -1
+        self._samples: dict[int, Sample] = {}
+        self._scored: dict[int, Scored] = {}
+        self._resumed = bool(order.checkpoint)
+        if order.checkpoint:
+            self._load(Path(order.checkpoint))
+
+    # --- rollout --------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> None:
+        """Forget the responses of the step before."""
+        if step == self.step:
+            return
+        self.step = step
+        self._samples.clear()
+        self._scored.clear()
+        if self.drafter:
+            self.drafter.begin_step(step)
+
+    def keep(self, request: EngineRequest, tokens: tuple[int, ...]) -> None:
+        """Take a response that the engine has finished."""
+        self._samples[request.id] = Sample(request.id, request.prompt_token_ids, tokens)
+
+    def score_some(self) -> int:
+        """Take log-probabilities of one pack of responses that have none; returns how many it held."""
+        waiting = [sample for number, sample in sorted(self._samples.items()) if number not in self._scored]
+        pack: list[Sample] = []
+        tokens = 0
+        for sample in waiting:
+            tokens += len(sample.prompt) + len(sample.response)
+            if pack and tokens > self.config.update.token_budget:
+                break
+            pack.append(sample)
+        self._score(pack)
+        return len(pack)
+
+    def _score(self, samples: Sequence[Sample]) -> None:
+        layers = aux_layers(self.policy.layers) if self.drafter else ()
+        for scored in self.policy.log_probs(samples, self.config.engine.temperature, layers, self.step):
+            self._scored[scored.sample.id] = scored
+            if self.drafter and scored.features is not None:
+                self.drafter.add(scored.features)
+
+    def train_head(self) -> HeadStep | None:
+        """Train the head on one batch; None if there is nothing to train on."""
+        return self.drafter.train() if self.drafter else None
+
+    # --- phases ---------------------------------------------------------------------------------------
+
+    def rewards(self) -> dict[int, float]:
+        """Return the reward of every response of this worker."""
+        return {
+            number: self.problems.score(self.step, number // self.config.rollout.samples, sample.response)
+            for number, sample in sorted(self._samples.items())
+        }
+
+    def log_probs(self) -> tuple[Probe, ...]:
+        """Take the log-probabilities that are still missing; returns how well the heads predict."""
+        while self.score_some():
+            pass
+        return self.drafter.probe() if self.drafter else ()
+
+    def update_policy(self, order: Phase) -> dict[str, float]:
+        """Do one optimizer step a minibatch, together with all workers; returns facts that add up."""
+        facts: dict[str, float] = {}
+        for requests, tokens in order.minibatches:
+            mine = [self._scored[request] for request in requests if request in self._scored]
+            values = [order.advantages[scored.sample.id] for scored in mine]
+            samples = [scored.sample for scored in mine]
+            found = self.update.accumulate(
+                samples,
+                [scored.log_probs for scored in mine],
+                values,
+                self._reference_log_probs(samples),
+                tokens,
+                self.config.engine.temperature,
+            )
+            self.collective.sum_(self.update.gradients())
+            norm = self.update.apply(self.update.learning_rate(self.step))
+            for name, value in (*found.items(), ("grad_norm", norm / self.collective.size)):
+                facts[name] = facts.get(name, 0.0) + value / len(order.minibatches)
+        return facts
+
+    def _reference_log_probs(self, samples: Sequence[Sample]) -> list[torch.Tensor] | None:
+        if self.reference is None:
+            return None
+        found = {
+            scored.sample.id: scored.log_probs
+            for scored in self.reference.log_probs(samples, self.config.engine.temperature)
+        }
+        return [found[sample.id] for sample in samples]
+
+    def settle(self) -> None:
+        """Wait for what was handed to the device, so that the engine has it to itself."""
+        if self.config.engine.device == "cuda":
+            torch.cuda.synchronize()
+
+    def serve(self, engine: Engine) -> None:
+        """Give a new engine what it cannot have read from a folder: what a checkpoint held."""
+        if self._resumed:
+            engine.load_policy(self.policy.state(), 0)
+            if self.drafter:
+                self.drafter.serve(engine, 0)
+
+    def sync(self, engine: Engine) -> None:
+        """Give the engine the policy's weights, and the head its new target."""
+        engine.load_policy(self.policy.state(), (self.step + 1) * self.config.update.minibatches)
+        if self.drafter:
+            self.drafter.follow()
+
+    def publish(self, order: Publish, engine: Engine) -> float:
+        """Average the heads over the workers and serve the result; returns the seconds this took."""
+        assert self.drafter is not None
+        start_s = perf_counter()
+        self.drafter.average(self.collective)
+        self.drafter.serve(engine, order.version)
+        if self.rank == 0:
+            self.drafter.keep(Path(order.keep) / f"head-{order.version:04}.safetensors")
+        return perf_counter() - start_s
+
+    # --- checkpoint -----------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write this worker's part of a checkpoint: the policy is the same on all, so rank 0 writes it."""
+        if self.rank == 0:
+            write_state(folder / POLICY, self.update.state_dict())
+        if self.drafter:
+            self.drafter.save(folder)
+
+    def _load(self, folder: Path) -> None:
+        self.update.load_state_dict(read_state(folder / POLICY))
+        if self.drafter:
+            self.drafter.load(folder)
+
+    def close(self) -> None:
+        """Leave the group and finish what is being written."""
+        self.collective.close()
+        if self.drafter:
+            self.drafter.close()

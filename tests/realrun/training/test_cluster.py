@@ -1,0 +1,141 @@
+"""The live training cluster against an executor that answers by a script."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from realrun.engine import EngineRequest
+from realrun.executor import Heard, Lost, WorkerError
+from realrun.messages import (
+    Finish,
+    HeadStep,
+    Order,
+    Phase,
+    PhaseDone,
+    Probe,
+    Publish,
+    Report,
+    StopTrain,
+    Train,
+    Trained,
+    Work,
+)
+from realrun.training.cluster import StepPart, TrainingCluster
+from tltsched.cluster import ClusterConfig, ClusterScheduler
+from tltsched.record import CLUSTER, RecordedCluster, Recorder, read
+from tltsched.spot import SpotConfig
+
+SAMPLES = 2
+TOKENS = {0: 3, 1: 5, 2: 40, 3: 7}  # request -> response tokens
+
+
+class ScriptedExecutor:
+    """Two workers: worker 0 is done at once and trains until worker 1 is done as well."""
+
+    def __init__(self, kill: bool = False) -> None:
+        self.orders: list[tuple[int, Order]] = []
+        self._answers: deque[tuple[int, Heard]] = deque()
+        self._work: dict[int, Work] = {}
+        self._kill = kill
+
+    def send(self, worker: int, order: Order) -> None:
+        self.orders.append((worker, order))
+        match order:
+            case Work():
+                self._work[worker] = order
+                if worker == 0:
+                    self._finish(0)
+            case Train():
+                self._finish(1)
+            case StopTrain():
+                steps = (HeadStep(100, 2.0), HeadStep(60, 1.5))
+                self._answers.append((worker, Trained(0, 0.0, (), steps, 2, 0.01)))
+            case Phase():
+                self._answers.append((worker, self._phase(worker, order)))
+
+    def _finish(self, worker: int) -> None:
+        if self._kill and worker == 1:
+            self._answers.append((1, Lost("killed by signal 9 (SIGKILL)")))
+            return
+        work = self._work[worker]
+        done = tuple(Finish(request.id, TOKENS[request.id], 0.0) for request in work.requests)
+        report = Report(work.arm, work.step, 0.0, done, (("decode", 0.0),), (), (), over=True, works=1)
+        self._answers.append((worker, report))
+
+    def _phase(self, worker: int, order: Phase) -> PhaseDone:
+        mine = [request.id for request in self._work[worker].requests]
+        rewards = {request: float(request == 2) for request in mine} if order.phase == "reward" else {}
+        facts = {"loss": 0.5} if order.phase == "policy_update" else {}
+        probes = (Probe("serving", 0, 0.5, 0.4, 10 * (worker + 1)),) if order.phase == "logprob" else ()
+        return PhaseDone(order.phase, 0.0, (), rewards, facts, probes)
+
+    def receive(self) -> tuple[int, Heard]:
+        return self._answers.popleft()
+
+    def clock_offset_s(self, worker: int) -> float:
+        del worker
+        return 0.0
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def cluster(executor: ScriptedExecutor, minibatches: int = 1) -> TrainingCluster:
+    def make(sink: Callable[[bytes], object]) -> RecordedCluster:
+        scheduler = ClusterScheduler(2, ClusterConfig(spot=SpotConfig(enabled=True)))
+        return RecordedCluster(scheduler, Recorder(sink))
+
+    return TrainingCluster(
+        "tlt_chains", make, executor, (0, 1), 0.0, samples=SAMPLES, minibatches=minibatches,
+        scale_advantages=True, heads="heads", serving=(0, 3),
+    )  # fmt: skip
+
+
+def step(executor: ScriptedExecutor, minibatches: int = 1) -> StepPart:
+    requests = [EngineRequest(number, (1, 2, 3), 64, forced=False) for number in range(4)]
+    return cluster(executor, minibatches).run_step(0, requests)
+
+
+def test_a_step_trains_on_the_idle_worker_and_ends_with_all_phases() -> None:
+    executor = ScriptedExecutor()
+    part = step(executor)
+    kinds = [type(order).__name__ for _, order in executor.orders]
+    assert kinds[:4] == ["Work", "Work", "Train", "StopTrain"]
+    phases = [order.phase for worker, order in executor.orders if isinstance(order, Phase) and worker == 0]
+    assert phases == ["reward", "logprob", "policy_update", "weight_sync"]
+    assert part.rewards == {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}
+    assert part.facts == {"loss": 1.0}  # workers' shares add up
+    assert part.trained_tokens == 160
+    assert part.scored_early == 2
+    assert [record.owner for record in read(part.rollout.lines)].count(CLUSTER) > 10
+
+
+def test_heads_are_published_before_the_policy_and_lag_one_update() -> None:
+    executor = ScriptedExecutor()
+    part = step(executor)
+    zero = [order for worker, order in executor.orders if worker == 0]
+    publish = next(index for index, order in enumerate(zero) if isinstance(order, Publish))
+    following = zero[publish + 1]
+    assert isinstance(following, Phase)
+    assert following.phase == "weight_sync"
+    assert (part.served, part.age_steps) == (0, 3)
+    assert part.serves_next == (1, 1)
+
+
+def test_advantages_and_whole_groups_go_to_the_update() -> None:
+    executor = ScriptedExecutor()
+    step(executor, minibatches=2)
+    (order, _) = [
+        order for _, order in executor.orders if isinstance(order, Phase) and order.phase == "policy_update"
+    ]
+    assert order.minibatches == (((0, 1), 8), ((2, 3), 47))
+    assert order.advantages[0] == order.advantages[1] == 0.0  # a group of equal rewards teaches nothing
+    assert order.advantages[2] > 0 > order.advantages[3]
+
+
+def test_a_worker_that_dies_stops_the_run_and_says_how_to_go_on() -> None:
+    with pytest.raises(WorkerError, match="start the same command again"):
+        step(ScriptedExecutor(kill=True))

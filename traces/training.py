@@ -1,0 +1,44 @@
+"""What a training run adds to a run folder (traces.runfolder): rewards, updates and the drafter's course.
+
+    rewards.parquet    a row a response (REWARD_COLUMNS)
+    updates.parquet    a row an RL step (UPDATE_COLUMNS)
+    heads.parquet      a row a training step of the drafter's head (HEAD_COLUMNS)
+    probes.parquet     a row an RL step, head and position (PROBE_COLUMNS)
+"""
+
+from __future__ import annotations
+
+REWARD_COLUMNS = {
+    "step": "int32",
+    "request": "int32",
+    "reward": "float64",
+    "policy_version": "int32",  # policy updates that the weights had seen which generated the response
+}
+UPDATE_COLUMNS = {
+    "step": "int32",
+    "reward_mean": "float64",
+    "loss": "float64",
+    "entropy": "float64",  # nats a response token
+    "kl": "float64",  # nats a response token to the initial policy; 0 without a reference
+    "ratio_mean": "float64",
+    "clip_share": "float64",
+    "grad_norm": "float64",  # before clipping, mean over the optimizer steps
+    "engine_gap": "float64",  # mean |log-probability of the trainer - of the engine|; -1: not known
+    "handover_s": "float64",  # the rollout's end to the last trainer's stop: the wait that training added
+    "stop_s": "float64",  # slowest worker from reading the order to leaving training
+    "scored_early": "int32",  # responses whose log-probabilities were taken on idle workers
+    "publish_s": "float64",
+}
+HEAD_COLUMNS = {
+    "step": "int32",
+    "worker": "int16",
+    "tokens": "int32",
+    "loss": "float64",
+}
+PROBE_COLUMNS = {
+    "step": "int32",
+    "head": "object",  # "serving" or "initial", both on the newest responses of this step
+    "position": "int16",  # of the draft, from 0
+    "greedy": "float64",  # share of chains accepted up to here when both sides are greedy
+    "sampled": "float64",  # the same, expected, when drafts and target are sampled at temperature 1
+}

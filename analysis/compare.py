@@ -45,17 +45,22 @@ def compare(runs: RunSet) -> ComparisonTable:
     """Build the table of a comparison, or of a single run.
 
     Raises BooksError if the books of a run do not close and InputError if the runs did not roll out the same
-    responses: (step, request, response_tokens) must be equal in every run.
+    responses: (step, request, response_tokens) must be equal in every run. Runs that trained a policy may
+    differ in lengths, since each generated its own; then a warning says how far they do.
     """
     baseline = runs.runs[0]
     reference = _rolled_out(baseline)
+    warnings = differences(runs.runs)
     for run in runs.runs[1:]:
-        _check_same_responses(baseline.arm, reference, run)
+        if run.trained_policy() and baseline.trained_policy():
+            warnings += _own_lengths(baseline, reference, run)
+        else:
+            _check_same_responses(baseline.arm, reference, run)
     return ComparisonTable(
         name=runs.name,
         rows=tuple(_row(run, runs) for run in runs.runs),
         steps=len(baseline.steps),
-        warnings=tuple(_differences(runs.runs)),
+        warnings=tuple(warnings),
     )
 
 
@@ -115,11 +120,23 @@ def _check_same_responses(baseline: str, reference: pd.DataFrame, run: Run) -> N
     )
 
 
+def _own_lengths(baseline: Run, reference: pd.DataFrame, run: Run) -> list[str]:
+    """Say how far the lengths of a run that trained a policy are from the baseline's."""
+    rows = _rolled_out(run)
+    if rows.equals(reference):
+        return []
+    mean, base = (float(each["response_tokens"].mean()) for each in (rows, reference))
+    return [
+        f"{run.arm} generated other lengths than {baseline.arm}: {mean:,.1f} tokens a response in the mean, "
+        f"not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
+    ]
+
+
 def _response(row: pd.Series[int]) -> str:
     return f"step {row['step']} request {row['request']} of {row['response_tokens']} tokens"
 
 
-def _differences(runs: tuple[Run, ...]) -> list[str]:
+def differences(runs: tuple[Run, ...]) -> list[str]:
     """Name the facts in which the runs differ though a fair comparison needs them equal."""
     sentences = []
     for field in ("kind", "gpus", "gpu", "model", "cost_source", "lengths_source", "tool_version"):

@@ -34,6 +34,10 @@ class Run:
         """Return the running-request threshold of speculation, or None if the settings name none."""
         return _find_threshold(msgspec.json.decode(self.config_text)) if self.config_text else None
 
+    def trained_policy(self) -> bool:
+        """Return whether this is a training run: it has rewards, and generated lengths of its own."""
+        return (self.path / "rewards.parquet").is_file()
+
     def step_seconds(self) -> npt.NDArray[np.float64]:
         """Return the length of each RL step in seconds, shape (steps,), in order of step."""
         return (self.steps["end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from realrun.training.drafter_cli import drafter
 from realrun.training.warmup_cli import warm_up
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ def train(
 
 
 real.add_command(warm_up)
+real.add_command(drafter)
 
 
 @real.command("train-fields")

@@ -23,7 +23,6 @@ UPDATE_COLUMNS = {
     "ratio_mean": "float64",
     "clip_share": "float64",
     "grad_norm": "float64",  # before clipping, mean over the optimizer steps
-    "engine_gap": "float64",  # mean |log-probability of the trainer - of the engine|; -1: not known
     "handover_s": "float64",  # the rollout's end to the last trainer's stop: the wait that training added
     "stop_s": "float64",  # slowest worker from reading the order to leaving training
     "scored_early": "int32",  # responses whose log-probabilities were taken on idle workers

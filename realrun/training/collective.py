@@ -6,6 +6,7 @@ own over a store of its own. NCCL needs a GPU for each rank; otherwise gloo carr
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 TIMEOUT_S = 300.0
 BUCKET_ELEMENTS = 64 * 1024 * 1024
+BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 def free_port() -> int:
@@ -31,33 +33,37 @@ class Collective:
     def __init__(
         self, rank: int, size: int, host: str, port: int, device: str, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Join the group; rank 0 holds the store at `host` and `port`. Returns when all ranks are there."""
+        """Join the group; rank 0 holds the store at `host` and `port`. Returns when all ranks are there.
+
+        Nothing here waits longer than `timeout_s` for another rank: then it raises RuntimeError.
+        """
         self.size = size
         self._group: Any = None
+        self._store: Any = None
         self._nccl = False
         if size == 1:
             return
         wait = timedelta(seconds=timeout_s)
-        store = dist.TCPStore(host, port, size, rank == 0, timeout=wait)
-        self._nccl = device == "cuda" and self._own_gpus(store, rank)
+        self._store = dist.TCPStore(host, port, size, rank == 0, timeout=wait)
+        self._nccl = device == "cuda" and self._own_gpus(rank)
         if self._nccl:
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = wait
-            self._group = dist.ProcessGroupNCCL(store, rank, size, options)
+            self._group = _nccl(self._store, rank, size, wait)
+            self.sum_([torch.zeros(1, device=device)])  # connects, while all ranks are known to be there
         else:
-            self._group = dist.ProcessGroupGloo(store, rank, size, wait)
-        self._store = store
+            self._group = dist.ProcessGroupGloo(self._store, rank, size, wait)
 
-    def _own_gpus(self, store: dist.TCPStore, rank: int) -> bool:
+    def _own_gpus(self, rank: int) -> bool:
         """Return whether all ranks are on different GPUs."""
-        store.set(f"gpu/{rank}", str(torch.cuda.get_device_properties(0).uuid))
-        found = {store.get(f"gpu/{other}") for other in range(self.size)}
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._store.set(f"gpu/{rank}", str(properties.uuid))
+        found = {self._store.get(f"gpu/{other}") for other in range(self.size)}
         return len(found) == self.size
 
+    @torch.no_grad()
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each tensor by its sum over all ranks, which must bring tensors of the same shapes.
 
-        Raises RuntimeError if another rank is gone.
+        All ranks get the same bits. Raises RuntimeError if another rank is gone or does not come in time.
         """
         if self._group is None:
             return
@@ -84,5 +90,27 @@ class Collective:
             tensor.copy_(part.view_as(tensor))
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group, without waiting for other ranks."""
+        if self._nccl and self._group is not None:
+            self._group.abort()
         self._group = None
+        self._store = None
+
+
+def _nccl(store: Any, rank: int, size: int, wait: timedelta) -> Any:
+    """Return an NCCL group whose sums block until they are done.
+
+    A lost rank then raises where the sum was asked for. Otherwise a watchdog thread would end the process.
+    The group reads this from the environment when it is made, and groups that others make must not see it.
+    """
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = wait
+    before = os.environ.get(BLOCKING)
+    os.environ[BLOCKING] = "1"
+    try:
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    finally:
+        if before is None:
+            del os.environ[BLOCKING]
+        else:
+            os.environ[BLOCKING] = before

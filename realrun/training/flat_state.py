@@ -33,9 +33,12 @@ def _snapshot(state: State) -> State:
 
 
 def _write(path: Path, state: State) -> None:
-    new = path.with_suffix(".new")
-    save_file(state, new, metadata={"format": "pt"})
-    os.replace(new, path)
+    new = path.with_name(f"{path.name}.new")
+    try:
+        save_file(state, new, metadata={"format": "pt"})
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 class AsyncWriter:
@@ -52,14 +55,14 @@ class AsyncWriter:
 
     def wait(self) -> None:
         """Wait for what is being written; raises what it raised."""
-        if self._last is not None:
-            self._last.result()
-            self._last = None
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
 
     def close(self) -> None:
-        """Finish what is being written."""
-        self.wait()
+        """Finish what is being written; raises what it raised."""
         self._pool.shutdown()
+        self.wait()
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: list[str]) -> State:

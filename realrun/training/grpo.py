@@ -1,13 +1,14 @@
 """GRPO: advantages within a group, the clipped objective, and the optimizer step that all workers share.
 
-The loss is a mean over the response tokens of the whole minibatch, on all workers (as in DAPO). So each worker
-adds up gradients of its own tokens, and their sum over workers is the gradient.
+The loss is a mean over the response tokens of the whole minibatch, on all workers (as in DAPO). Each worker
+adds up the gradients of its own tokens, so the sum over workers is the gradient of that mean.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -16,22 +17,57 @@ from realrun.training.flat_state import State, load_optimizer, optimizer_state
 from realrun.training.policy import Policy, Sample
 
 EPSILON = 1e-6
+FACTS = ("loss", "entropy", "kl", "ratio_mean", "clip_share")
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[int], scale: bool) -> list[float]:
-    """Return reward less the group's mean, over its standard deviation with `scale` (GRPO).
+    """Return reward less the group's mean; with `scale` over its standard deviation (GRPO).
 
-    A group of equal rewards has advantages of 0.
+    A group of equal rewards has advantages of exactly 0.
     """
     members: dict[int, list[float]] = {}
     for reward, group in zip(rewards, groups, strict=True):
         members.setdefault(group, []).append(reward)
     centre = {group: statistics.fmean(values) for group, values in members.items()}
-    spread = {group: statistics.pstdev(values) if scale else 1.0 for group, values in members.items()}
+    spread = {
+        group: statistics.pstdev(values) + EPSILON if scale else 1.0 for group, values in members.items()
+    }
+    equal = {group for group, values in members.items() if min(values) == max(values)}
     return [
-        (reward - centre[group]) / (spread[group] + (EPSILON if scale else 0.0))
+        0.0 if group in equal else (reward - centre[group]) / spread[group]
         for reward, group in zip(rewards, groups, strict=True)
     ]
+
+
+class Terms(NamedTuple):
+    """What each response token adds to the objective and to the facts about it: [rows] each."""
+
+    loss: torch.Tensor
+    kl: torch.Tensor
+    ratio: torch.Tensor
+    clipped: torch.Tensor
+
+
+def objective(
+    log_probs: torch.Tensor, old: torch.Tensor, values: torch.Tensor, reference: torch.Tensor | None,
+    config: UpdateConfig,
+) -> Terms:  # fmt: skip
+    """Return the clipped objective of each token; all arguments are [rows], `values` the advantages.
+
+    A token is clipped where its ratio has left the range in the direction that its advantage pushes: it has
+    no gradient then. The KL to the reference is the estimator r - log r - 1 with r = reference / policy
+    (k3; Schulman 2020), which is never negative; 0 without a reference.
+    """
+    ratio = (log_probs - old).exp()
+    low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
+    loss = -torch.minimum(ratio * values, ratio.clamp(low, high) * values)
+    clipped = ((ratio < low) & (values < 0)) | ((ratio > high) & (values > 0))
+    kl = torch.zeros_like(loss)
+    if reference is not None:
+        change = reference - log_probs
+        kl = change.expm1() - change
+        loss = loss + config.kl_coefficient * kl
+    return Terms(loss, kl, ratio, clipped)
 
 
 class Update:
@@ -64,40 +100,36 @@ class Update:
     ) -> dict[str, float]:
         """Add the gradient of these responses; `values` are their advantages.
 
-        `total_tokens` are the response tokens of the minibatch on all workers. Returns facts that add up over
-        workers: loss, entropy, kl, ratio_mean, clip_share.
+        `total_tokens` are the response tokens of the minibatch on all workers. Returns shares of means over
+        those tokens, which add up over workers: loss, entropy, kl, ratio_mean, clip_share.
         """
-        facts = dict.fromkeys(("loss", "entropy", "kl", "ratio_mean", "clip_share"), 0.0)
+        facts = torch.zeros(
+            len(FACTS), device=self.policy.device
+        )  # read once: each reading waits for the GPU
         for packed in self.policy.packs(samples):
             mine = [samples[index] for index in packed.indices]
-            old = torch.cat([old_log_probs[index] for index in packed.indices]).to(self.policy.device)
-            weight = torch.cat(
-                [
-                    torch.full((len(sample.response),), values[index])
-                    for index, sample in zip(packed.indices, mine, strict=True)
-                ]
-            ).to(self.policy.device)
             with self.policy.autocast():
                 hidden = self.policy.hidden(packed)
                 rows = self.policy.rows(packed, hidden, [len(sample.prompt) for sample in mine], temperature)
-            ratio = (rows.log_probs - old).exp()
-            low, high = 1.0 - self.config.clip_low, 1.0 + self.config.clip_high
-            losses = -torch.minimum(ratio * weight, ratio.clamp(low, high) * weight)
-            gap = torch.zeros_like(losses)
-            if reference_log_probs is not None:
-                reference = torch.cat([reference_log_probs[index] for index in packed.indices])
-                change = reference.to(self.policy.device) - rows.log_probs
-                gap = change.exp() - change - 1.0  # never negative, and unbiased (k3)
-                losses = losses + self.config.kl_coefficient * gap
-            loss = losses.sum() / total_tokens
-            loss.backward()
-            clipped = ((ratio < low) & (weight < 0)) | ((ratio > high) & (weight > 0))
-            for name, value in (
-                ("loss", loss * total_tokens), ("entropy", rows.entropy.sum()), ("kl", gap.sum()),
-                ("ratio_mean", ratio.sum()), ("clip_share", clipped.sum()),
-            ):  # fmt: skip
-                facts[name] += float(value.detach()) / total_tokens
-        return facts
+            weights = [
+                torch.full((len(sample.response),), values[index])
+                for index, sample in zip(packed.indices, mine, strict=True)
+            ]
+            reference = (
+                None
+                if reference_log_probs is None
+                else self._row([reference_log_probs[index] for index in packed.indices])
+            )
+            old = self._row([old_log_probs[index] for index in packed.indices])
+            terms = objective(rows.log_probs, old, self._row(weights), reference, self.config)
+            (terms.loss.sum() / total_tokens).backward()
+            parts = (terms.loss, rows.entropy, terms.kl, terms.ratio, terms.clipped)
+            facts += torch.stack([part.detach().sum() for part in parts]) / total_tokens
+        return dict(zip(FACTS, facts.tolist(), strict=True))
+
+    def _row(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Return what belongs to the samples of a pack as one tensor on the device."""
+        return torch.cat(parts).to(self.policy.device)
 
     def gradients(self) -> list[torch.Tensor]:
         """Return the gradients, zeros where none was added, to be summed over workers in place."""
@@ -125,7 +157,7 @@ class Update:
                 parameter.grad.zero_()
 
     def state_dict(self) -> State:
-        """Return weights and moments."""
+        """Return weights and moments, as they are: what comes later changes them."""
         weights = dict(zip(self._names, self._parameters, strict=True))
         return {**weights, **optimizer_state(self._optimizer, self._names)}
 

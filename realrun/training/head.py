@@ -223,6 +223,16 @@ def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
     return folder
 
 
+def export_weights(weights: Path, folder: Path, model_folder: Path) -> Path:
+    """Write a folder as export_head does, from a file that a training run left in its heads folder."""
+    state = load_file(weights)
+    count = state["lm_head.weight"].shape[0]
+    ids = torch.arange(count) + state.pop("d2t", torch.zeros(count, dtype=torch.long))
+    head = Head(head_config(target_config(model_folder), count), ids)
+    head.load_state_dict(state)
+    return export_head(head, folder, model_folder)
+
+
 def load_head(folder: Path) -> Head:
     """Return the head in a folder that export_head or `tlt real model` wrote; raises InputError if none."""
     if not (folder / "model.safetensors").is_file():

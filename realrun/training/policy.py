@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ LOGIT_ROWS = 2048  # rows of logits that exist at a time: [2048, vocabulary] in 
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One response, as token ids."""
+    """One response, as token ids; its prompt has one at least, for the first token to follow."""
 
     id: int
     prompt: tuple[int, ...]
@@ -111,8 +112,9 @@ class Policy:
         states = hidden[torch.cat(at).to(self.device)]
         tokens = packed.tokens[0, torch.cat(wanted).to(self.device)]
         weight = self.model.get_output_embeddings().weight
+        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         parts = [
-            checkpoint(_log_probs, part, labels, weight, temperature or 1.0, use_reentrant=False)
+            again(_log_probs, part, labels, weight, temperature or 1.0)
             for part, labels in zip(states.split(LOGIT_ROWS), tokens.split(LOGIT_ROWS), strict=True)
         ]
         return Rows(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))

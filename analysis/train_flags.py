@@ -1,0 +1,119 @@
+"""What stops or qualifies a conclusion from a training comparison."""
+
+from __future__ import annotations
+
+from analysis.bootstrap import FEW_STEPS, Estimate
+from analysis.compare import differences
+from analysis.crosscheck_flags import Flag
+from analysis.train_facts import ArmFacts
+from analysis.train_run import TrainRun, TrainSet
+
+PREEMPTION_AIM_S = 0.1  # within which a trainer has to make way for the next phase
+
+
+def find_flags(runs: TrainSet, arms: tuple[ArmFacts, ...]) -> tuple[Flag, ...]:
+    """Return the flags of all arms (in the order of the runs), those that stop first."""
+    flags = [Flag("differences", text.rstrip("."), False) for text in differences(runs.runs)]
+    steps = len(runs.arms[0].run.steps)
+    if steps < FEW_STEPS:
+        text = f"only {steps} RL steps: intervals are likely too narrow; {FEW_STEPS} or more are better"
+        flags.append(Flag("steps", text, False))
+    for run, arm in zip(runs.arms, arms, strict=True):
+        flags += [*_prompts(run, runs.arms[0]), *_lengths(arm, arms[0]), *_rewards(arm, arms[0])]
+        flags += [*_compiled(run), *_stops(run)]
+        flags += [Flag("run", f"{run.arm}: {text}", False) for text in _told(run)]
+    return tuple(sorted(flags, key=lambda flag: not flag.stops))
+
+
+def outside(estimate: Estimate | None, point: float) -> bool:
+    """Return whether the interval of an estimate leaves `point` out; without one nothing is claimed."""
+    return (
+        estimate is not None
+        and estimate.interval is not None
+        and not estimate.interval[0] <= point <= estimate.interval[1]
+    )
+
+
+def _told(run: TrainRun) -> list[str]:
+    """Return the run's own warnings, but for those on compilations, which are counted here."""
+    return [text.rstrip(".") for text in run.run.summary.warnings if "compilation" not in text]
+
+
+def _prompts(run: TrainRun, baseline: TrainRun) -> list[Flag]:
+    columns = ["step", "request", "group", "prompt_tokens"]
+    one, other = (
+        each.run.responses[columns].sort_values(columns[:2], ignore_index=True) for each in (run, baseline)
+    )
+    if one.equals(other):
+        return []
+    return [Flag("prompts", f"{run.arm} was asked other prompts than {baseline.arm}", True)]
+
+
+def _lengths(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
+    lengths = arm.lengths
+    if lengths.same_as_baseline or lengths.mean_ratio is None or lengths.longest_ratio is None:
+        return []
+    mean, longest = change(lengths.mean_ratio, "shorter", "longer"), lengths.longest_ratio
+    chance = (
+        "more than the spread over steps explains"
+        if outside(lengths.mean_ratio, 1.0)
+        else "as sampled lengths do by chance"
+    )
+    text = (
+        f"{arm.arm} generated other lengths than {baseline.arm}: in the mean {mean}, {chance}; the longest "
+        f"of a step, which ends its rollout, are {change(longest, 'shorter', 'longer')}. Speedups include "
+        "this; tokens a second of the rollout, which depend less on it, are "
+        f"{arm.time.token_speedup.value:.2f} times the baseline's"
+    )
+    return [Flag("lengths", text, False)]
+
+
+def change(ratio: Estimate, less: str, more: str) -> str:
+    """Return `2.1 % shorter (95 % interval 5.0 % shorter to 0.9 % longer)`."""
+
+    def word(value: float) -> str:
+        return f"{abs(value - 1):.1%} {less if value < 1 else more}"
+
+    if ratio.interval is None:
+        return f"{word(ratio.value)} (no interval: {ratio.reason})"
+    low, high = ratio.interval
+    return f"{word(ratio.value)} (95 % interval {word(low)} to {word(high)})"
+
+
+def _rewards(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
+    rewards = arm.rewards
+    found = (
+        (f"the last {rewards.final_steps} steps" if rewards.final_steps > 1 else "the last step",
+         rewards.final_difference),
+        ("all steps", rewards.difference),
+    )  # fmt: skip
+    return [
+        Flag(
+            "rewards",
+            f"{arm.arm}: over {where} the mean reward is {abs(estimate.value):.3f} "
+            f"{'below' if estimate.value < 0 else 'above'} that of {baseline.arm}, which is beyond its "
+            "interval over prompt groups; a run with another seed would tell whether that is the arm or chance",
+            False,
+        )
+        for where, estimate in found
+        if estimate is not None and outside(estimate, 0.0)
+    ]
+
+
+def _compiled(run: TrainRun) -> list[Flag]:
+    if not run.compiled_cycles:
+        return []
+    count = f"{run.compiled_cycles} timed cycle{'' if run.compiled_cycles == 1 else 's'}"
+    return [Flag("compiled", f"{run.arm}: something was compiled inside {count}, which took too long", False)]
+
+
+def _stops(run: TrainRun) -> list[Flag]:
+    stops = run.updates["stop_s"]
+    late, longest_ms = int((stops > PREEMPTION_AIM_S).sum()), 1000 * float(stops.max())
+    if not late:
+        return []
+    text = (
+        f"{run.arm}: in {late} of {len(stops)} steps a worker took longer than "
+        f"{1000 * PREEMPTION_AIM_S:.0f} ms to leave drafter training, at most {longest_ms:,.0f} ms"
+    )
+    return [Flag("stops", text, False)]

@@ -84,6 +84,26 @@ def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
         ctx.exit(CHECK_FAILED)
 
 
+@report.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.pass_context
+def train(ctx: click.Context, folder: Path) -> None:
+    """Write train.html, train.json and pictures of a training comparison into FOLDER.
+
+    Exits with 3 if the books of a run do not close: then its figures mean nothing and nothing is written.
+    """
+    from rich.console import Console
+
+    from analysis.ledger import BooksError
+    from analysis.train_report import present_training
+
+    try:
+        present_training(folder, Console())
+    except BooksError as error:
+        click.echo(f"error: the books do not close: {error}", err=True)
+        ctx.exit(BOOKS_DO_NOT_CLOSE)
+
+
 class Simulator(Protocol):
     """What the root command lends of the simulator."""
 

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_lengths(run: Run) -> Picture:
-    """Draw the CDF of response lengths of all steps (every arm rolled out the same)."""
+    """Draw the CDF of response lengths of all steps (in a simulation or replay all arms have the same)."""
     lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64))
     capped = run.responses["capped"].to_numpy()
     cap = float(run.responses["response_tokens"][capped].max()) if capped.any() else None
@@ -37,8 +37,9 @@ def draw_lengths(run: Run) -> Picture:
         return f"The longest response is {ratio} the median; p99 is {p99:,.0f} tokens"
 
     title, png = draw(build, 3.9, (run,))
+    owner = f"{run.arm} generated" if run.trained_policy() else "every policy rolled out"
     caption = (
-        f"Distribution of the {len(lengths):,} response lengths that every policy rolled out. "
+        f"Distribution of the {len(lengths):,} response lengths that {owner}. "
         "The end of a rollout waits for the right end of this curve."
     )
     return Picture("lengths", title, caption, png)

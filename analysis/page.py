@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import string
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from analysis.verdict import Verdict
 from traces.runfolder import CAUSES, Advice
 
 _TEMPLATE = Path(__file__).with_name("report.html")
+_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 INTERVAL_NOTE = (
     "Intervals are 95 % percentile intervals of a paired bootstrap over RL steps. They say how much a figure "
     "varies from step to step on these lengths. They do not cover errors of the cost model, of the "
@@ -38,33 +41,45 @@ def render(runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: lis
     first = runs.runs[0].summary
     drawn = runs.recommendation is not None and runs.recommendation.draws() > 0
     parts = {
-        "title": _text(table.name),
-        "subtitle": _text(
+        "title": text(table.name),
+        "subtitle": text(
             f"{first.kind}: {first.model} on {first.gpus} x {first.gpu}, {first.workers} workers of "
             f"{first.gpus_per_worker}, {first.steps} RL steps, {len(runs.runs)} "
             f"{'policy' if len(runs.runs) == 1 else 'policies'}"
         ),
-        "answer": _text(verdict.sentence),
-        "covers": f'<p class="dim">{_text(verdict.covers)}</p>' if verdict.covers else "",
+        "answer": text(verdict.sentence),
+        "covers": f'<p class="dim">{text(verdict.covers)}</p>' if verdict.covers else "",
         "warnings": _warnings(table),
         "table": html_table(table),
         "advice": _advice(runs.advice()),
-        "column_notes": _text(COLUMN_NOTES),
-        "pictures": "\n".join(_figure(picture) for picture in pictures),
+        "column_notes": text(COLUMN_NOTES),
+        "pictures": "\n".join(figure(picture) for picture in pictures),
         "ledger": html_rows(ledger_headers, ledger_rows, names=(1,)),
-        "books": _text(
+        "books": text(
             "GPU-seconds by cause, in brackets GPU-hours and the share of the run's GPUs x wall time. Every "
             "GPU-second is booked to exactly one cause; the last row is how far the sum is from the total."
         ),
-        "lengths": _words(("Figure", "Value"), length_facts(runs.runs[0])),
-        "sources": _sources(runs.runs),
-        "interval_note": _text(DRAWN_NOTE if drawn else INTERVAL_NOTE),
+        "lengths": words(("Figure", "Value"), length_facts(runs.runs[0])),
+        "sources": sources(runs.runs),
+        "interval_note": text(DRAWN_NOTE if drawn else INTERVAL_NOTE),
         "causes": _causes(),
-        "facts": _words(("Run", "Policy", "GPUs", "Wall time (s)", "Seed", "Tool"), _facts(runs.runs)),
+        "facts": words(("Run", "Policy", "GPUs", "Wall time (s)", "Seed", "Tool"), _facts(runs.runs)),
         "files": _files(runs.runs),
-        "settings": "\n".join(_settings(run) for run in runs.runs),
+        "settings": "\n".join(settings(run) for run in runs.runs),
     }
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """Return a page in the report's style whose body is `parts`, which are HTML; `title` is escaped."""
+    style = _STYLE.search(_TEMPLATE.read_text(encoding="utf-8"))
+    assert style is not None, "the report's page has a style"
+    head = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n{style.group()}\n</head>\n<body>"
+    )
+    return "\n".join([head, *parts, "</body>\n</html>"]) + "\n"
 
 
 def length_facts(run: Run) -> list[tuple[str, ...]]:
@@ -104,11 +119,13 @@ def shared_warnings(table: ComparisonTable) -> list[str]:
     ]
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
+    """Return text for a page, escaped."""
     return unbroken(html.escape(value))
 
 
-def _words(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def words(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table of words, aligned left."""
     return f'<div class="words">{html_rows(headers, rows)}</div>'
 
 
@@ -116,7 +133,7 @@ def _warnings(table: ComparisonTable) -> str:
     warnings = shared_warnings(table)
     if not warnings:
         return ""
-    items = "".join(f"<li>{_text(warning)}</li>" for warning in warnings)
+    items = "".join(f"<li>{text(warning)}</li>" for warning in warnings)
     return f'<div class="warnings"><strong>Read with these figures</strong><ul>{items}</ul></div>'
 
 
@@ -124,20 +141,22 @@ def _advice(advice: Advice | None) -> str:
     if advice is None:
         return ""
     table = html_rows(ADVICE_HEADERS, advice_cells(advice), names=(2, 4, 5)) if advice.rows else ""
-    notes = f'<p class="dim">{_text(ADVICE_NOTES)}</p>' if advice.rows else ""
-    sentences = _text(" ".join(advice_sentences(advice)))
+    notes = f'<p class="dim">{text(ADVICE_NOTES)}</p>' if advice.rows else ""
+    sentences = text(" ".join(advice_sentences(advice)))
     return f"<h2>What to draft at which batch size</h2>\n<p>{sentences}</p>\n{table}{notes}"
 
 
-def _figure(picture: Picture) -> str:
+def figure(picture: Picture) -> str:
+    """Return a picture with its caption, the image inside the page."""
     data = base64.b64encode(picture.png).decode()
     return (
-        f'<figure><img alt="{_text(picture.title)}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
+        f'<figure><img alt="{text(picture.title)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{text(picture.caption)}</figcaption></figure>"
     )
 
 
-def _sources(runs: tuple[Run, ...]) -> str:
+def sources(runs: tuple[Run, ...]) -> str:
+    """Return a table that says of each kind of figure whether it was measured, modelled or assumed."""
     fields = (
         ("Step times and costs", "cost_source"),
         ("Response lengths", "lengths_source"),
@@ -148,13 +167,13 @@ def _sources(runs: tuple[Run, ...]) -> str:
     for label, field in fields:
         values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
         rows += [(label, value) for value in values]
-    return _words(("What", "Measured, published, modelled or assumed"), rows)
+    return words(("What", "Measured, published, modelled or assumed"), rows)
 
 
 def _causes() -> str:
     rows = "".join(
         f'<tr><th scope="row"><span class="swatch" style="background:{CAUSE_COLOURS[cause]}"></span>'
-        f"{_text(cause)}</th><td>{_text(category)}</td><td>{_text(meaning)}</td></tr>\n"
+        f"{text(cause)}</th><td>{text(category)}</td><td>{text(meaning)}</td></tr>\n"
         for cause, (category, meaning) in CAUSES.items()
     )
     head = "<thead><tr><th>Cause</th><th>Category</th><th>What the worker's GPUs do</th></tr></thead>"
@@ -178,12 +197,13 @@ def _facts(runs: tuple[Run, ...]) -> list[tuple[str, ...]]:
 
 def _files(runs: tuple[Run, ...]) -> str:
     names = ", ".join("trace.json" if len(runs) == 1 else f"{run.path.name}/trace.json" for run in runs)
-    return _text(
+    return text(
         f"Timelines for ui.perfetto.dev or chrome://tracing, beside this page: {names}. "
         "The pictures are in pictures/."
     )
 
 
-def _settings(run: Run) -> str:
-    text = run.config_text or "no resolved_config.json in this run folder"
-    return f"<details><summary>{_text(run.arm)}</summary><pre>{html.escape(text)}</pre></details>"
+def settings(run: Run) -> str:
+    """Return the settings of a run, folded away."""
+    shown = run.config_text or "no resolved_config.json in this run folder"
+    return f"<details><summary>{text(run.arm)}</summary><pre>{html.escape(shown)}</pre></details>"

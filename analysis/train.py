@@ -51,10 +51,14 @@ def examine(runs: TrainSet) -> TrainFacts:
 
 
 def _arm(run: TrainRun, baseline: TrainRun) -> ArmFacts:
-    sample = Resamples(len(run.run.steps))
+    sample, summary = Resamples(len(run.run.steps)), run.run.summary
     return ArmFacts(
         arm=run.arm,
         steps=len(run.run.steps),
+        kind=summary.kind,
+        cost_source=summary.cost_source,
+        lengths_source=summary.lengths_source,
+        acceptance_source=summary.acceptance_source,
         time=_time(run, baseline, sample),
         idle=_idle(run, sample),
         wait=_wait(run, sample),

@@ -51,7 +51,7 @@ class WaitFacts(msgspec.Struct, frozen=True, kw_only=True):
     handover_share: Estimate  # of the step
     handover_median_s: float
     handover_max_s: float
-    stop_median_s: float | None  # a worker's order to stop until it left training; None: nobody trained
+    stop_median_s: float | None  # reading the order to leaving training; None: nobody trained
     stop_max_s: float | None
     publish_median_s: float | None  # None: nothing was published
     publish_max_s: float | None
@@ -83,6 +83,10 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     arm: str
     steps: int
+    kind: str  # measured or simulated; this and the sources are those of the run's summary
+    cost_source: str
+    lengths_source: str
+    acceptance_source: str
     time: TimeFacts
     idle: IdleFacts
     wait: WaitFacts

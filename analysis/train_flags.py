@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from analysis.bootstrap import FEW_STEPS, Estimate
+from analysis.bootstrap import FEW_STEPS
 from analysis.compare import differences
 from analysis.crosscheck_flags import Flag
 from analysis.train_facts import ArmFacts
 from analysis.train_run import TrainRun, TrainSet
+from analysis.train_words import change, outside
 
 PREEMPTION_AIM_S = 0.1  # within which a trainer has to make way for the next phase
 
@@ -20,18 +21,9 @@ def find_flags(runs: TrainSet, arms: tuple[ArmFacts, ...]) -> tuple[Flag, ...]:
         flags.append(Flag("steps", text, False))
     for run, arm in zip(runs.arms, arms, strict=True):
         flags += [*_prompts(run, runs.arms[0]), *_lengths(arm, arms[0]), *_rewards(arm, arms[0])]
-        flags += [*_compiled(run), *_stops(run)]
+        flags += [*_compiled(run), *_stops(run), *_unbooked(run, arm)]
         flags += [Flag("run", f"{run.arm}: {text}", False) for text in _told(run)]
     return tuple(sorted(flags, key=lambda flag: not flag.stops))
-
-
-def outside(estimate: Estimate | None, point: float) -> bool:
-    """Return whether the interval of an estimate leaves `point` out; without one nothing is claimed."""
-    return (
-        estimate is not None
-        and estimate.interval is not None
-        and not estimate.interval[0] <= point <= estimate.interval[1]
-    )
 
 
 def _told(run: TrainRun) -> list[str]:
@@ -68,18 +60,6 @@ def _lengths(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
     return [Flag("lengths", text, False)]
 
 
-def change(ratio: Estimate, less: str, more: str) -> str:
-    """Return `2.1 % shorter (95 % interval 5.0 % shorter to 0.9 % longer)`."""
-
-    def word(value: float) -> str:
-        return f"{abs(value - 1):.1%} {less if value < 1 else more}"
-
-    if ratio.interval is None:
-        return f"{word(ratio.value)} (no interval: {ratio.reason})"
-    low, high = ratio.interval
-    return f"{word(ratio.value)} (95 % interval {word(low)} to {word(high)})"
-
-
 def _rewards(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
     rewards = arm.rewards
     found = (
@@ -92,7 +72,7 @@ def _rewards(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
             "rewards",
             f"{arm.arm}: over {where} the mean reward is {abs(estimate.value):.3f} "
             f"{'below' if estimate.value < 0 else 'above'} that of {baseline.arm}, which is beyond its "
-            "interval over prompt groups; a run with another seed would tell whether that is the arm or chance",
+            "interval over prompt groups; a run with another seed would tell chance from the arm",
             False,
         )
         for where, estimate in found
@@ -108,12 +88,30 @@ def _compiled(run: TrainRun) -> list[Flag]:
 
 
 def _stops(run: TrainRun) -> list[Flag]:
-    stops = run.updates["stop_s"]
-    late, longest_ms = int((stops > PREEMPTION_AIM_S).sum()), 1000 * float(stops.max())
+    """Tell of steps in which drafter training did not make way in time.
+
+    `stop_s` starts when a trainer reads the order, so a training step that was under way is in the hand-over
+    alone; a trainer that was stopped for a lost worker's requests is in `stop_s` alone.
+    """
+    if not run.trained():
+        return []
+    waits_s = run.updates[["handover_s", "stop_s"]].max(axis=1)
+    late, longest_ms = int((waits_s > PREEMPTION_AIM_S).sum()), 1000 * float(waits_s.max())
     if not late:
         return []
     text = (
-        f"{run.arm}: in {late} of {len(stops)} steps a worker took longer than "
-        f"{1000 * PREEMPTION_AIM_S:.0f} ms to leave drafter training, at most {longest_ms:,.0f} ms"
+        f"{run.arm}: in {late} of {len(waits_s)} steps drafter training took longer than "
+        f"{1000 * PREEMPTION_AIM_S:.0f} ms to make way, at most {longest_ms:,.0f} ms"
     )
     return [Flag("stops", text, False)]
+
+
+def _unbooked(run: TrainRun, arm: ArmFacts) -> list[Flag]:
+    """Tell of a drafter that was trained in time that is booked to something else."""
+    if not run.trained() or arm.idle.drafter_gpu_s > 0.0:
+        return []
+    text = (
+        f"{run.arm}: {int(run.run.steps['trained_tokens'].sum()):,} tokens of drafter training, but no time "
+        "of the rollouts is booked to it: its use of idle time is unknown, and idle time is overstated"
+    )
+    return [Flag("unbooked", text, False)]

@@ -15,7 +15,7 @@ USEFUL_IN_TAIL = (*(cause for cause, (category, _) in CAUSES.items() if category
 # phase -> what a reader is told; `other` is what no phase after the hand-over has booked
 PHASES: dict[str, str] = {
     "rollout": "rollout",
-    "handover": "hand-over: waiting for drafter training to stop",
+    "handover": "hand-over: last response to first phase",
     "reward": "rewards",
     "logprob": "log-probabilities",
     "policy_update": "policy update",

@@ -32,6 +32,7 @@ MAX_POSITIONS = 65_536  # no engine here is asked for more
 # With these the tiny model prefers some tokens to others, repeats itself at times, and does not get stuck.
 TINY_EMBEDDING_STD = 0.25
 TINY_LAYER_STD = 0.14
+DEFAULT_ROPE_THETA = 10_000.0  # what transformers takes where a config says nothing
 HEAD_STD = 0.02  # what transformers initialises linear layers with
 
 Report = Callable[[str], None]
@@ -261,15 +262,20 @@ def target_config(model_folder: Path) -> dict[str, Any]:
     return read_struct(model_folder / "config.json", dict[str, Any])
 
 
+def rope_theta(config: dict[str, Any]) -> float:
+    """Return the base of the rotary embedding; published configs hold it in one of two places."""
+    return float((config.get("rope_parameters") or config).get("rope_theta", DEFAULT_ROPE_THETA))
+
+
 def _llama_fields(target: dict[str, Any]) -> dict[str, Any]:
     """Return what a head shares with its target; it is a Llama layer whatever the target is."""
     heads = target["num_attention_heads"]
     same = (
         "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
-        "max_position_embeddings", "rms_norm_eps", "rope_parameters", "hidden_act", "bos_token_id",
-        "eos_token_id",
+        "max_position_embeddings", "rms_norm_eps", "hidden_act", "bos_token_id", "eos_token_id",
     )  # fmt: skip
     fields = {name: target[name] for name in same if target.get(name) is not None}
+    fields["rope_parameters"] = {"rope_type": "default", "rope_theta": rope_theta(target)}  # never scaled
     fields["head_dim"] = target.get("head_dim") or target["hidden_size"] // heads
     dtype = target.get("torch_dtype") or target.get("dtype") or "bfloat16"
     return {"model_type": "llama", "attention_bias": False, "mlp_bias": False, "torch_dtype": dtype, **fields}

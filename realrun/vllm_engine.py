@@ -27,6 +27,7 @@ from realrun import vllm_compat, vllm_weights
 from realrun.config import RealConfig
 from realrun.engine import CycleFacts, EngineRequest
 from realrun.vllm_hooks import CycleHooks
+from realrun.vllm_lookup import GroupLookup
 from realrun.vllm_settings import engine_arguments
 from tltsched.errors import InputError
 
@@ -70,6 +71,10 @@ class VllmEngine:
         self._responses: dict[int, tuple[int, ...]] = {}
         self._returned_s = 0.0
         self._updatable = False
+        looks_up = speculating and config.drafter.kind == "ngram" and config.engine.device == "cpu"
+        self._lookup = (
+            GroupLookup(core.model_executor.driver_worker.worker.model_runner) if looks_up else None
+        )
 
     def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
         """Run every (batch, K), also while one more prompt is prefilled, on an engine that is empty."""
@@ -105,7 +110,10 @@ class VllmEngine:
                 output_kind=self._final_only,
                 stop_token_ids=[] if request.forced else self._end_tokens(),
             )
-            self._pending[request.id] = self._llm.add_request(str(request.id), prompt, params)
+            name = self._llm.add_request(str(request.id), prompt, params)
+            self._pending[request.id] = name
+            if self._lookup and request.group >= 0:
+                self._lookup.join(name, request.group, len(request.prompt_token_ids))
 
     def step(self, k: int) -> CycleFacts:
         """Run one cycle with `k` drafts to be made; `k` is at most `max_k`."""
@@ -157,6 +165,8 @@ class VllmEngine:
         self._load("start_weight_update", weights)
         self._llm.reset_prefix_cache()
         self._llm.set_weight_version(str(version))
+        if self._lookup:
+            self._lookup.clear()
 
     def load_drafter(self, weights: Mapping[str, Any], version: int) -> None:
         """Draft with these weights; raises RuntimeError while requests are pending."""

@@ -2,7 +2,8 @@
 
 vLLM calls a backend between the start and the end of an update. Ours takes tensors of this process. On CPU
 the linear layers are packed when they are loaded, so the model is reloaded layer by layer and packed again.
-On CUDA the tensors are copied into those that the captured graphs read.
+vLLM leaves out an output layer that shares its weight with the embedding, so that one is packed here. On CUDA
+the tensors are copied into those that the captured graphs read.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def _backend() -> type:
         def finish_weight_update(self) -> None:
             if not self._in_place():
                 reload.finalize_layerwise_reload(self.model, self.model_config)
+                pack_tied(self.model)
 
         def shutdown(self) -> None:
             """Nothing is held."""
@@ -65,3 +67,17 @@ def _backend() -> type:
             return bool(next(self.model.parameters()).is_cuda)
 
     return InProcess
+
+
+def pack_tied(model: Any) -> None:
+    """Pack output layers again whose weight is that of the embedding; without it they keep the old one.
+
+    A checkpoint holds such a weight once, under the embedding's name, so the reload skips the output layer.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    tables = [layer for layer in model.modules() if isinstance(layer, VocabParallelEmbedding)]
+    for layer in tables:
+        shared = any(other is not layer and other.weight is layer.weight for other in tables)
+        if isinstance(layer, ParallelLMHead) and shared:
+            layer.quant_method.process_weights_after_loading(layer)

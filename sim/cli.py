@@ -177,6 +177,40 @@ def recommend(
     tools.present(out)
 
 
+@sim.command("retrain")
+@click.argument("run_folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--calibration", required=True, metavar="NAME_OR_FILE", help="Step times to simulate with.")
+@_out
+@click.option(
+    "--save-drift", type=click.Path(dir_okay=False, path_type=Path), metavar="NAME.json",
+    help="Write the drift curve of all steps of one arm, for drafter.drift.",
+)  # fmt: skip
+def retrain_command(run_folder: Path, calibration: str, out: Path, save_drift: Path | None) -> None:
+    """Fit a measured training run on the first half of its steps, and predict the second half.
+
+    RUN_FOLDER is what `tlt real train` wrote: a comparison, or the run folder of one arm.
+    """
+    from sim.retrain import drift_curve, judged, retrain
+    from tltsched.errors import InputError
+    from traces.retrain import sentences
+    from traces.runfolder import write_json
+
+    curve = None
+    if save_drift is not None:
+        if save_drift.suffix != ".json" or not save_drift.parent.is_dir():
+            raise InputError(
+                "--save-drift", str(save_drift), "NAME.json in a folder that exists", "choose another path"
+            )
+        curve = drift_curve(run_folder, save_drift.stem)
+    told = retrain(run_folder, calibration, out)
+    for sentence in sentences(told):
+        click.echo(sentence)
+    if curve is not None and save_drift is not None:
+        write_json(save_drift, judged(curve, told))
+        click.echo(f"{save_drift}: {curve.describe()}")
+    click.echo(out)
+
+
 @sim.command()
 def fields() -> None:
     """List every field of a configuration: name, default, meaning."""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from sim.drafter import DrafterConfig
+from sim.drift import with_drift
 from sim.phases import PHASES, PhaseConfig
 from sim.roofline import Assumptions
 from tltsched.cluster import ClusterConfig
@@ -183,6 +184,6 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
         settings = settings | {"policy": policy}
     named = settings.get("policy", Config().policy)
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
-    config = convert(merge(implied, settings), Config, "tlt sim fields")
+    config = convert(with_drift(merge(implied, settings)), Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
     return msgspec.structs.replace(config, policy=spec)

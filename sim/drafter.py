@@ -1,9 +1,11 @@
 """The drafter over RL steps: it falls behind when the policy moves and catches up when it is trained.
 
-State: the exponent e >= 1 that acceptance carries (sim.acceptance). Each policy update adds
-`drift_per_update`; n trained tokens shrink the excess e - 1 of the rollout they were trained in to
-(e - 1) exp(-n / recovery_tokens). Engines feel an update at once, and training only when it is published.
-Reports on drift conflict (some see none over 36 steps), so no drift is the default.
+State: the exponent e that acceptance carries (sim.acceptance), 1 for a head that is trained in full. Each
+policy update adds `drift_per_update`; n trained tokens shrink the excess e - 1 of the rollout they were
+trained in to (e - 1) exp(-n / recovery_tokens). Engines feel an update at once, and training only when it is
+published. A negative drift is a policy that gets easier to predict: e may fall below 1, where training adds
+nothing. Reports on drift conflict (some see none over 36 steps), so no drift is the default; a measured
+curve (sim.drift) may be named instead.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+SMALLEST_EXPONENT = 1e-3  # all drafts are accepted, nearly
+
 
 class DrafterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the drafter ages and what training it takes. All defaults are assumed unless marked."""
@@ -21,11 +25,16 @@ class DrafterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     exists: Annotated[bool, Meta(description="whether a trained drafter serves from the first step on")] = (
         True
     )
+    drift: Annotated[
+        str,
+        Meta(description="a measured drift curve, by name or file: it sets drift_per_update and, where it "
+             "knows it, recovery_tokens; empty: those fields count"),
+    ] = ""  # fmt: skip
     initial_exponent: Annotated[
         float, Meta(ge=1.0, description="exponent of the acceptance at the start: 1 is the law itself")
     ] = 1.0
     drift_per_update: Annotated[
-        float, Meta(ge=0.0, description="added to the exponent by each policy update; 0: no drift")
+        float, Meta(description="added to the exponent by each policy update; 0: no drift")
     ] = 0.0
     recovery_tokens: Annotated[
         float, Meta(gt=0.0, description="trained tokens that shrink the excess exponent to 1/e of it")
@@ -66,11 +75,12 @@ class Drafter:
         """Note a policy update: the serving drafter lags one more."""
         self._updates += 1
         self.age_steps += 1
-        self.exponent += self.config.drift_per_update
+        self.exponent = max(self.exponent + self.config.drift_per_update, SMALLEST_EXPONENT)
 
     def publish(self, version: int, trained_tokens: int) -> None:
         """Serve weights trained on this step's responses: they lag what the policy moved since then."""
-        gained = (self._rollout_exponent - 1.0) * -math.expm1(-trained_tokens / self.config.recovery_tokens)
+        excess = max(self._rollout_exponent - 1.0, 0.0)
+        gained = excess * -math.expm1(-trained_tokens / self.config.recovery_tokens)
         self.version = version
         self.age_steps = self._updates
         self.exponent -= gained

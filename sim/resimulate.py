@@ -23,12 +23,12 @@ from sim.cluster import Cluster, StepRequests
 from sim.costs import StepCosts
 from sim.drafter import Drafter, DrafterConfig
 from sim.engine import JumpEngine
-from sim.phases import NoPhases
+from sim.phases import NoPhases, Phases
 from sim.pool import Limits
+from sim.positions import NOTHING, position_counts
 from sim.worker import Worker
 from tltsched.arms import OFF, chain
 from tltsched.errors import InputError
-from tltsched.events import EpochEnded, RolloutBegan
 from tltsched.record import (
     Record,
     RecordedCluster,
@@ -59,6 +59,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """The part of a measured run's settings that the simulated engine shares."""
 
     max_running: int
+    temperature: float = 1.0
 
 
 class DrafterSettings(msgspec.Struct, frozen=True):
@@ -122,7 +123,7 @@ def resimulate(measured: Path, calibration: Path, out: Path) -> None:
     a measured comparison or the calibration cannot be read.
     """
     fitted = load(str(calibration))
-    comparison = _comparison(measured)
+    comparison = comparison_of(measured)
     alone = not (measured / "comparison.json").is_file()
     arms = [MeasuredArm(measured if alone else measured / name) for name in comparison.runs]
     law, steps = acceptance_of(arms)
@@ -146,7 +147,8 @@ def resimulate(measured: Path, calibration: Path, out: Path) -> None:
     )
 
 
-def _comparison(measured: Path) -> Comparison:
+def comparison_of(measured: Path) -> Comparison:
+    """Return the comparison that a folder holds, or one of the run alone that it is."""
     if (measured / "comparison.json").is_file():
         return read_struct(measured / "comparison.json", Comparison)
     summary = RunFolder(measured).summary()
@@ -168,26 +170,37 @@ def acceptance_of(arms: list[MeasuredArm]) -> tuple[PerPosition | None, tuple[in
 
 def measured_survival(records: Iterable[Record], step: int) -> Floats:
     """Return P(accepted drafts >= j) for j = 1.. over the epochs of one rollout that drafted as many."""
-    accepted: dict[int, int] = {}
-    cycles: dict[int, int] = {}
-    current: dict[str, int] = {}
-    for record in records:
-        event = record.body
-        if isinstance(event, RolloutBegan):
-            current[record.owner] = event.step
-        if isinstance(event, EpochEnded) and current.get(record.owner) == step and event.arm.depth:
-            for position in range(event.arm.depth):
-                counted = event.accepted_by_position[position : position + 1]
-                accepted[position] = accepted.get(position, 0) + sum(counted)
-                cycles[position] = cycles.get(position, 0) + event.request_cycles
-    rates = [accepted[position] / cycles[position] for position in sorted(cycles) if cycles[position]]
-    return np.minimum.accumulate(np.array(rates, np.float64)) if rates else np.zeros(0)
+    return position_counts(records).get(step, NOTHING).survival()
 
 
 def _simulate(
     arm: MeasuredArm, calibration: Calibration, law: PerPosition | None, folder: Path
 ) -> ResimulatedArm:
     """Simulate one arm, write its run folder and its predicted cycles."""
+    drafter = DrafterConfig(exists=arm.drafts)
+    costs, responses = simulate_into(folder, arm, calibration, law, drafter, NoPhases())
+    cycles = predicted_cycles(arm, costs)
+    if cycles is not None:
+        cycles.to_parquet(folder / PREDICTED, index=False)
+    return ResimulatedArm(
+        run=folder.name,
+        same_placement=same_placement(arm, responses),
+        break_even_length=_break_even(cycles, calibration) if cycles is not None else None,
+    )
+
+
+def simulate_into(
+    folder: Path,
+    arm: MeasuredArm,
+    calibration: Calibration,
+    law: PerPosition | None,
+    drafter: DrafterConfig,
+    phases: Phases,
+) -> tuple[StepCosts, pd.DataFrame]:
+    """Simulate all steps of an arm with its requests and schedulers, and write the run folder.
+
+    Returns the step times and the simulated responses.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("resolved_config.json", "scheduler.json"):
         (folder / name).write_bytes((arm.path / name).read_bytes())
@@ -196,7 +209,8 @@ def _simulate(
         calibration.chunk_tokens, 0, 0.0,
     )  # fmt: skip
     with (folder / "records.jsonl").open("wb") as file:
-        cluster = _run(arm, costs, law or PerPosition((0.0,)), Recorder(file.write))
+        recorder = Recorder(file.write)
+        cluster = _run(arm, costs, law or PerPosition((0.0,)), drafter, phases, recorder)
     responses, intervals, steps = cluster.tables()
     summary = msgspec.structs.replace(
         arm.summary,
@@ -209,18 +223,23 @@ def _simulate(
         warnings=(),
     )
     RunFolder(folder).write(summary, responses, intervals, steps)
-    cycles = predicted_cycles(arm, costs)
-    if cycles is not None:
-        cycles.to_parquet(folder / PREDICTED, index=False)
-    return ResimulatedArm(
-        run=folder.name,
-        same_placement=bool((responses["worker"].to_numpy() == arm.responses["worker"].to_numpy()).all()),
-        break_even_length=_break_even(cycles, calibration) if cycles is not None else None,
-    )
+    return costs, responses
 
 
-def _run(arm: MeasuredArm, costs: StepCosts, law: PerPosition, recorder: Recorder) -> Cluster:
-    """Return the cluster after all rollouts; draws follow from the scheduler's seed."""
+def same_placement(arm: MeasuredArm, responses: pd.DataFrame) -> bool:
+    """Return whether every request ran on the worker that it was simulated on."""
+    return bool((responses["worker"].to_numpy() == arm.responses["worker"].to_numpy()).all())
+
+
+def _run(
+    arm: MeasuredArm,
+    costs: StepCosts,
+    law: PerPosition,
+    drafter: DrafterConfig,
+    phases: Phases,
+    recorder: Recorder,
+) -> Cluster:
+    """Return the cluster after all steps; draws follow from the scheduler's seed."""
     env = simpy.Environment(0.0)
     setup, acceptance = arm.setup, Acceptance(law, 0.0)
     seeds = np.random.SeedSequence(setup.seed, spawn_key=(1,)).spawn(setup.workers + 1)
@@ -235,8 +254,8 @@ def _run(arm: MeasuredArm, costs: StepCosts, law: PerPosition, recorder: Recorde
         RecordedCluster(build_cluster(setup), recorder),
         make_worker,
         setup.workers,
-        Drafter(DrafterConfig(exists=arm.drafts)),
-        NoPhases(),
+        Drafter(drafter),
+        phases,
         Limits(arm.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False),
         acceptance,
         np.random.default_rng(seeds[-1]),

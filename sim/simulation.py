@@ -18,6 +18,7 @@ from sim.coefficients import Coefficients
 from sim.config import AcceptanceConfig, Config
 from sim.costs import StepCosts
 from sim.drafter import Drafter
+from sim.drift import load_drift
 from sim.engine import Engine, JumpEngine
 from sim.exact_engine import ExactEngine
 from sim.gpus import GPUS
@@ -196,7 +197,10 @@ class Simulation:
                 f"decode without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
                 f"{engine.eager_s_per_layer * 1e3:g} ms a layer more"
             )
-        if self.config.drafter.drift_per_update:
+        drafter = self.config.drafter
+        if drafter.drift:
+            found.append(load_drift(drafter.drift).describe())
+        elif drafter.drift_per_update:
             found.append("drafter drift and recovery are assumed")
         if cluster.preemptions:
             found.append(f"the KV cache overflowed: {cluster.preemptions} requests were preempted and redone")

@@ -17,6 +17,14 @@ from traces.runfolder import RunFolder
 
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 SURFACE: dict[str, set[str]] = {
+    "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
+    "real drafter export": {"WEIGHTS", "--model", "--out"},
+    "real drafter measure": {"--batches", "--config", "--out", "--repeats", "--set"},
+    "real drafter warm-up": {"--config", "--draft-vocab", "--out", "--responses", "--set", "--tokens"},
+    "real train": {"--arms", "--calibration", "--config", "--out", "--set"},
+    "real train-fields": set(),
+    "real warm-up": {"MODEL_FOLDER", "--config", "--device", "--out", "--set", "--tokens"},
+    "report train": {"FOLDER"},
     "trace describe": {"NAME_OR_FILE", "--cap", "--json"},
     "trace sample": {
         "NAME_OR_FILE", "--out", "--n", "--steps", "--prompts", "--samples", "--group-correlation",

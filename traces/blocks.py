@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from msgspec import UNSET, UnsetType
 
 from tltsched.errors import InputError
+from traces.rollouts import as_trace_columns, is_responses
 from traces.schema import ALL_COLUMNS, COLUMNS, OPTIONAL_COLUMNS, empty_trace
 from traces.validate import Place, check_column, check_columns, column_of
 
@@ -114,10 +115,13 @@ def _csv_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
 
 def _parquet_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        check_columns(file.schema_arrow.names, path.name)
+        of_run = is_responses(file.schema_arrow.names)
+        if not of_run:
+            check_columns(file.schema_arrow.names, path.name)
         row = 1
         for batch in file.iter_batches(batch_size=BLOCK_ROWS, use_threads=False):
-            yield Place(path.name, "row", row), dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            yield Place(path.name, "row", row), as_trace_columns(columns) if of_run else columns
             row += len(batch)
 
 

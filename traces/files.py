@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tltsched.errors import InputError
 from traces.blocks import BLOCK_ROWS, READ_ERRORS, SUFFIXES, iter_blocks, suffix_of, unreadable
 from traces.histogram import LengthHistogram
+from traces.rollouts import is_responses, origin_of_run
 from traces.schema import Origin, Trace
 from traces.validate import at_cap, check_below_cap, check_unique, complete
 
@@ -51,7 +52,10 @@ def read_origin(path: Path) -> tuple[Origin, int | None]:
     suffix = suffix_of(path)
     try:
         if suffix == ".parquet":
-            stated = _metadata(path).get(ORIGIN_KEY)
+            schema = _schema(path)
+            if is_responses(schema.names):
+                return origin_of_run(path) or unstated, None
+            stated = (schema.metadata or {}).get(ORIGIN_KEY)
             return (unstated if stated is None else msgspec.json.decode(stated, type=Origin)), None
         beside = sidecar_path(path)
         if not beside.is_file():
@@ -151,9 +155,9 @@ def _origin_of(path: Path, origin: Origin | None) -> tuple[Origin, int | None]:
     return origin or stated, rows
 
 
-def _metadata(path: Path) -> dict[bytes, bytes]:
+def _schema(path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path).metadata or {}
+        return pq.read_schema(path)
     except READ_ERRORS as error:
         raise unreadable(path, error) from None
 

@@ -1,9 +1,9 @@
 """What a training run adds to a run folder (traces.runfolder): rewards, updates and the drafter's course.
 
-    rewards.parquet    a row a response (REWARD_COLUMNS)
-    updates.parquet    a row an RL step (UPDATE_COLUMNS)
-    heads.parquet      a row a training step of the drafter's head (HEAD_COLUMNS)
-    probes.parquet     a row an RL step, head and position (PROBE_COLUMNS)
+rewards.parquet    a row a response (REWARD_COLUMNS)
+updates.parquet    a row an RL step (UPDATE_COLUMNS)
+heads.parquet      a row a training step of the drafter's head (HEAD_COLUMNS)
+probes.parquet     a row an RL step, head and position (PROBE_COLUMNS)
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from realrun.engine import EngineRequest
 from realrun.executor import Executor, Heard, Lost, WorkerError
 from realrun.messages import HeadStep, Phase, PhaseDone, Probe, Publish, Report, StopTrain, Train, Trained
 from realrun.runlog import Rollout, Stretch
-from realrun.training.grpo import advantages
+from realrun.training.advantages import advantages
 from tltsched.commands import BeginPhase, ClusterCommand, EndStep, PublishDrafter, StartTraining, StopTraining
 from tltsched.events import PhaseEnded, TrainingStopped
 from tltsched.record import RecordedCluster
@@ -79,6 +79,7 @@ class TrainingCluster(Cluster):
         self._facts: dict[str, float] = {}
         self._trained: dict[int, tuple[HeadStep, ...]] = {}
         self._probes: list[Probe] = []
+        self._trainers: set[int] = set()
         self._scored_early, self._stop_s, self._updates = 0, 0.0, 0
         self._phase_due: set[int] = set()
         rollout = self.rollout(step, requests)
@@ -122,6 +123,7 @@ class TrainingCluster(Cluster):
             case StartTraining():
                 for worker in command.workers:
                     self._book(worker, "tail_idle")
+                    self._trainers.add(worker)
                     self.executor.send(worker, Train(self.step, self._origin(worker)))
             case StopTraining():
                 self._end_rollout()
@@ -143,6 +145,7 @@ class TrainingCluster(Cluster):
 
     def _stop(self, worker: int, trained: Trained) -> None:
         """Take in that a worker has left training."""
+        self._trainers.discard(worker)
         self._stretches += [Stretch(worker, cause, end_s) for cause, end_s in trained.spans]
         self._trained[worker] = self._trained.get(worker, ()) + trained.steps
         self._scored_early += trained.scored
@@ -163,7 +166,8 @@ class TrainingCluster(Cluster):
         if self._rollout_end_s < 0.0:
             self._rollout_end_s = self._last_finish_s
             for worker in self._living:
-                self._stretches.append(Stretch(worker, "tail_idle", self._rollout_end_s))
+                if worker not in self._trainers:  # they say themselves how they spent it
+                    self._stretches.append(Stretch(worker, "tail_idle", self._rollout_end_s))
 
     def _begin_phase(self, phase: str) -> None:
         if self._handover_end_s < 0.0:

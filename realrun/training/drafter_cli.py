@@ -1,4 +1,4 @@
-"""`tlt real drafter`: make a head before RL, take one out of a run, measure one. torch is loaded by commands."""
+"""`tlt real drafter`: make a head before RL, take one out of a run, measure one. Commands load torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _resolve(config: Path | None, assignments: tuple[str, ...]) -> TrainConfig:
 @click.option("--tokens", type=click.IntRange(1), default=500_000, show_default=True,
               help="Response tokens trained on, repeats counted.")  # fmt: skip
 @click.option("--draft-vocab", type=click.IntRange(1), default=8_192, show_default=True,
-              help="Vocabulary of the head, at most that of the model: the most frequent tokens.")  # fmt: skip
+              help="Tokens that the head can draft: the most frequent ones.")  # fmt: skip
 def warm_up(
     config: Path | None, assignments: tuple[str, ...], out: Path, responses: int, tokens: int,
     draft_vocab: int,

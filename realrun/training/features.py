@@ -51,6 +51,7 @@ class FeatureBuffer:
         self.step = 0
         self._last: list[Features] = []  # of the step before, longest first
         self._new: list[Features] = []
+        self._taken_last_tokens = self._taken_tokens = 0  # of batches with a choice between both steps
 
     def __len__(self) -> int:
         """Return how many responses are kept."""
@@ -63,46 +64,55 @@ class FeatureBuffer:
         kept = self._new if step == self.step + 1 else []
         self._last = sorted(kept, key=len, reverse=True)
         self._new = []
+        self._taken_last_tokens = self._taken_tokens = 0
         self.step = step
         self.bytes = sum(features.bytes for features in self._last)
 
     def add(self, features: Features) -> None:
         """Keep one response of this step.
 
-        If there is no room, the shortest of the step before go first, then the oldest of this one.
+        If there is no room, the shortest of the step before go first, then the oldest of this one. What is
+        larger than the whole buffer is not kept.
         """
+        if features.bytes > self.capacity_bytes:
+            return
         self._new.append(features)
         self.bytes += features.bytes
-        while self.bytes > self.capacity_bytes and len(self) > 1:
+        while self.bytes > self.capacity_bytes:
             gone = self._last.pop() if self._last else self._new.pop(0)
             self.bytes -= gone.bytes
 
     def take(
         self, rng: np.random.Generator, tokens: int, last_step_share: float, window_tokens: int = 0
     ) -> list[Features]:
-        """Return a batch of at most `tokens` tokens, padding included, and at least one response.
+        """Return a batch of at most `tokens` tokens, padding included; empty only if the buffer is.
 
-        About `last_step_share` of them come from the longer half of the step before, as long as both steps
-        have some. A response longer than `window_tokens` (0: than `tokens`) is cut to a window at random.
+        `last_step_share` of the tokens of all batches of a step come from the longer half of the step before,
+        as long as both steps have some. A response longer than `window_tokens` (0: than `tokens`) is cut to
+        a window at random.
         """
         if not len(self):
             return []
         longest = min(window_tokens or tokens, tokens)
         batch: list[Features] = []
         width = 0
-        while True:
-            pick = self._pick(rng, last_step_share)
+        while len(batch) < len(self):
+            old = self._from_last(last_step_share)
+            pool = self._last[: -(-len(self._last) // 2)] if old else self._new
+            pick = pool[int(rng.integers(len(pool)))]
             if len(pick) > longest:
                 pick = pick.window(longest, int(rng.integers(len(pick) - longest + 1)))
             width = max(width, len(pick))
             if batch and width * (len(batch) + 1) > tokens:
-                return batch
+                break
             batch.append(pick)
-            if len(batch) == len(self):
-                return batch
+            if self._last and self._new:
+                self._taken_tokens += len(pick)
+                self._taken_last_tokens += len(pick) * old
+        return batch
 
-    def _pick(self, rng: np.random.Generator, last_step_share: float) -> Features:
-        old = self._last[: -(-len(self._last) // 2)]
-        from_old = old and (not self._new or rng.random() < last_step_share)
-        pool = old if from_old else self._new
-        return pool[int(rng.integers(len(pool)))]
+    def _from_last(self, share: float) -> bool:
+        """Return whether the step before is the one that has had too little; it decides alone if it can."""
+        if not (self._last and self._new):
+            return bool(self._last)
+        return share > 0 and self._taken_last_tokens <= share * self._taken_tokens

@@ -1,4 +1,4 @@
-"""GRPO: advantages within a group, the clipped objective, and the optimizer step that all workers share.
+"""GRPO: the clipped objective, and the optimizer step that all workers share.
 
 The loss is a mean over the response tokens of the whole minibatch, on all workers (as in DAPO). Each worker
 adds up the gradients of its own tokens, so the sum over workers is the gradient of that mean.
@@ -6,7 +6,6 @@ adds up the gradients of its own tokens, so the sum over workers is the gradient
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,27 +15,7 @@ from realrun.training.config import UpdateConfig
 from realrun.training.flat_state import State, load_optimizer, optimizer_state
 from realrun.training.policy import Policy, Sample
 
-EPSILON = 1e-6
 FACTS = ("loss", "entropy", "kl", "ratio_mean", "clip_share")
-
-
-def advantages(rewards: Sequence[float], groups: Sequence[int], scale: bool) -> list[float]:
-    """Return reward less the group's mean; with `scale` over its standard deviation (GRPO).
-
-    A group of equal rewards has advantages of exactly 0.
-    """
-    members: dict[int, list[float]] = {}
-    for reward, group in zip(rewards, groups, strict=True):
-        members.setdefault(group, []).append(reward)
-    centre = {group: statistics.fmean(values) for group, values in members.items()}
-    spread = {
-        group: statistics.pstdev(values) + EPSILON if scale else 1.0 for group, values in members.items()
-    }
-    equal = {group for group, values in members.items() if min(values) == max(values)}
-    return [
-        0.0 if group in equal else (reward - centre[group]) / spread[group]
-        for reward, group in zip(rewards, groups, strict=True)
-    ]
 
 
 class Terms(NamedTuple):

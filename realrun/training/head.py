@@ -10,16 +10,17 @@ positions up to i and to the later keys of its own chain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from realrun.models import Prepared, head_config, making, save_weights, target_config
+from realrun.models import Prepared, head_config, making, rope_theta, save_weights, target_config
 from realrun.training.flat_state import State
 from tltsched.errors import InputError
 from traces.runfolder import read_struct, write_json
@@ -105,8 +106,11 @@ class Head(nn.Module):
         self.fc = nn.Linear(states * hidden, hidden, bias=False)
         self.lm_head = nn.Linear(hidden, len(draft_ids), bias=False)
         self.register_buffer("draft_ids", draft_ids.long(), persistent=False)
-        rope = config.get("rope_parameters") or {}
-        self._theta = float(rope.get("rope_theta", 10_000.0))
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if rope.get("rope_type", "default") != "default":
+            fix = "train a new head: its rotary embedding is plain"
+            raise InputError("rope_type of the head", rope["rope_type"], "default", fix)
+        self._theta = rope_theta(config)
 
     def unrolled(self, embedded: torch.Tensor, aux: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
         """Yield the states [B, S, H] after the head's norm of each drafting step, the first one first.
@@ -116,7 +120,7 @@ class Head(nn.Module):
         """
         layer, attention = self.midlayer, self.midlayer.self_attn
         starts = aux.shape[1]
-        state = self.fc(aux).float()
+        state = self.fc(aux.to(self.fc.weight.dtype)).float()
         later: list[tuple[torch.Tensor, torch.Tensor]] = []
         first: tuple[torch.Tensor, torch.Tensor] | None = None
         future = torch.full((starts, starts), -math.inf, device=aux.device).triu(1)
@@ -182,41 +186,61 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
     So it learns in few tokens: what reads the target's last state is the target's own, the rest is noise.
     """
     target = target_config(model_folder)
-    weights = load_file(model_folder / "model.safetensors")
     config = head_config(target, len(draft_ids))
     head = Head(config, draft_ids)
     generator = torch.Generator().manual_seed(seed)
     hidden, last = config["hidden_size"], f"model.layers.{target['num_hidden_layers'] - 1}."
-    output = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
-    attention = head.midlayer.self_attn
+    projections = ("q_proj", "k_proj", "v_proj")
+    copied = {
+        "midlayer.self_attn.o_proj": f"{last}self_attn.o_proj",
+        "midlayer.mlp.gate_proj": f"{last}mlp.gate_proj",
+        "midlayer.mlp.up_proj": f"{last}mlp.up_proj",
+        "midlayer.mlp.down_proj": f"{last}mlp.down_proj",
+        "midlayer.input_layernorm": "model.layers.0.input_layernorm",
+        "midlayer.hidden_norm": f"{last}input_layernorm",
+        "midlayer.post_attention_layernorm": f"{last}post_attention_layernorm",
+        "norm": "model.norm",
+    }
+    wanted = [*copied.values(), *(f"{last}self_attn.{name}" for name in projections)]
+    weights = _target_weights(model_folder, [f"{name}.weight" for name in wanted])
     with torch.no_grad():
-        for name in ("q_proj", "k_proj", "v_proj"):
-            weight = getattr(attention, name).weight
+        for name in projections:
+            weight = getattr(head.midlayer.self_attn, name).weight
             weight[:, :hidden] = torch.randn(weight[:, :hidden].shape, generator=generator) * NOISE_STD
             weight[:, hidden:] = weights[f"{last}self_attn.{name}.weight"].float()
-        attention.o_proj.weight.copy_(weights[f"{last}self_attn.o_proj.weight"])
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            getattr(head.midlayer.mlp, name).weight.copy_(weights[f"{last}mlp.{name}.weight"])
-        head.midlayer.hidden_norm.weight.copy_(weights[f"{last}input_layernorm.weight"])
-        head.midlayer.input_layernorm.weight.copy_(weights["model.layers.0.input_layernorm.weight"])
-        head.midlayer.post_attention_layernorm.weight.copy_(weights[f"{last}post_attention_layernorm.weight"])
-        head.norm.weight.copy_(weights["model.norm.weight"])
-        head.lm_head.weight.copy_(output[draft_ids])
+        for mine, its in copied.items():
+            head.get_submodule(mine).weight.copy_(weights[f"{its}.weight"])
+        head.lm_head.weight.copy_(_output_layer(model_folder)[draft_ids])
         fc = torch.randn(head.fc.weight.shape, generator=generator) * NOISE_STD / 5
         fc[:, -hidden:] += torch.eye(hidden)  # the latest of the target's states
         head.fc.weight.copy_(fc)
     return head
 
 
+def _output_layer(model_folder: Path) -> torch.Tensor:
+    """Return the target's output layer [vocabulary, H]; where it has none, its embedding."""
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    found = _target_weights(model_folder, names)
+    return found.get(names[0], found[names[1]])
+
+
+def _target_weights(folder: Path, names: Sequence[str]) -> State:
+    """Return the weights of a model folder, of one file or several, that have these names."""
+    found: State = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as weights:
+            found |= {name: weights.get_tensor(name) for name in weights.keys() if name in names}  # noqa: SIM118
+    return found
+
+
 def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
     """Write a folder that stock vLLM serves as the eagle3 drafter of `model_folder`; returns it."""
-    target = target_config(model_folder)
     record = Prepared(
         kind="eagle3", name=str(model_folder), weights="trained", draft_vocab=len(head.draft_ids)
     )
     with making(folder, record, lambda _: None) as place:
         if place is not None:
-            write_json(place / "config.json", head_config(target, len(head.draft_ids)))
+            write_json(place / "config.json", head.config)
             dtype = getattr(torch, head.config["torch_dtype"])
             state = {name: each.cpu().contiguous() for name, each in head.vllm_state(dtype).items()}
             save_weights(place, state)
@@ -226,22 +250,29 @@ def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
 def export_weights(weights: Path, folder: Path, model_folder: Path) -> Path:
     """Write a folder as export_head does, from a file that a training run left in its heads folder."""
     state = load_file(weights)
-    count = state["lm_head.weight"].shape[0]
-    ids = torch.arange(count) + state.pop("d2t", torch.zeros(count, dtype=torch.long))
-    head = Head(head_config(target_config(model_folder), count), ids)
-    head.load_state_dict(state)
-    return export_head(head, folder, model_folder)
+    config = head_config(target_config(model_folder), state["lm_head.weight"].shape[0])
+    return export_head(_head(config, state, weights), folder, model_folder)
 
 
 def load_head(folder: Path) -> Head:
     """Return the head in a folder that export_head or `tlt real model` wrote; raises InputError if none."""
-    if not (folder / "model.safetensors").is_file():
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
         raise InputError("drafter.folder", str(folder), "a folder with an EAGLE-3 head", "prepare one")
-    config = read_struct(folder / "config.json", dict[str, Any])
-    state = load_file(folder / "model.safetensors")
+    return _head(read_struct(folder / "config.json", dict[str, Any]), load_file(weights), weights)
+
+
+def _head(config: dict[str, Any], state: State, source: Path) -> Head:
+    """Return the head of these weights, in float32; raises InputError if they are others than it has."""
     count = config["draft_vocab_size"]
     ids = torch.arange(count) + state.pop("d2t", torch.zeros(count, dtype=torch.long))
-    state.pop("t2d", None)
+    state.pop("t2d", None)  # the same the other way round
     head = Head(config, ids)
+    wanted = {name: tuple(each.shape) for name, each in head.state_dict().items()}
+    found = {name: tuple(each.shape) for name, each in state.items()}
+    if found != wanted:
+        odd = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+        fix = "give a head of one Llama layer that was made for this target and shares its embedding"
+        raise InputError(f"weights in {source}", ", ".join(odd), "those of an EAGLE-3 head", fix)
     head.load_state_dict(state)
-    return head.float()
+    return head

@@ -1,9 +1,4 @@
-"""Training of an EAGLE-3 head, and how well it predicts.
-
-The loss is the cross entropy with the target's distribution over the draft vocabulary at each unrolled step,
-later steps weighing less, plus optionally the smooth L1 distance to the target's last state (EAGLE; TLT's
-released weights are 0.1 and 1.0). Only chains that start in the response count.
-"""
+"""Training of an EAGLE-3 head on one worker, and the averaging of what several have learned."""
 
 from __future__ import annotations
 
@@ -12,14 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
 
 from realrun.training.config import HeadConfig
 from realrun.training.features import Features
 from realrun.training.flat_state import State, load_optimizer, optimizer_state
 from realrun.training.head import Head
-
-PROBE_STEPS = 4
+from realrun.training.head_agreement import Agreement, measure
+from realrun.training.head_loss import collate, unrolled_loss
 
 
 class HeadLoss(NamedTuple):
@@ -27,43 +21,6 @@ class HeadLoss(NamedTuple):
 
     tokens: int
     loss: float
-
-
-class Agreement(NamedTuple):
-    """How well drafts agree, by position: the share of chains accepted up to there, and the chains.
-
-    `greedy` if target and head take their most likely token; `sampled` is expected if both are sampled at
-    temperature 1 (the sum of the smaller probability, Leviathan et al. 2023), positions taken as independent.
-    """
-
-    greedy: tuple[float, ...]
-    sampled: tuple[float, ...]
-    chains: int
-
-
-class Batch(NamedTuple):
-    """Responses side by side, padded: [B, T] tokens, [B, T, ...] states, [B, S] chain starts that count."""
-
-    tokens: torch.Tensor
-    aux: torch.Tensor
-    last: torch.Tensor
-    counts: torch.Tensor
-
-
-def collate(features: Sequence[Features], steps: int, device: str) -> Batch:
-    """Return a batch whose chains of `steps` drafts stay inside their response."""
-    longest = max(len(each) for each in features)
-    longest = max(longest, steps + 2)
-    starts = longest - steps - 1
-    tokens = torch.zeros((len(features), longest), dtype=torch.long)
-    aux = torch.zeros((len(features), longest, features[0].aux.shape[-1]), dtype=features[0].aux.dtype)
-    last = torch.zeros((len(features), longest, features[0].last.shape[-1]), dtype=features[0].last.dtype)
-    counts = torch.zeros((len(features), starts), dtype=torch.bool)
-    for row, each in enumerate(features):
-        length = len(each)
-        tokens[row, :length], aux[row, :length], last[row, :length] = each.tokens, each.aux, each.last
-        counts[row, each.prompt_tokens - 1 : max(length - steps - 1, 0)] = True
-    return Batch(*(part.to(device, non_blocking=True) for part in (tokens, aux, last, counts)))
 
 
 class HeadTrainer:
@@ -94,12 +51,14 @@ class HeadTrainer:
 
     def step(self, features: Sequence[Features]) -> HeadLoss:
         """Do one optimizer step on these responses; one without a chain to train on changes nothing."""
-        steps = self.config.unroll_steps
-        batch = collate(features, steps, self._device)
-        chains = int(batch.counts.sum())
+        batch = collate(features, self.config.unroll_steps)
+        chains = len(batch.chains[0])
         if not chains:
             return HeadLoss(0, 0.0)
-        loss = self._loss(self.head, batch, steps)
+        with self._autocast():
+            loss = unrolled_loss(
+                self.head, batch.to(self._device), self._embedding, self._output, self.config
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_clip)
         self._steps += 1
@@ -110,54 +69,17 @@ class HeadTrainer:
         self._optimizer.zero_grad(set_to_none=True)
         return HeadLoss(chains, float(loss.detach()))
 
-    def _loss(self, head: Head, batch: Batch, steps: int) -> torch.Tensor:
-        starts = batch.counts.shape[1]
-        wanted = self._target(batch)
-        total = torch.zeros((), device=self._device)
+    def agreement(
+        self, head: Head, features: Sequence[Features], full_output: torch.Tensor, temperature: float = 1.0
+    ) -> Agreement:
+        """Return how well `head` predicts these responses; `full_output` is the target's [vocabulary, H]."""
         with self._autocast():
-            embedded = functional.embedding(batch.tokens, self._embedding)
-            for step, state in enumerate(head.unrolled(embedded, batch.aux[:, :starts], steps), start=1):
-                rows = state[batch.counts]
-                logs = head.lm_head(rows).float().log_softmax(-1)
-                label = wanted[:, step : step + starts][batch.counts]
-                part = self.config.logit_weight * -(label * logs).sum(-1).mean()
-                if self.config.hidden_weight:
-                    truth = batch.last[:, step : step + starts][batch.counts]
-                    part = part + self.config.hidden_weight * functional.smooth_l1_loss(rows, truth.float())
-                total = total + self.config.step_decay ** (step - 1) * part
-        return total
-
-    @torch.no_grad()
-    def _target(self, batch: Batch) -> torch.Tensor:
-        """Return the target's distribution over the draft vocabulary, made to add up to 1 [B, T, draft]."""
-        return functional.linear(batch.last.to(self._dtype), self._output).float().softmax(-1)
+            return measure(
+                head, features, self._embedding, full_output.to(self._device, self._dtype), temperature
+            )
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device, self._dtype, enabled=self._dtype != torch.float32)
-
-    @torch.no_grad()
-    def agreement(self, head: Head, features: Sequence[Features], full_output: torch.Tensor) -> Agreement:
-        """Return how well `head` predicts these responses; `full_output` is the target's [vocabulary, H]."""
-        batch = collate(features, PROBE_STEPS, self._device)
-        starts = batch.counts.shape[1]
-        greedy, sampled = [], []
-        agrees: torch.Tensor | None = None
-        overlap: torch.Tensor | None = None
-        with self._autocast():
-            embedded = functional.embedding(batch.tokens, self._embedding)
-            for step, state in enumerate(
-                head.unrolled(embedded, batch.aux[:, :starts], PROBE_STEPS), start=1
-            ):
-                drafts = head.lm_head(state[batch.counts]).float().softmax(-1)
-                truth = batch.last[:, step : step + starts][batch.counts].to(self._dtype)
-                target = functional.linear(truth, full_output.to(self._dtype)).float().softmax(-1)
-                same = head.draft_ids[drafts.argmax(-1)] == target.argmax(-1)
-                shared = torch.minimum(drafts, target[:, head.draft_ids]).sum(-1)
-                agrees = same if agrees is None else agrees & same
-                overlap = shared if overlap is None else overlap * shared
-                greedy.append(float(agrees.float().mean()) if len(same) else 0.0)
-                sampled.append(float(overlap.mean()) if len(same) else 0.0)
-        return Agreement(tuple(greedy), tuple(sampled), int(batch.counts.sum()))
 
     # --- averaging over workers -----------------------------------------------------------------------
 
@@ -169,7 +91,11 @@ class HeadTrainer:
         ]
 
     def take_average(self, summed: Sequence[torch.Tensor], tokens: float) -> None:
-        """Become what it was at the last average plus `summed` / `tokens`."""
+        """Become what it was at the last average plus `summed` / `tokens`.
+
+        `summed` are the changes of all workers, each times the tokens it trained on; `tokens` are all of
+        those. The moments of the optimizer stay this worker's own.
+        """
         with torch.no_grad():
             for parameter, before, change in zip(self._parameters, self._baseline, summed, strict=True):
                 before += change / max(tokens, 1.0)

@@ -54,7 +54,9 @@ class Policy:
         """Load the model in `folder`; `token_budget` bounds one packed pass."""
         vllm_compat.hide_cuda_companions()
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # one for each worker, in one terminal
         self.device = device
         self.dtype = getattr(torch, dtype)
         self.token_budget = token_budget

@@ -42,7 +42,7 @@ class RequestSource:
                 seed = response_seed(self.config.seed, step, number)
                 forced = self._forced[step, number] if self._forced is not None else None
                 length = forced or cap
-                found.append(EngineRequest(number, prompt, length, forced is not None, seed))
+                found.append(EngineRequest(number, prompt, length, forced is not None, seed, group))
         return tuple(found)
 
 

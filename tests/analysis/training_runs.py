@@ -41,6 +41,7 @@ class ArmPlan(NamedTuple):
     learned: float = 0.0
     reward: float = 0.0  # added to the chance of a right answer
     length_seed: int = 1
+    luck_seed: int = 7
     prompt_tokens: int = 50
 
 
@@ -136,7 +137,7 @@ class _Arm:
         self.updates.append({name: facts.get(name, 0.0) for name in UPDATE_COLUMNS})
 
     def _respond(self, step: int, start_s: float, lengths: np.ndarray, finish_s: np.ndarray) -> None:
-        luck = np.random.default_rng([7, step]).random(REQUESTS)  # the same prompts, the same luck
+        luck = np.random.default_rng([self.plan.luck_seed, step]).random(REQUESTS)
         for request, length in enumerate(lengths.tolist()):
             self.responses.append({
                 "step": step, "request": request, "group": request // SAMPLES, "worker": request % WORKERS,

@@ -16,7 +16,7 @@ from tests.realrun.small_models import need_vllm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-# module -> names in it that realrun.vllm_engine, vllm_hooks and vllm_compat use
+# module -> names in it that realrun.vllm_engine, vllm_hooks, vllm_lookup, vllm_weights and vllm_compat use
 NAMES: dict[str, Sequence[str]] = {
     "vllm": ["EngineArgs", "SamplingParams"],
     "vllm.sampling_params": ["RequestOutputKind"],
@@ -24,6 +24,12 @@ NAMES: dict[str, Sequence[str]] = {
     "vllm.v1.core.sched.scheduler": ["Scheduler"],
     "vllm.v1.core.sched.async_scheduler": ["AsyncScheduler"],
     "vllm.v1.worker.workspace": ["_manager"],
+    "vllm.config": ["WeightTransferConfig"],
+    "vllm.distributed.weight_transfer.base": [
+        "WeightTransferEngine", "WeightTransferInitInfo", "WeightTransferUpdateInfo",
+    ],
+    "vllm.model_executor.model_loader.reload": ["initialize_layerwise_reload", "finalize_layerwise_reload"],
+    "vllm.model_executor.layers.vocab_parallel_embedding": ["ParallelLMHead", "VocabParallelEmbedding"],
     "vllm.compilation.counter": ["compilation_counter"],
     "vllm.triton_utils.dispatcher": ["register_kernels", "_registry"],
     "vllm.utils.cpu_triton_utils": [
@@ -31,13 +37,22 @@ NAMES: dict[str, Sequence[str]] = {
         "_rejection_greedy_sample_kernel_impl",
         "_rejection_random_sample_kernel_impl",
     ],
-}
+}  # fmt: skip
 # "module:class" -> attributes of it
 ATTRIBUTES: dict[str, Sequence[str]] = {
     "vllm.v1.core.sched.scheduler:Scheduler": [
         "_update_after_schedule", "update_from_output", "schedule", "has_requests",
     ],
-    "vllm.v1.engine.llm_engine:LLMEngine": ["from_engine_args", "add_request", "abort_request", "step"],
+    "vllm.v1.engine.llm_engine:LLMEngine": [
+        "from_engine_args", "add_request", "abort_request", "step", "collective_rpc", "reset_prefix_cache",
+        "set_weight_version",
+    ],
+    "vllm.v1.worker.gpu_worker:Worker": [
+        "init_weight_transfer_engine", "start_weight_update", "start_draft_weight_update", "update_weights",
+        "finish_weight_update",
+    ],
+    "vllm.distributed.weight_transfer.factory:WeightTransferEngineFactory": ["register_engine", "_registry"],
+    "vllm.v1.spec_decode.ngram_proposer:NgramProposer": ["propose"],
     "vllm.v1.engine.core:EngineCore": ["step", "step_with_batch_queue"],
     "vllm.v1.engine.core_client:InprocClient": ["shutdown", "get_output"],
     "vllm.v1.core.sched.output:SchedulerOutput": ["__dataclass_fields__"],
@@ -54,7 +69,10 @@ FIELDS: dict[str, Sequence[str]] = {
     "vllm.v1.outputs:ModelRunnerOutput": ["sampled_token_ids", "req_id_to_index"],
     "vllm.v1.request:Request": ["num_computed_tokens", "num_prompt_tokens", "request_id"],
     "vllm.v1.core.sched.scheduler:Scheduler": ["running", "requests", "max_num_scheduled_tokens"],
-    "vllm.v1.engine.core:EngineCore": ["batch_queue", "scheduler"],
+    "vllm.v1.engine.core:EngineCore": ["batch_queue", "scheduler", "model_executor"],
+    "vllm.v1.spec_decode.ngram_proposer:NgramProposer": ["max_model_len"],
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": ["input_batch"],
+    "vllm.v1.worker.gpu_input_batch:InputBatch": ["req_ids"],
     "vllm.config:CacheConfig": ["num_gpu_blocks", "block_size", "kv_cache_memory_bytes"],
     "vllm.config:CompilationConfig": ["max_cudagraph_capture_size"],
     "vllm.compilation.counter:CompilationCounter": [
@@ -66,7 +84,7 @@ FIELDS: dict[str, Sequence[str]] = {
         "model", "skip_tokenizer_init", "dtype", "load_format", "max_model_len", "max_num_seqs",
         "max_num_batched_tokens", "enforce_eager", "enable_prefix_caching", "disable_log_stats",
         "use_tqdm_on_load", "seed", "scheduler_cls", "gpu_memory_utilization", "async_scheduling",
-        "cudagraph_capture_sizes", "kv_cache_memory_bytes", "speculative_config",
+        "cudagraph_capture_sizes", "kv_cache_memory_bytes", "speculative_config", "weight_transfer_config",
     ],
     "vllm.config:SpeculativeConfig": [
         "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size",
@@ -74,7 +92,7 @@ FIELDS: dict[str, Sequence[str]] = {
         "synthetic_acceptance_rates", "prompt_lookup_min", "prompt_lookup_max",
     ],
     "vllm:SamplingParams": [
-        "max_tokens", "ignore_eos", "temperature", "detokenize", "output_kind", "stop_token_ids",
+        "max_tokens", "ignore_eos", "temperature", "detokenize", "output_kind", "stop_token_ids", "seed",
     ],
 }  # fmt: skip
 

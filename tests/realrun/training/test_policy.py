@@ -62,6 +62,11 @@ def test_packed_log_probs_are_those_of_each_sample_alone(
         torch.testing.assert_close(each.log_probs, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    policies.Policy(folder, "cpu", "float32", 100)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_greedy_counts_as_temperature_1(folder: Path) -> None:
     policy = policies.Policy(folder, "cpu", "float32", 100)
     greedy, at_1 = (list(policy.log_probs(samples()[:1], temperature)) for temperature in (0.0, 1.0))

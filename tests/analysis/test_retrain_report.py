@@ -1,0 +1,126 @@
+"""The section on how the simulator predicts the second half of a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from analysis.retrain import draw_retrain, drift_rows, error_rows, find_retrain, median_rows, retrain_section
+from analysis.run import Run, load_runs
+from tests.analysis.training_runs import write_training
+from tltsched.errors import InputError
+from traces.retrain import (
+    DriftFit,
+    DriftPoint,
+    Figure,
+    Median,
+    PredictionError,
+    Retrain,
+    RetrainedArm,
+    StepPrediction,
+    TrainingFit,
+    Verdict,
+)
+from traces.runfolder import write_json
+
+STEPS = 12
+
+
+def _figure(value: float) -> Figure:
+    return Figure(value=value, interval=(value - 0.01, value + 0.01))
+
+
+def _drift(verdict: Verdict, recovery: Figure | None) -> DriftFit:
+    points = [
+        DriftPoint(step=step, head="serving", source="rollout", exponent=1.0 + 0.05 * step, length=3.0)
+        for step in range(STEPS // 2)
+    ]
+    return DriftFit(
+        steps=tuple(range(STEPS // 2)), measured_on="the rollouts", per_update=_figure(0.05), verdict=verdict,
+        initial_exponent=_figure(1.2), recovery_tokens=recovery, recovery_resolved=True,
+        residual=0.01, points=tuple(points),
+    )  # fmt: skip
+
+
+def _arm(name: str, drift: DriftFit | None) -> RetrainedArm:
+    length = 3.0 if drift else None
+    return RetrainedArm(
+        run=name, arm=name,
+        fit=TrainingFit(
+            steps=tuple(range(STEPS // 2)), survival_by_position=(0.8, 0.6) if drift else (), drift=drift,
+            no_drift_because="" if drift else "nothing was drafted",
+            medians=(Median(name="policy_update", unit="s/token", value=2e-5, low=1e-5, high=3e-5, steps=6),),
+        ),
+        steps=tuple(
+            StepPrediction(
+                step=step, judged=step >= STEPS // 2, measured_rollout_s=5.0, simulated_rollout_s=5.1,
+                measured_step_s=8.0, simulated_step_s=8.2, measured_length=length, simulated_length=length,
+            )
+            for step in range(STEPS)
+        ),
+        errors=(
+            PredictionError(quantity="rollout seconds", measured=5.0, simulated=5.1, error=_figure(0.02)),
+            PredictionError(quantity="step seconds", measured=8.0, simulated=8.2, error=_figure(0.025)),
+        ),
+        same_placement=True,
+    )  # fmt: skip
+
+
+ARMS = (
+    _arm("none", None),
+    _arm("static:4/frozen", _drift("falls", None)),
+    _arm("static:4/online", _drift("none visible", Figure(value=2e6, interval=None))),
+)
+TOLD = Retrain(calibration="measured: <engine>", step_time_error=0.021, arms=ARMS, warnings=("a warning",))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a measured training comparison of the same arms."""
+    return write_training(tmp_path_factory.mktemp("training") / "run")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> tuple[Run, ...]:
+    """Return its runs."""
+    return load_runs(folder).runs
+
+
+def test_it_is_found_beside_the_training_folder(folder: Path) -> None:
+    assert find_retrain(folder) is None
+    place = folder.with_name("run.simulated")
+    place.mkdir()
+    write_json(place / "retrain.json", TOLD)
+    assert find_retrain(folder) == TOLD
+    (place / "retrain.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"retrain\.json"):
+        find_retrain(folder)
+
+
+def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]) -> None:
+    page = "\n".join(retrain_section(TOLD, draw_retrain(TOLD, runs)))
+    assert "static:4/frozen: fitted on 6 steps, the prediction of steps 6 to 11 is off by +2.0%" in page
+    assert "Note: a warning." in page
+    assert "&lt;engine&gt;" in page
+    assert "<engine>" not in page
+    assert page.count("<img") == 1
+
+
+def test_a_row_an_arm_and_figure() -> None:
+    assert len(error_rows(TOLD)) == 6
+    assert error_rows(TOLD)[1] == ("none", "RL step (s)", "8.000", "8.200", "+2.5% [+1.5%, +3.5%]")
+    none, frozen, online = drift_rows(TOLD)
+    assert none[-1] == "nothing was drafted"
+    assert frozen[1:4] == ("acceptance falls", "+0.0500 [+0.0400, +0.0600]", "-")
+    assert (online[1], online[4]) == ("none visible", "2,000,000")
+    assert median_rows(TOLD)[0] == ("none", "policy update", "s/token", "2e-05", "1e-05 to 3e-05", "6")
+
+
+@pytest.mark.parametrize("arms", [ARMS, ARMS[:1]])
+def test_a_picture_states_the_finding(runs: tuple[Run, ...], arms: tuple[RetrainedArm, ...]) -> None:
+    picture = draw_retrain(msgspec.structs.replace(TOLD, arms=arms), runs[: len(arms)])
+    assert picture.png.startswith(b"\x89PNG")
+    assert picture.title.startswith("Fitted on 6 steps, the simulator predicts the time of the next 6 within")
+    assert ("the worst is" in picture.title) == (len(arms) > 1)

@@ -11,6 +11,7 @@ from rich.text import Text
 from analysis.canvas import Picture
 from analysis.page import document, figure, settings, sources, text
 from analysis.pictures import save
+from analysis.retrain import draw_retrain, find_retrain, retrain_section
 from analysis.tables import html_rows
 from analysis.train import TrainFacts, examine
 from analysis.train_pictures import draw_training
@@ -29,6 +30,7 @@ from analysis.train_tables import (
     time_cells,
 )
 from analysis.train_verdict import judge_training
+from traces.retrain import Retrain, sentences
 from traces.runfolder import write_json
 
 NAME = "train"
@@ -63,14 +65,19 @@ def present_training(folder: Path, console: Console) -> TrainFacts:
     """
     runs = load_training(folder)
     facts = examine(runs)
+    told = find_retrain(folder)
     pictures = draw_training(runs, facts)
+    if told is not None:
+        pictures.append(draw_retrain(told, runs.runs))
     write_json(folder / f"{NAME}.json", facts)
     save(pictures, folder / "pictures")
     page = folder / f"{NAME}.html"
-    page.write_text(render(runs, facts, pictures), encoding="utf-8")
+    page.write_text(render(runs, facts, pictures, told), encoding="utf-8")
     console.print(terminal(facts))
     console.print()
     console.print(Text(judge_training(facts)))
+    for sentence in sentences(told) if told else ():
+        console.print(Text(sentence))
     for flag in facts.flags:
         style = "red" if flag.stops else "yellow"
         console.print(Text(f"{'!!' if flag.stops else '!'} {flag.text}", style=style))
@@ -78,7 +85,7 @@ def present_training(folder: Path, console: Console) -> TrainFacts:
     return facts
 
 
-def render(runs: TrainSet, facts: TrainFacts, pictures: list[Picture]) -> str:
+def render(runs: TrainSet, facts: TrainFacts, pictures: list[Picture], told: Retrain | None = None) -> str:
     """Return the page: no scripts, nothing loaded from elsewhere, every text escaped."""
     first = runs.runs[0].summary
     by_name = {picture.name: figure(picture) for picture in pictures}
@@ -112,6 +119,7 @@ def render(runs: TrainSet, facts: TrainFacts, pictures: list[Picture]) -> str:
         *_section("Idle GPU time and waiting", facts, idle_cells(facts), IDLE_NOTE, shown["gantt"]),
         shown["ledger"],
         *_section("Response lengths (tokens)", facts, length_cells(facts), "", shown["train_lengths"]),
+        *(retrain_section(told, pictures[-1]) if told else ()),
         "<h2>Where the numbers come from</h2>",
         sources(runs.runs),
         "<h2>Settings</h2>",

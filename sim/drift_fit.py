@@ -12,7 +12,7 @@ initial one on the same responses, so that hard prompts do not count as drift. I
 trained in full, which sim.drafter counts in, exponents are y / f and the drift d / f.
 
 Intervals resample steps. Where the one of d holds 0, no drift is visible and none is simulated. Where the one
-of the mean log ratio of the two heads reaches 0, training is not seen to help and there is no recovery.
+of the mean log ratio of the two heads reaches 0, nearly, training is not seen to help: there is no recovery.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ ROLLOUTS = "the rollouts: one head served throughout"
 PROBED = "probes of the initial head on the responses of each step"
 # Grids of the second fit; each is refined once around the best point.
 FULLY_TRAINED = (0.2, 1.0, 33)  # f: lowest, highest, points
-# R: over the tokens of a step; over those of all steps, beyond which it cannot be told from a lower f; points.
+# R: over the tokens of a step and of all steps, beyond which it cannot be told from a lower f; points.
 RECOVERY = (0.05, 1.0, 41)
+SMALLEST_HELP = 1e-3  # of log ratio, that training must reach
 EDGE = 0.9  # of the longest R: beyond it R is a lower bound
 
 
@@ -160,7 +161,7 @@ def _helped(ratio: tuple[Ints, Floats], fitted: Ints, weights: Floats) -> bool:
     counted = weight.sum(axis=1)
     means = np.divide(weight @ measured, counted, out=np.full(len(weights), np.nan), where=counted > 0)
     reach = interval(means[1:], len(steps))
-    return reach is not None and reach[1] < 0.0
+    return reach is not None and reach[1] < -SMALLEST_HELP
 
 
 def _course(drift: float, trained: float, recovery_tokens: float, tokens: Floats) -> Floats:

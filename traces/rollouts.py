@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from traces.runfolder import RESPONSE_COLUMNS, RunFolder
+from traces.runfolder import RESPONSE_COLUMNS, RunFolder, read_struct
 from traces.schema import Kind, Origin
 
 GROUPS_OF_A_STEP = 1 << 20  # prompt_id = step * this + group
@@ -50,7 +50,7 @@ def as_trace_columns(columns: dict[str, Any]) -> dict[str, Any]:
 def origin_of_run(path: Path) -> Origin | None:
     """Return where the lengths of a responses.parquet come from; None if no summary lies beside it.
 
-    Raises InputError if the summary cannot be read.
+    Raises InputError if what lies beside it cannot be read.
     """
     folder = path.parent
     if not (folder / "summary.json").is_file():
@@ -68,6 +68,4 @@ def origin_of_run(path: Path) -> Origin | None:
 
 
 def _cap_tokens(path: Path) -> int | None:
-    if not path.is_file():
-        return None
-    return msgspec.json.decode(path.read_bytes(), type=RunSettings).rollout.cap_tokens
+    return read_struct(path, RunSettings).rollout.cap_tokens if path.is_file() else None

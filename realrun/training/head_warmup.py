@@ -43,10 +43,11 @@ class Responses(msgspec.Struct, frozen=True):
         """Return one line: answers right, lengths, speed."""
         lengths = np.array([len(sample.response) for sample in self.samples])
         p50, p90, p99 = np.percentile(lengths, (50, 90, 99))
+        longest, speed = lengths.max(), lengths.sum() / self.seconds
         return (
-            f"{len(lengths)} responses, {np.mean(self.rewards):.1%} right; "
-            f"tokens p50 {p50:.0f}, p90 {p90:.0f}, p99 {p99:.0f}, max {lengths.max()} (max over median {lengths.max() / max(p50, 1):.1f}); "
-            f"{lengths.sum() / self.seconds:,.0f} tokens a second"
+            f"{len(lengths)} responses, {np.mean(self.rewards):.1%} right; tokens p50 {p50:.0f}, "
+            f"p90 {p90:.0f}, p99 {p99:.0f}, max {longest} (max over median {longest / max(p50, 1):.1f}); "
+            f"{speed:,.0f} tokens a second"
         )
 
 

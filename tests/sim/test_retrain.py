@@ -14,8 +14,9 @@ from sim.config import resolve
 from sim.drift import load_drift
 from sim.retrain import drift_curve, prediction_errors, retrain
 from sim.simulation import Simulation
+from sim.workload import load_workload
 from tests.sim.measured_world import write_calibration
-from tests.sim.training_world import DRIFTING, write_training_run
+from tests.sim.training_world import DRIFTING, SAMPLES, write_training_run
 from tltsched.errors import InputError
 from traces.generate import generate
 from traces.retrain import Retrain, StepPrediction, sentences
@@ -65,6 +66,15 @@ def test_the_answer_is_told_in_words(world: Folders) -> None:
     assert "static:4/online: fitted on 8 steps, the prediction of steps 8 to 15 is off by" in text
     assert "no drift is fitted, since nothing was drafted" in text
     assert "acceptance falls as the policy is updated" in text
+
+
+def test_lengths_of_a_run_can_be_simulated_on_another_model(world: Folders) -> None:
+    run = world[0] / "static-4-online"
+    settings = {"lengths": str(run / "responses.parquet"), "replay_steps": True, "steps": 16}
+    rows = load_workload(resolve({"workload": settings}).workload, seed=0).rows
+    measured = RunFolder(run).responses()
+    assert rows["response_tokens"].tolist() == measured["response_tokens"].tolist()
+    assert (rows.groupby("prompt_id").size() == SAMPLES).all()
 
 
 def test_another_model_or_device_is_told(world: Folders, tmp_path: Path) -> None:

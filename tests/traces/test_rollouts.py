@@ -71,6 +71,13 @@ def test_responses_are_checked_as_any_trace(tmp_path: Path) -> None:
         read_trace(path)
 
 
+def test_settings_of_another_form_are_told(tmp_path: Path) -> None:
+    path = _write_run(tmp_path)
+    write_json(tmp_path / "resolved_config.json", {"rollout": {"cap_tokens": "many"}})
+    with pytest.raises(InputError, match=r"resolved_config\.json"):
+        read_trace(path)
+
+
 def test_a_trace_of_a_run_can_be_written_and_read_again(tmp_path: Path) -> None:
     trace = read_trace(_write_run(tmp_path))
     write_trace(trace, tmp_path / "out.parquet")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realrun.models import prepare_model
+from realrun.training.advantages import advantages
 from realrun.training.config import UpdateConfig
 from tests.realrun.small_models import need
 
@@ -66,8 +67,8 @@ def step(update: Any, count: int = 1) -> dict[str, float]:
 
 def test_advantages_within_groups() -> None:
     rewards, groups = [1.0, 0.0, 0.0, 1.0, 0.3, 0.3], [7, 7, 8, 8, 9, 9]
-    assert grpo.advantages(rewards, groups, scale=False) == [0.5, -0.5, -0.5, 0.5, 0.0, 0.0]
-    scaled = grpo.advantages(rewards, groups, scale=True)
+    assert advantages(rewards, groups, scale=False) == [0.5, -0.5, -0.5, 0.5, 0.0, 0.0]
+    scaled = advantages(rewards, groups, scale=True)
     assert scaled == pytest.approx([1, -1, -1, 1, 0, 0], abs=1e-5)
     assert scaled[4:] == [0.0, 0.0]
 
@@ -77,7 +78,7 @@ def test_advantages_within_groups() -> None:
 )
 def test_advantages_of_a_group_add_up_to_nothing(rewards: list[float], groups: int, scale: bool) -> None:
     members = [number % groups for number in range(len(rewards))]
-    found = grpo.advantages(rewards, members, scale)
+    found = advantages(rewards, members, scale)
     for group in range(groups):
         mine = [value for value, member in zip(found, members, strict=True) if member == group]
         assert sum(mine) == pytest.approx(0, abs=1e-6)

@@ -1,0 +1,80 @@
+"""A tiny model trained by two real engines: records, drafter training on an idle worker, and going on."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+
+from realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConfig
+from realrun.models import make_head, prepare_model
+from realrun.training.config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
+from tests.realrun.small_models import need_vllm
+from tltsched.record import SchedulerSetup, first_difference, read, replay
+from traces.runfolder import RunFolder, read_struct
+from traces.seeds import scheduler_rng
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
+
+
+def tiny(root: Path, steps: int) -> TrainConfig:
+    """Prepare a tiny float32 model and head under `root`, and return the settings of a short run."""
+    model = prepare_model("tiny", root / "tiny", vocab=512)
+    head = make_head(model, root / "head", draft_vocab=256)
+    return TrainConfig(
+        steps=steps,
+        model=ModelConfig(folder=str(model), name="tiny", dtype="float32"),
+        drafter=DrafterConfig(folder=str(head), ks=(0, 1, 2)),
+        engine=EngineConfig(
+            max_running=8, max_context_tokens=160, kv_gigabytes=0.1, eager=True, temperature=1.0
+        ),
+        workers=WorkersConfig(count=2),
+        tasks=TasksConfig(random_prompt_tokens=8),
+        rollout=RolloutConfig(prompts=4, samples=4, cap_tokens=96),
+        update=UpdateConfig(learning_rate=1e-4, token_budget=512),
+        head=HeadConfig(batch_tokens=256),
+    )
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_rewards(tmp_path: Path) -> None:
+    need_vllm()
+    from realrun.training.train import train
+
+    def run(name: str, steps: int) -> pd.DataFrame:
+        train(tiny(tmp_path, steps), ["none"], tmp_path / name, lambda _: None)
+        return pd.read_parquet(tmp_path / name / "none" / "rewards.parquet")
+
+    unbroken = run("unbroken", 3)
+    run("stopped", 2)
+    part = tmp_path / "stopped" / "none" / "parts" / "0002.msgpack"
+    shutil.copy(part.with_name("0001.msgpack"), part)  # a step after the checkpoint, cut off by a kill
+    resumed = run("stopped", 3)
+    pd.testing.assert_frame_equal(resumed, unbroken)
+
+
+def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: Path) -> None:
+    need_vllm()
+    from realrun.training.train import train
+
+    train(tiny(tmp_path, 3), ["static:2/online"], tmp_path / "run", lambda _: None)
+    folder = tmp_path / "run" / "static-2-online"
+    steps = RunFolder(folder).steps()
+    assert steps["trained_tokens"].sum() > 0
+    assert steps["drafter_version"].iloc[-1] > 0  # what was learned is served
+    intervals = RunFolder(folder).intervals()
+    wall_s = intervals.groupby("worker")["end_s"].max()
+    booked_s = (intervals["end_s"] - intervals["start_s"]).groupby(intervals["worker"]).sum()
+    assert booked_s.to_numpy() == pytest.approx(wall_s.to_numpy())  # the books close
+    assert (intervals["cause"] == "drafter_training").any()
+    assert list((folder / "heads").glob("*.safetensors"))
+    records = list(read((folder / "records.jsonl").read_bytes().splitlines()))
+    setup = read_struct(folder / "scheduler.json", SchedulerSetup)
+    again = replay(setup, records, partial(scheduler_rng, setup.seed))
+    assert first_difference(records, again) is None
+    probes = pd.read_parquet(folder / "probes.parquet")
+    assert set(probes["head"]) == {"initial", "serving"}
+    assert msgspec.json.decode((folder / "summary.json").read_bytes())["kind"] == "measured"

@@ -174,6 +174,6 @@ def training_h200() -> None:
         unit="ratios of mean seconds; tokens; s",
         target=">= 1.7x end to end",
         met=whole["none"] / whole["tlt_chains-online"] >= 1.7,
-        how=f"measured 2026-11-28 on {TRAINED_ON}; one run an arm, one after the other; the rollout is little "
-        "more than half of a step of this small model, whose passes mask packed rows densely",
+        how=f"measured 2026-11-28 on {TRAINED_ON}; one run an arm, in turn; the rollout is little more "
+        "than half of a step of this small model, whose passes mask packed rows densely",
     )

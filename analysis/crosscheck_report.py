@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import re
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +15,7 @@ from analysis.canvas import Picture
 from analysis.crosscheck import ArmCheck, Crosscheck, bracket, crosscheck, error_text, load_pair
 from analysis.crosscheck_cycles import Bin, CycleCheck
 from analysis.crosscheck_pictures import draw_crosscheck
+from analysis.page import document, figure
 from analysis.pictures import save
 from analysis.tables import html_rows, number, speedup_text
 from traces.runfolder import write_json
@@ -38,7 +37,6 @@ NOTE = (
     "engine cycles, which the simulator does not know. Left out of the cycles are those with prefill, right "
     "after a change of K, or with a compilation."
 )
-_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Crosscheck:
@@ -184,13 +182,8 @@ def _cause_rows(check: Crosscheck) -> list[tuple[str, ...]]:
 
 def render(check: Crosscheck, pictures: list[Picture]) -> str:
     """Return the page: no scripts, nothing loaded from elsewhere, every text escaped."""
-    found = _STYLE.search(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-    assert found is not None, "the report's page has a style"
     bins = [row for arm in check.arms if arm.cycles for row in _bin_rows(arm, arm.cycles)]
     parts = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(check.name)}: cross-check</title>\n{found.group()}\n</head>\n<body>",
         f"<h1>{html.escape(check.name)}: simulated against measured</h1>",
         f'<p class="dim">{html.escape(_basis(check))}</p>',
         f'<div class="answer">{html.escape(verdict(check))}</div>',
@@ -198,15 +191,14 @@ def render(check: Crosscheck, pictures: list[Picture]) -> str:
         "<h2>Time and speedup</h2>",
         html_rows(HEADERS, _rows(check)),
         f'<p class="dim">{html.escape(NOTE)}</p>',
-        *(_figure(picture) for picture in pictures),
+        *(figure(picture) for picture in pictures),
         "<h2>Where the GPU time went</h2>",
         html_rows(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
         "<h2>Single cycles</h2>",
         html_rows(CYCLE_HEADERS, _cycle_rows(check)),
         html_rows(BIN_HEADERS, bins, names=(1,)) if bins else "",
-        "</body>\n</html>",
     ]
-    return "\n".join(parts) + "\n"
+    return document(f"{check.name}: cross-check", parts)
 
 
 def _basis(check: Crosscheck) -> str:
@@ -228,11 +220,3 @@ def _flags(check: Crosscheck) -> str:
         for flag in check.flags
     )
     return f'<div class="warnings"><strong>Read with these figures</strong><ul>{items}</ul></div>'
-
-
-def _figure(picture: Picture) -> str:
-    data = base64.b64encode(picture.png).decode()
-    return (
-        f'<figure><img alt="{html.escape(picture.title)}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{html.escape(picture.caption)}</figcaption></figure>"
-    )

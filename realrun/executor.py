@@ -28,6 +28,7 @@ from realrun.config import RealConfig
 from realrun.messages import (
     Answer,
     Close,
+    EngineInfo,
     Failed,
     Order,
     PhaseDone,
@@ -186,6 +187,22 @@ def finish(process: SpawnProcess) -> None:
     if process.is_alive():
         process.kill()
         process.join()
+
+
+def await_ready(executor: Executor, workers: int) -> tuple[EngineInfo, float]:
+    """Return what the engines are and the longest warm-up; raises WorkerError if one cannot start."""
+    infos: dict[int, EngineInfo] = {}
+    warm_up_s = 0.0
+    while len(infos) < workers:
+        worker, answer = executor.receive()
+        if isinstance(answer, Lost):
+            raise WorkerError(f"worker {worker} could not start: {answer.text or answer.reason}")
+        assert isinstance(answer, Ready)
+        infos[worker], warm_up_s = answer.info, max(warm_up_s, answer.warm_up_s)
+    devices = sorted({info.device for info in infos.values()})
+    if len(devices) > 1:
+        raise InputError("workers", devices, "one kind of device", "give all workers the same device")
+    return infos[min(infos)], warm_up_s
 
 
 class PipeChannel:

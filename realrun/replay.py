@@ -6,7 +6,6 @@ has its own clock and schedulers; a worker that dies is lost to all arms from th
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,15 +13,14 @@ from pathlib import Path
 from realrun.arms import ArmPlan, StepTimesOf, plan_arms
 from realrun.cluster import Cluster
 from realrun.config import RealConfig
-from realrun.executor import Executor, LocalExecutor, Lost, WorkerError
-from realrun.messages import ArmSetup, EngineInfo, Prepare, Ready
+from realrun.executor import Executor, LocalExecutor, await_ready
+from realrun.messages import ArmSetup, Prepare
 from realrun.runfiles import write_run
 from realrun.runlog import EngineRecord, Rollout, RunLog
 from realrun.service import MAKE_ENGINE
 from realrun.workload import Workload
-from tltsched.errors import InputError
 from tltsched.events import ClusterEvent
-from tltsched.record import CLUSTER, RecordedCluster, Recorder, build_cluster
+from tltsched.record import CLUSTER, Record, RecordedCluster, Recorder, SchedulerSetup, build_cluster
 
 LOGS = "logs"
 Progress = Callable[[str], None]
@@ -105,41 +103,20 @@ class Replay:
     def _prepare(self) -> EngineRecord:
         """Build and warm all engines; raises WorkerError with what a worker said if it cannot."""
         ks = tuple(sorted({0, *self.config.drafter.ks}))
+        batches = warm_batches(self.config)
         for worker in self.workers:
             arms = {
                 plan.name: ArmSetup(plan.setup, plan.speculating, self.log.lines(plan.name, worker))
                 for plan in self.plans
             }
-            self.executor.send(worker, Prepare(worker, self.config, self.factory, arms, self._batches(), ks))
-        infos: dict[int, EngineInfo] = {}
-        warm_up_s = 0.0
-        while len(infos) < len(self.workers):
-            worker, answer = self.executor.receive()
-            if isinstance(answer, Lost):
-                raise WorkerError(f"worker {worker} could not start: {answer.text or answer.reason}")
-            assert isinstance(answer, Ready)
-            infos[worker], warm_up_s = answer.info, max(warm_up_s, answer.warm_up_s)
-        devices = sorted({info.device for info in infos.values()})
-        if len(devices) > 1:
-            raise InputError("workers", devices, "one kind of device", "give all workers the same device")
-        date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        return self.log.note_engine(infos[min(infos)], warm_up_s, date)
-
-    def _batches(self) -> tuple[int, ...]:
-        """Return the batches to warm up: powers of two and the largest that a worker can meet."""
-        largest = min(self.config.engine.max_running, self.config.workload.requests)
-        sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
-        return (*sizes, largest)
+            self.executor.send(worker, Prepare(worker, self.config, self.factory, arms, batches, ks))
+        return self.log.note_engine(*await_ready(self.executor, len(self.workers)))
 
     def _cluster(self, plan: ArmPlan) -> Cluster:
         """Return the arm's cluster; its scheduler has seen what happened in rollouts that are kept."""
 
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
-            scheduler = build_cluster(plan.setup)
-            for record in self.log.records(plan.name, CLUSTER):
-                if isinstance(record.body, ClusterEvent):
-                    scheduler.handle(record.body)
-            return RecordedCluster(scheduler, Recorder(sink))
+            return restored_cluster(plan.setup, self.log.records(plan.name, CLUSTER), sink)
 
         return Cluster(plan.name, make_scheduler, self.executor, self.workers, self.log.elapsed_s(plan.name))
 
@@ -157,3 +134,21 @@ class Replay:
                 self.log.out / plan.folder, self.config, plan, kept, self.log.losses(), self.workload, engine
             )
         self.log.compare()
+
+
+def warm_batches(config: RealConfig) -> tuple[int, ...]:
+    """Return the batches to warm up: powers of two and the largest that a worker can meet."""
+    largest = min(config.engine.max_running, config.workload.requests)
+    sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
+    return (*sizes, largest)
+
+
+def restored_cluster(
+    setup: SchedulerSetup, records: Sequence[Record], sink: Callable[[bytes], object]
+) -> RecordedCluster:
+    """Return an arm's scheduler that has seen what is on record; what comes next goes to `sink`."""
+    scheduler = build_cluster(setup)
+    for record in records:
+        if isinstance(record.body, ClusterEvent):
+            scheduler.handle(record.body)
+    return RecordedCluster(scheduler, Recorder(sink))

@@ -10,6 +10,7 @@ compared; the same command goes on with what is missing.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import heapq
 import os
@@ -96,6 +97,15 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def describe(self) -> str:
         """Return one line: what was measured, on what, when."""
         return f"measured: {self.engine} {self.engine_version}, {self.device}, {self.date}"
+
+
+def engine_record(info: EngineInfo, warm_up_s: float, config: RealConfig) -> EngineRecord:
+    """Return the record of an engine that was started today."""
+    return EngineRecord(
+        engine=info.engine, engine_version=info.engine_version, device=info.device, torch=info.torch,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(), environment=info.environment,
+        warm_up_s=warm_up_s, config=config,
+    )  # fmt: skip
 
 
 def in_order(owners: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:
@@ -204,12 +214,9 @@ class RunLog:
         os.replace(part, path)
         self._kept[rollout.arm][rollout.step] = rollout
 
-    def note_engine(self, info: EngineInfo, warm_up_s: float, date: str) -> EngineRecord:
+    def note_engine(self, info: EngineInfo, warm_up_s: float) -> EngineRecord:
         """Write engine.json; raises InputError if an earlier call of this replay ran on another engine."""
-        record = EngineRecord(
-            engine=info.engine, engine_version=info.engine_version, device=info.device, torch=info.torch,
-            date=date, environment=info.environment, warm_up_s=warm_up_s, config=self._config,
-        )  # fmt: skip
+        record = engine_record(info, warm_up_s, self._config)
         path = self.out / ENGINE
         if path.is_file():
             before = read_struct(path, EngineRecord)

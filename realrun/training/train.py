@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from realrun.arms import StepTimesOf
-from realrun.executor import Executor, Lost, WorkerError
-from realrun.messages import ArmSetup, EngineInfo, PrepareTraining, Ready, Save, Saved
-from realrun.replay import LOGS, Progress, make_executor
-from realrun.runlog import EngineRecord
+from realrun.executor import Executor, WorkerError, await_ready
+from realrun.messages import ArmSetup, PrepareTraining, Save, Saved
+from realrun.replay import LOGS, Progress, make_executor, restored_cluster, warm_batches
+from realrun.runlog import EngineRecord, engine_record
 from realrun.service import MAKE_ENGINE
 from realrun.training.cluster import TrainingCluster
 from realrun.training.collective import free_port
@@ -20,8 +19,7 @@ from realrun.training.plan import TrainingArm, plan_training
 from realrun.training.requests import RequestSource
 from realrun.training.runfiles import write_run
 from tltsched.errors import InputError
-from tltsched.events import ClusterEvent
-from tltsched.record import CLUSTER, RecordedCluster, Recorder, build_cluster
+from tltsched.record import CLUSTER, RecordedCluster
 from traces.runfolder import Comparison, write_json
 
 HOST = "127.0.0.1"
@@ -86,39 +84,24 @@ class ArmRun:
     def _prepare(self, executor: Executor) -> EngineRecord:
         saved, port = self.log.checkpoint(), free_port()
         ks = tuple(sorted({0, *self.config.drafter.ks}))
+        settings = self.config.engine_settings()
+        batches = warm_batches(settings)
         for worker in self.workers:
             setup = ArmSetup(self.arm.setup, self.arm.speculating, self.log.lines(worker))
             order = PrepareTraining(
                 worker=worker, config=self.config, factory=self.factory, arm=self.arm.name, setup=setup,
-                train_head=self.arm.trains_head, batches=self._batches(), ks=ks, ranks=self.workers,
+                train_head=self.arm.trains_head, batches=batches, ks=ks, ranks=self.workers,
                 host=HOST, port=port, checkpoint=str(saved or ""),
             )  # fmt: skip
             executor.send(worker, order)
-        info, warm_up_s = _await_ready(executor, len(self.workers))
-        date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        return EngineRecord(
-            engine=info.engine, engine_version=info.engine_version, device=info.device, torch=info.torch,
-            date=date, environment=info.environment, warm_up_s=warm_up_s,
-            config=self.config.engine_settings(),
-        )  # fmt: skip
-
-    def _batches(self) -> tuple[int, ...]:
-        """Return the batches to warm up: powers of two and the largest that a worker can meet."""
-        largest = min(
-            self.config.engine.max_running, self.config.rollout.prompts * self.config.rollout.samples
-        )
-        sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
-        return (*sizes, largest)
+        info, warm_up_s = await_ready(executor, len(self.workers))
+        return engine_record(info, warm_up_s, settings)
 
     def _cluster(self, executor: Executor) -> TrainingCluster:
         """Return the arm's cluster; its scheduler has seen what happened in steps that are kept."""
 
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
-            scheduler = build_cluster(self.arm.setup)
-            for record in self.log.records(CLUSTER):
-                if isinstance(record.body, ClusterEvent):
-                    scheduler.handle(record.body)
-            return RecordedCluster(scheduler, Recorder(sink))
+            return restored_cluster(self.arm.setup, self.log.records(CLUSTER), sink)
 
         last = self.log.parts[-1] if self.log.parts else None
         return TrainingCluster(
@@ -144,19 +127,3 @@ class ArmRun:
             if not isinstance(answer, Saved):
                 raise WorkerError(f"worker {worker} could not write its part of a checkpoint: {answer}")
         self.log.commit()
-
-
-def _await_ready(executor: Executor, workers: int) -> tuple[EngineInfo, float]:
-    """Return what the engines are and the longest warm-up; raises WorkerError if one cannot start."""
-    infos: dict[int, EngineInfo] = {}
-    warm_up_s = 0.0
-    while len(infos) < workers:
-        worker, answer = executor.receive()
-        if isinstance(answer, Lost):
-            raise WorkerError(f"worker {worker} could not start: {answer.text or answer.reason}")
-        assert isinstance(answer, Ready)
-        infos[worker], warm_up_s = answer.info, max(warm_up_s, answer.warm_up_s)
-    devices = sorted({info.device for info in infos.values()})
-    if len(devices) > 1:
-        raise InputError("workers", devices, "one kind of device", "give all workers the same device")
-    return infos[min(infos)], warm_up_s

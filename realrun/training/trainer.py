@@ -22,7 +22,7 @@ from realrun.training.grpo import Update
 from realrun.training.policy import Policy, Sample, Scored
 from realrun.training.problems import Problems
 
-POLICY, REFERENCE = "policy.safetensors", "reference"
+POLICY = "policy.safetensors"
 
 
 class Trainer:

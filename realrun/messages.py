@@ -59,7 +59,8 @@ class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
     """As Prepare, for one arm of RL training, with a policy and, if it drafts with a head, a head's trainer.
 
     Workers sum gradients through a store at `host` and `port`; rank 0 holds it. `ranks` are the workers in
-    order of rank. `checkpoint` is a folder to go on from, or empty.
+    order of rank. `checkpoint` is a folder to go on from, or empty; `drafter_version` is of the head that
+    serves first (-1: none).
     """
 
     worker: int
@@ -74,6 +75,7 @@ class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
     host: str
     port: int
     checkpoint: str
+    drafter_version: int
 
 
 class Train(Message, frozen=True, tag="train", gc=False):

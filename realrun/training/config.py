@@ -23,6 +23,13 @@ Positive = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
+Attention = Literal["varlen", "masked"]
+PackedAttention = Annotated[
+    Attention,
+    Meta(description="kernel for packed rows: flash over borders (CUDA, 16 bit), or a mask (anywhere)"),
+]
+
+
 class TasksConfig(Section, frozen=True, kw_only=True):
     """What the policy is asked and how answers are scored."""
 
@@ -70,10 +77,7 @@ class WarmUpConfig(Section, frozen=True, kw_only=True):
     processes: Annotated[
         int, Meta(ge=0, description="processes that make problems; 0: the training process does")
     ] = 4
-    attention: Annotated[
-        Literal["varlen", "masked"],
-        Meta(description="kernel for packed rows: flash over borders (CUDA, bfloat16), or a mask (anywhere)"),
-    ] = "varlen"
+    attention: PackedAttention = "varlen"
 
 
 class RolloutConfig(Section, frozen=True, kw_only=True):
@@ -103,6 +107,7 @@ class UpdateConfig(Section, frozen=True, kw_only=True):
     ] = 0.0
     minibatches: Annotated[Count, Meta(description="optimizer steps that a step's groups are split over")] = 1
     token_budget: Annotated[Count, Meta(description="tokens of one packed forward and backward pass")] = 4096
+    attention: PackedAttention = "varlen"
     scale_advantages: Annotated[
         bool, Meta(description="divide by the group's standard deviation (GRPO); false: mean only (Dr. GRPO)")
     ] = True

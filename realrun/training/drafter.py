@@ -23,7 +23,7 @@ from realrun.training.head import Head, load_head
 from realrun.training.head_trainer import HeadTrainer
 from realrun.training.policy import Policy
 
-PROBE_TOKENS = 4096  # of this step's responses, a worker
+PROBE_TOKENS = 2048  # of this step's responses, a worker
 SEED_KEY = 4
 
 
@@ -46,6 +46,11 @@ class Drafter:
         self._writer = AsyncWriter()
         self._trained_tokens = 0
         self.begin_step(0)
+
+    def warm_up(self, features: Features) -> None:
+        """Run the head there and back on some hidden states; no weight changes."""
+        self.trainer.rehearse([features])
+        self._probe("serving", self._serving, [features])
 
     def begin_step(self, step: int) -> None:
         """Forget responses that are older than the step before."""
@@ -84,7 +89,8 @@ class Drafter:
         )
 
     def _probe(self, name: str, head: Head, sample: list[Features]) -> list[Probe]:
-        found = self.trainer.agreement(head, sample, self._policy.output_layer())
+        heat = self.config.engine.temperature
+        found = self.trainer.agreement(head, sample, self._policy.output_layer(), heat)
         return [
             Probe(name, position, greedy, sampled, found.chains)
             for position, (greedy, sampled) in enumerate(zip(found.greedy, found.sampled, strict=True))

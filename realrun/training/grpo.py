@@ -62,7 +62,7 @@ class Update:
             self._parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay,
             fused=policy.device == "cuda",
         )  # fmt: skip
-        self._clear()
+        self.clear()
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of an RL step: linear warm-up, then constant."""
@@ -124,10 +124,10 @@ class Update:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
-        self._clear()
+        self.clear()
         return norm
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Set all gradients to zeros: a worker without responses takes part in the sum as well."""
         for parameter in self._parameters:
             if parameter.grad is None:

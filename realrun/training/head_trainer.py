@@ -13,7 +13,7 @@ from realrun.training.features import Features
 from realrun.training.flat_state import State, load_optimizer, optimizer_state
 from realrun.training.head import Head
 from realrun.training.head_agreement import Agreement, measure
-from realrun.training.head_loss import collate, unrolled_loss
+from realrun.training.head_loss import Batch, collate, unrolled_loss
 
 
 class HeadLoss(NamedTuple):
@@ -55,11 +55,7 @@ class HeadTrainer:
         chains = len(batch.chains[0])
         if not chains:
             return HeadLoss(0, 0.0)
-        with self._autocast():
-            loss = unrolled_loss(
-                self.head, batch.to(self._device), self._embedding, self._output, self.config
-            )
-        loss.backward()
+        loss = self._backward(batch)
         torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_clip)
         self._steps += 1
         rate = self.config.learning_rate * min(1.0, self._steps / max(1, self.config.warmup_steps))
@@ -68,6 +64,21 @@ class HeadTrainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return HeadLoss(chains, float(loss.detach()))
+
+    def rehearse(self, features: Sequence[Features]) -> None:
+        """Do what a step does up to the gradient, and forget it."""
+        batch = collate(features, self.config.unroll_steps)
+        if len(batch.chains[0]):
+            self._backward(batch)
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def _backward(self, batch: Batch) -> torch.Tensor:
+        with self._autocast():
+            loss = unrolled_loss(
+                self.head, batch.to(self._device), self._embedding, self._output, self.config
+            )
+        loss.backward()
+        return loss
 
     def agreement(
         self, head: Head, features: Sequence[Features], full_output: torch.Tensor, temperature: float = 1.0

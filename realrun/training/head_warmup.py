@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from realrun.engine import Engine, EngineRequest
-from realrun.models import aux_layers
+from realrun.models import aux_layers, target_config
 from realrun.prompts import vocabulary
 from realrun.service import resolve
 from realrun.training.config import TrainConfig
@@ -18,7 +18,7 @@ from realrun.training.draft_vocabulary import draft_ids
 from realrun.training.features import Features
 from realrun.training.head import Head, export_head, new_head
 from realrun.training.head_trainer import HeadTrainer
-from realrun.training.policy import Policy, Sample
+from realrun.training.policy import Policy, Sample, load_policy
 from realrun.training.problems import Problems
 from realrun.training.requests import response_seed
 
@@ -97,7 +97,7 @@ def warm_up_head(
     engine.close()
     report(said.describe())
     folder = Path(config.model.folder)
-    policy = Policy(folder, config.engine.device, config.model.dtype, config.update.token_budget)
+    policy = load_policy(config)
     layers = aux_layers(policy.layers)
     features = [
         scored.features
@@ -107,7 +107,11 @@ def warm_up_head(
     cut = max(1, int(len(features) * HELD_OUT_SHARE))
     held_out, learned = features[:cut][:EVALUATED], features[cut:]
     vocab = vocabulary(folder)
-    ids = draft_ids([sample.response for sample in said.samples], min(draft_vocab, vocab), vocab)
+    end = target_config(folder).get("eos_token_id") or ()  # one id, several, or none
+    ids = draft_ids(
+        [sample.response for sample in said.samples], min(draft_vocab, vocab), vocab,
+        always=[end] if isinstance(end, int) else end,
+    )  # fmt: skip
     head = new_head(folder, ids, config.seed)
     trainer = HeadTrainer(
         head, policy.embedding(), policy.output_layer(), config.head, policy.device, policy.dtype

@@ -18,8 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 from realrun import vllm_compat
 from realrun.config import Dtype
+from realrun.training import packed_attention
+from realrun.training.config import Attention, TrainConfig
 from realrun.training.features import Features
 from realrun.training.packing import Pack, pack, plan
+from tltsched.errors import InputError
 
 LOGIT_ROWS = 2048  # rows of logits that exist at a time: [2048, vocabulary] in float32
 
@@ -50,8 +53,17 @@ class Rows(NamedTuple):
 class Policy:
     """A causal language model and what training asks of it."""
 
-    def __init__(self, folder: Path, device: str, dtype: Dtype, token_budget: int) -> None:
-        """Load the model in `folder`; `token_budget` bounds one packed pass."""
+    def __init__(
+        self, folder: Path, device: str, dtype: Dtype, token_budget: int, attention: Attention
+    ) -> None:
+        """Load the model in `folder`; `token_budget` bounds one packed pass.
+
+        Raises InputError for the varlen kernel on CUDA in float32. A CPU has masks alone.
+        """
+        self._varlen = attention == "varlen" and device != "cpu"
+        if self._varlen and dtype == "float32":
+            fix = "set the section's attention to masked"
+            raise InputError("attention", attention, "masked for a float32 model", fix)
         vllm_compat.hide_cuda_companions()
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
@@ -64,6 +76,8 @@ class Policy:
             folder, dtype=torch.float32, attn_implementation="sdpa"
         ).to(device)
         self.model.config.use_cache = False
+        if self._varlen:
+            packed_attention.use(self.model)
         self.layers = int(self.model.config.num_hidden_layers)
         self.tied = bool(self.model.config.tie_word_embeddings)
 
@@ -97,7 +111,10 @@ class Policy:
 
     def hidden(self, packed: Pack) -> torch.Tensor:
         """Return the states after the final norm [T, H] of a pack."""
-        output = self.model.model(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False)
+        more = packed_attention.borders(packed) if self._varlen else {}
+        output = self.model.model(
+            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **more
+        )
         states: torch.Tensor = output.last_hidden_state[0]
         return states
 
@@ -147,6 +164,14 @@ class Policy:
                         step, tokens[span], len(sample.prompt), aux[span].clone(), last[span].clone()
                     )
                 yield Scored(sample, log_probs.clone(), features)
+
+
+def load_policy(config: TrainConfig) -> Policy:
+    """Return the policy that a training run starts from."""
+    return Policy(
+        Path(config.model.folder), config.engine.device, config.model.dtype, config.update.token_budget,
+        config.update.attention,
+    )  # fmt: skip
 
 
 def _log_probs(

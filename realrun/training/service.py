@@ -62,9 +62,11 @@ class TrainingService(Service):
         self._engine.warm_up(order.batches, order.ks if arm.speculating else (0,))
         self._engines[arm.speculating] = self._engine
         self._trainer = Trainer(order)
+        self._trainer.warm_up()
         self._trainer.serve(self._engine)
         worker = self._worker(order.worker, arm, self._engine)
         worker.keep = self._trainer.keep
+        worker.drafter_version = order.drafter_version
         self._workers[order.arm] = worker
         self._rollout_worker = worker
         self._spans: list[tuple[str, float]] = []
@@ -108,7 +110,7 @@ class TrainingService(Service):
         if order.phase == "reward":
             rewards = trainer.rewards()
         elif order.phase == "logprob":
-            probes = trainer.log_probs()
+            probes = self._log_probs()
         elif order.phase == "policy_update":
             self._facts |= trainer.update_policy(order)
         else:
@@ -118,6 +120,13 @@ class TrainingService(Service):
         spans, facts = (*self._spans, (order.phase, now_s)), self._facts
         self._spans, self._facts = [], {}
         self._answer(PhaseDone(order.phase, now_s, spans, rewards, facts, probes))
+
+    def _log_probs(self) -> tuple[Probe, ...]:
+        self._trainer.log_probs()
+        start_s = perf_counter()
+        probes = self._trainer.probe()
+        self._facts["probe_s"] = (perf_counter() - start_s) / self._trainer.collective.size
+        return probes
 
 
 def _since(origin_s: float) -> float:

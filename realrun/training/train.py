@@ -91,7 +91,7 @@ class ArmRun:
             order = PrepareTraining(
                 worker=worker, config=self.config, factory=self.factory, arm=self.arm.name, setup=setup,
                 train_head=self.arm.trains_head, batches=batches, ks=ks, ranks=self.workers,
-                host=HOST, port=port, checkpoint=str(saved or ""),
+                host=HOST, port=port, checkpoint=str(saved or ""), drafter_version=self._serving()[0],
             )  # fmt: skip
             executor.send(worker, order)
         info, warm_up_s = await_ready(executor, len(self.workers))
@@ -103,7 +103,6 @@ class ArmRun:
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
             return restored_cluster(self.arm.setup, self.log.records(CLUSTER), sink)
 
-        last = self.log.parts[-1] if self.log.parts else None
         return TrainingCluster(
             self.arm.name,
             make_scheduler,
@@ -114,8 +113,14 @@ class ArmRun:
             minibatches=self.config.update.minibatches,
             scale_advantages=self.config.update.scale_advantages,
             heads=str(self.log.folder / HEADS),
-            serving=last.serves_next if last else ((0, 0) if self.arm.speculating else (-1, 0)),
+            serving=self._serving(),
         )
+
+    def _serving(self) -> tuple[int, int]:
+        """Return the version and the age of the drafter that serves the next step; version -1: none."""
+        if self.log.parts:
+            return self.log.parts[-1].serves_next
+        return (0, 0) if self.arm.speculating else (-1, 0)
 
     def _save(self, executor: Executor) -> None:
         """Have all workers write their part of a checkpoint; it counts once all are there."""

@@ -19,7 +19,7 @@ from realrun.training.collective import Collective
 from realrun.training.drafter import Drafter
 from realrun.training.flat_state import read_state, write_state
 from realrun.training.grpo import Update
-from realrun.training.policy import Policy, Sample, Scored
+from realrun.training.policy import Sample, Scored, load_policy
 from realrun.training.problems import Problems
 
 POLICY = "policy.safetensors"
@@ -32,13 +32,9 @@ class Trainer:
         config, device = order.config, order.config.engine.device
         self.config = config
         self.rank = order.ranks.index(order.worker)
-        folder = Path(config.model.folder)
         torch.manual_seed(config.seed)
-        budget = config.update.token_budget
-        self.policy = Policy(folder, device, config.model.dtype, budget)
-        self.reference = (
-            Policy(folder, device, config.model.dtype, budget) if config.update.kl_coefficient else None
-        )
+        self.policy = load_policy(config)
+        self.reference = load_policy(config) if config.update.kl_coefficient else None
         self.update = Update(self.policy, config.update)
         self.problems = Problems(config)
         self.collective = Collective(self.rank, len(order.ranks), order.host, order.port, device)
@@ -49,6 +45,24 @@ class Trainer:
         self._resumed = bool(order.checkpoint)
         if order.checkpoint:
             self._load(Path(order.checkpoint))
+
+    def warm_up(self) -> None:
+        """Run each kind of pass once, and a sum over workers, so that no step pays for first calls.
+
+        No weight changes: the gradients are thrown away.
+        """
+        length = min(self.config.rollout.cap_tokens, self.config.update.token_budget - 1)
+        self.problems.score(0, 0, (0,))  # loads what makes problems
+        samples = [Sample(0, (0,), (0,) * length)]
+        layers = aux_layers(self.policy.layers) if self.drafter else ()
+        scored = list(self.policy.log_probs(samples, self.config.engine.temperature, layers))
+        old = [each.log_probs for each in scored]
+        self.update.accumulate(samples, old, [0.0], None, length, self.config.engine.temperature)
+        self.collective.sum_(self.update.gradients())
+        self.update.clear()
+        if self.drafter and scored[0].features is not None:
+            self.drafter.warm_up(scored[0].features)
+        self.settle()
 
     # --- rollout --------------------------------------------------------------------------------------
 
@@ -99,10 +113,13 @@ class Trainer:
             for number, sample in sorted(self._samples.items())
         }
 
-    def log_probs(self) -> tuple[Probe, ...]:
-        """Take the log-probabilities that are still missing; returns how well the heads predict."""
+    def log_probs(self) -> None:
+        """Take the log-probabilities that are still missing."""
         while self.score_some():
             pass
+
+    def probe(self) -> tuple[Probe, ...]:
+        """Return how well the heads predict what was generated in this step."""
         return self.drafter.probe() if self.drafter else ()
 
     def update_policy(self, order: Phase) -> dict[str, float]:

@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils.checkpoint import checkpoint
 
+from realrun.config import Dtype
 from realrun.models import RECORD, Prepared
-from realrun.training import packed_attention
 from realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig
 from realrun.training.packing import Pack
 from realrun.training.policy import Policy, Sample
@@ -29,7 +28,6 @@ from realrun.training.worked_samples import WorkedSample, make_samples, sample_s
 from tltsched.errors import InputError
 from traces.runfolder import read_struct, write_json
 
-LOGIT_ROWS = 4096  # rows of logits that exist at a time: [4096, vocabulary] in float32
 REPORTS = 20  # lines of progress
 HELD_OUT_REPORTS = 5
 
@@ -88,12 +86,8 @@ class WarmUp:
         facts = read_struct(folder / "config.json", dict[str, Any])
         single = "float32" in (facts.get("dtype"), facts.get("torch_dtype"))
         self.config = config
-        self._varlen = config.attention == "varlen" and device != "cpu"
-        if self._varlen and single:
-            raise InputError("warm_up.attention", "varlen", "masked for a float32 model", "set it to masked")
-        self.policy = Policy(folder, device, "float32" if single else "bfloat16", config.token_budget)
-        if self._varlen:
-            packed_attention.use(self.policy.model)
+        dtype: Dtype = "float32" if single else "bfloat16"
+        self.policy = Policy(folder, device, dtype, config.token_budget, config.attention)
         self._weights = [weight for weight in self.policy.model.parameters() if weight.requires_grad]
         matrices = [weight for weight in self._weights if weight.dim() > 1]
         norms = [weight for weight in self._weights if weight.dim() <= 1]
@@ -146,27 +140,8 @@ class WarmUp:
 
     def _pack_losses(self, packed: Pack, prompts: list[int]) -> torch.Tensor:
         """Return the loss of each response token [rows]; logits are made again in the backward pass."""
-        spans = zip(packed.spans, prompts, strict=True)
-        wanted = torch.cat([torch.arange(start + prompt, end) for (start, end), prompt in spans])
-        wanted = wanted.to(self.policy.device)  # before the pass: the copy would wait for it
-        more = packed_attention.borders(packed) if self._varlen else {}
         with self.policy.autocast():
-            output = self.policy.model.model(
-                input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **more
-            )
-            states = output.last_hidden_state[0][wanted - 1]
-            tokens = packed.tokens[0][wanted]
-            weight = self.policy.model.get_output_embeddings().weight
-            parts = [
-                checkpoint(_cross_entropy, part, labels, weight, use_reentrant=False)
-                for part, labels in zip(states.split(LOGIT_ROWS), tokens.split(LOGIT_ROWS), strict=True)
-            ]
-        return torch.cat(parts)
-
-
-def _cross_entropy(states: torch.Tensor, tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    logits = torch.nn.functional.linear(states, weight).float()
-    return torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
+            return -self.policy.rows(packed, self.policy.hidden(packed), prompts, 1.0).log_probs
 
 
 def learning_rate(config: WarmUpConfig, tokens: float) -> float:

@@ -40,6 +40,19 @@ def tiny(root: Path, steps: int) -> TrainConfig:
     )
 
 
+def long_tail(root: Path, config: TrainConfig) -> str:
+    """Write lengths that leave the second worker idle for most of each rollout."""
+    count = config.rollout.prompts * config.rollout.samples
+    rows = [
+        (step, request, config.rollout.cap_tokens if request < count // 2 else 8)
+        for step in range(config.steps)
+        for request in range(count)
+    ]
+    path = root / "lengths.parquet"
+    pd.DataFrame(rows, columns=["step", "request", "response_tokens"]).to_parquet(path)
+    return str(path)
+
+
 def test_a_run_that_was_stopped_goes_on_to_the_same_rewards(tmp_path: Path) -> None:
     need_vllm()
     from realrun.training.train import train
@@ -60,7 +73,10 @@ def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: P
     need_vllm()
     from realrun.training.train import train
 
-    train(tiny(tmp_path, 3), ["static:2/online"], tmp_path / "run", lambda _: None)
+    config = tiny(tmp_path, 3)
+    rollout = msgspec.structs.replace(config.rollout, forced_lengths=long_tail(tmp_path, config))
+    config = msgspec.structs.replace(config, rollout=rollout)
+    train(config, ["static:2/online"], tmp_path / "run", lambda _: None)
     folder = tmp_path / "run" / "static-2-online"
     steps = RunFolder(folder).steps()
     assert steps["trained_tokens"].sum() > 0

@@ -141,7 +141,7 @@ def test_the_kernel_with_borders_gives_the_loss_and_gradient_of_the_mask(
         trainer = WarmUp(folder, RECIPE, "cpu")
         if varlen:
             packed_attention.use(trainer.policy.model)
-            trainer._varlen = True
+            trainer.policy._varlen = True
         loss = torch.cat(list(trainer.losses(samples))).sum()
         loss.backward()
         norm = sum(float(weight.grad.square().sum()) for weight in trainer.policy.model.parameters())

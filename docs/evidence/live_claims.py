@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pandas as pd
 from records import HERE, write, write_raw
 
 from analysis.tables import markdown_rows
 from sim.calibration import load
-from traces.runfolder import RunFolder
 
 
 def crosscheck_h100() -> None:
@@ -127,53 +125,4 @@ def k0_tax() -> None:
         target="<= 3 %",
         met=max(taxes.values()) <= 0.03,
         how="measured, median of 5 repeats; vLLM runs the drafter's first pass to keep its KV in step",
-    )
-
-
-TRAINED_ON = "4 x NVIDIA H200, one worker each, vLLM 0.32.0, torch 2.13.0+cu130"
-
-
-def training_h200() -> None:
-    """The committed training run: SmolLM2-135M, 12 RL steps, no speculation against TLT's chains."""
-    root = HERE.parent.parent
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        shutil.copytree(root / "realrun" / "data" / "h200-smollm2-train", run)
-        subprocess.run(
-            [sys.executable, str(root / "tlt.py"), "report", "train", str(run)], check=True, cwd=root
-        )
-        steps = {arm: RunFolder(run / arm).steps() for arm in ("none", "tlt_chains-online")}
-        responses = RunFolder(run / "none").responses()["response_tokens"]
-        updates = pd.read_parquet(run / "tlt_chains-online" / "updates.parquet")
-        rewards = {
-            arm: float(pd.read_parquet(run / arm / "rewards.parquet")["reward"].mean()) for arm in steps
-        }
-    whole = {arm: float((table["end_s"] - table["start_s"]).mean()) for arm, table in steps.items()}
-    rollout = {arm: float((table["rollout_end_s"] - table["start_s"]).mean()) for arm, table in steps.items()}
-    tlt = steps["tlt_chains-online"]
-    share = rollout["none"] / whole["none"]
-    speedup = rollout["none"] / rollout["tlt_chains-online"]
-    write(
-        "training_h200",
-        claim="RL of SmolLM2-135M: TLT (threshold, chains, drafter trained on idle workers) against no "
-        "speculation, 12 steps of 16 x 16 responses, cap 1,024, natural lengths",
-        value={
-            "end to end": round(whole["none"] / whole["tlt_chains-online"], 3),
-            "rollout": round(speedup, 3),
-            "rollout share of the step": round(share, 3),
-            "bound at this share": round(1 / (1 - share), 2),
-            "acceptance length with bonus": round(
-                1 + float(tlt["accepted_tokens"].sum() / tlt["request_cycles"].sum()), 3
-            ),
-            "tokens trained on idle workers": int(tlt["trained_tokens"].sum()),
-            "wait added, s a step": round(float(updates["handover_s"].mean()), 4),
-            "reward none": round(rewards["none"], 4),
-            "reward TLT": round(rewards["tlt_chains-online"], 4),
-            "longest over median length": round(float(responses.max() / responses.median()), 1),
-        },
-        unit="ratios of mean seconds; tokens; s",
-        target=">= 1.7x end to end",
-        met=whole["none"] / whole["tlt_chains-online"] >= 1.7,
-        how=f"measured 2026-11-28 on {TRAINED_ON}; one run an arm, in turn; the rollout is little more "
-        "than half of a step of this small model, whose passes mask packed rows densely",
     )

@@ -13,30 +13,60 @@ from traces.runfolder import RunFolder, read_struct
 from traces.seeds import scheduler_rng
 
 DATA = Path(__file__).parents[2] / "realrun" / "data" / "h200-smollm2-train"
-ARMS = ("none", "tlt_chains-online")
+NATURAL = DATA / "natural"
+TLT = "goodput-off-2-3-4-6-online"
+RUNS = [
+    *(NATURAL / arm for arm in ("none", TLT, "static-4-frozen", "static-4-online", "tlt_chains-online")),
+    *(DATA / "forced" / arm for arm in ("none", TLT)),
+]
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_the_recorded_decisions_repeat(arm: str) -> None:
-    records = list(read((DATA / arm / "records.jsonl").read_bytes().splitlines()))
-    setup = read_struct(DATA / arm / "scheduler.json", SchedulerSetup)
+def name(run: Path) -> str:
+    return f"{run.parent.name}/{run.name}"
+
+
+@pytest.mark.parametrize("run", RUNS, ids=name)
+def test_the_recorded_decisions_repeat(run: Path) -> None:
+    records = list(read((run / "records.jsonl").read_bytes().splitlines()))
+    setup = read_struct(run / "scheduler.json", SchedulerSetup)
     assert first_difference(records, replay(setup, records, partial(scheduler_rng, setup.seed))) is None
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_every_gpu_second_is_booked(arm: str) -> None:
-    run = RunFolder(DATA / arm)
-    intervals = run.intervals()
+@pytest.mark.parametrize("run", RUNS, ids=name)
+def test_every_gpu_second_is_booked(run: Path) -> None:
+    folder = RunFolder(run)
+    intervals = folder.intervals()
     booked_s = float((intervals["end_s"] - intervals["start_s"]).sum())
-    assert booked_s == pytest.approx(run.summary().gpus * run.summary().wall_s)
+    assert booked_s == pytest.approx(folder.summary().gpus * folder.summary().wall_s)
 
 
 def test_the_drafter_learned_on_idle_workers_and_was_served() -> None:
-    steps = RunFolder(DATA / "tlt_chains-online").steps()
+    steps = RunFolder(NATURAL / TLT).steps()
     assert steps["trained_tokens"].sum() > 100_000
     assert steps["drafter_version"].iloc[-1] == (steps["trained_tokens"].iloc[:-1] > 0).sum()
 
 
 def test_its_drift_is_a_preset() -> None:
     curve = load_drift("smollm2-135m-h200")
-    assert curve.updates == len(RunFolder(DATA / "tlt_chains-online").steps()) - 1
+    assert curve.updates == len(RunFolder(NATURAL / "static-4-online").steps()) - 1
+
+
+def test_forced_lengths_are_the_same_in_both_arms() -> None:
+    keys = ["step", "request", "response_tokens"]
+    plain, tlt = (
+        RunFolder(DATA / "forced" / arm).responses()[keys].sort_values(keys, ignore_index=True)
+        for arm in ("none", TLT)
+    )
+    assert plain.equals(tlt)
+    natural = RunFolder(NATURAL / "none").responses()[keys].sort_values(keys, ignore_index=True)
+    assert plain.equals(natural[natural["step"] < 8])
+
+
+def test_a_trained_head_gains_on_a_frozen_one() -> None:
+    """The measured fact that the drift curve and the README speak of."""
+    lengths = []
+    for arm in ("static-4-frozen", "static-4-online"):
+        steps = RunFolder(NATURAL / arm).steps()
+        lengths.append((steps["accepted_tokens"] / steps["request_cycles"]).to_numpy())
+    frozen, online = lengths
+    assert (online - frozen)[-10:].min() > 0

@@ -6,40 +6,60 @@ import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
+from analysis.bounds import Ceiling, ceilings
 from analysis.canvas import CAUSE_COLOURS, Picture, arm_label, cause_legend, draw
 from analysis.ledger import Ledger
 from analysis.run import Run
+from traces.bounds import Bounds
 from traces.runfolder import CAUSES
 
+_BOUND_ROWS = 0.55  # height of a bound's label, in bars
 _LABEL_FROM = 4.0  # percent of the baseline: a narrower segment has no room for its figure
 
 
-def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> Picture:
-    """Draw the ledgers of `runs` (same order) in percent of the baseline's GPU time."""
+def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds | None = None) -> Picture:
+    """Draw the ledgers of `runs` (same order) in percent of the baseline's GPU time.
+
+    Lines show the `bounds`: what no schedule could undercut.
+    """
     whole_gpu_s = ledgers[0].total_gpu_s()
     scale = 100 / whole_gpu_s if whole_gpu_s > 0 else 0.0
     used = [cause for cause in CAUSES if any(ledger.gpu_seconds[cause] > 0 for ledger in ledgers)]
+
+    limits = [] if bounds is None or not bounds.rows else ceilings(bounds, runs[0])
+    limits.sort(key=lambda limit: -limit.speedup)  # a label then meets no line of another
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
         for row, ledger in enumerate(ledgers):
             _bar(axes, row, ledger, scale)
         longest = max([100.0, *(ledger.total_gpu_s() * scale for ledger in ledgers)])
-        axes.set_xlim(0, longest * 1.16)
-        axes.set_ylim(len(runs) - 0.4, -0.6)
+        axes.set_xlim(0, longest * (1.3 if limits else 1.16))
+        axes.set_ylim(len(runs) - 0.4, -0.6 - _BOUND_ROWS * len(limits))
         axes.set_yticks(range(len(runs)), [arm_label(run) for run in runs])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
         axes.set_xlabel(f"GPU time, % of {arm_label(runs[0])} ({_hours(whole_gpu_s)})")
         cause_legend(figure, used)
+        _lines(axes, limits)
         return _title(runs, ledgers)
 
-    title, png = draw(build, 0.42 * len(runs) + 2.4, runs)
+    title, png = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, runs)
     caption = (
         "GPU-seconds booked to each cause, as a share of the first policy's total; a shorter bar is a faster "
         "run. Every GPU-second is booked exactly once."
     )
+    if limits:
+        caption += " Dashed lines are bounds: what no schedule could undercut, under what its label says."
     return Picture("ledger", title, caption, png)
+
+
+def _lines(axes: Axes, limits: list[Ceiling]) -> None:
+    """Draw each bound as a line through the bars, its label in a row of its own above them."""
+    for index, limit in enumerate(limits):
+        at, row = 100 / limit.speedup, -0.6 - _BOUND_ROWS * (len(limits) - index - 0.5)
+        axes.plot([at, at], [row, axes.get_ylim()[0]], color="#000000", linestyle="--", linewidth=0.8)
+        axes.text(at + 0.6, row, f"{limit.speedup:.2f}x: {limit.words}", fontsize=7.5, va="center")
 
 
 def _bar(axes: Axes, row: int, ledger: Ledger, scale: float) -> None:
@@ -58,7 +78,8 @@ def _bar(axes: Axes, row: int, ledger: Ledger, scale: float) -> None:
                 color=_ink(CAUSE_COLOURS[cause]),
             )
         left += width
-    axes.text(left, row, f"  {_hours(ledger.total_gpu_s())}", va="center", fontsize=8.5)
+    cover = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of a bound's line that passes
+    axes.text(left, row, f"  {_hours(ledger.total_gpu_s())}", va="center", fontsize=8.5, bbox=cover)
 
 
 def _hours(gpu_s: float) -> str:

@@ -34,6 +34,8 @@ CAUSE_COLOURS: dict[str, str] = {
     "recompute": "#7fe5f0",
     "tail_idle": "#c9c9c9",
     "preempt_wait": "#d62728",
+    "admission_wait": "#969696",
+    "batch_wait": "#f4a5a5",
     "drafter_activation": "#c7e9c0",
     "drafter_training": "#31a354",
     "drafter_stop": "#a1d07a",
@@ -42,6 +44,7 @@ CAUSE_COLOURS: dict[str, str] = {
     "logprob": "#9e7cc1",
     "policy_update": "#54278f",
     "weight_sync": "#e6550d",
+    "other": "#8c6d31",
 }
 
 # Okabe and Ito's colours without the yellow, which is too light for a line on white.
@@ -105,6 +108,11 @@ def provenance(runs: Sequence[Run]) -> str:
     for label, field in (("", "kind"), ("cost: ", "cost_source"), ("lengths: ", "lengths_source")):
         values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
         facts.append(label + " / ".join(values))
+    return footer_of(facts)
+
+
+def footer_of(facts: Sequence[str]) -> str:
+    """Return facts as the text of a footer, wrapped to the width of a picture."""
     return textwrap.fill(plain("  ·  ".join(facts)), _FOOTER_COLUMNS)
 
 
@@ -113,8 +121,12 @@ def draw(build: Callable[[SubFigure], str], height_in: float, runs: Sequence[Run
 
     The bytes depend on the data and the matplotlib version alone: no date is written.
     """
+    return draw_above(build, height_in, provenance(runs))
+
+
+def draw_above(build: Callable[[SubFigure], str], height_in: float, footer: str) -> tuple[str, bytes]:
+    """Draw a figure as `draw` does, above a footer that says what its figures rest on."""
     with matplotlib.style.context(STYLE):
-        footer = provenance(runs)
         footer_in = 0.1 + _FOOTER_LINE_IN * (1 + footer.count("\n"))
         figure = Figure(figsize=(WIDTH_IN, height_in + footer_in), layout="constrained")
         FigureCanvasAgg(figure)

@@ -10,8 +10,26 @@ from analysis.bootstrap import Estimate, speedup
 from analysis.ledger import Ledger, book, check_books, rollout_share_of_step, useful_tokens_per_s
 from analysis.run import Run, RunSet
 from tltsched.errors import InputError
+from traces.acceptance import acceptance_length_with_bonus
+from traces.rollouts import by_request
+from traces.runfolder import ScheduleFacts
 
 SEED = 0  # of the bootstrap: the same runs give the same interval
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm's rollout schedule costs beside time."""
+
+    name: str
+    on_policy: str
+    keeps_order: bool
+    clairvoyant: bool
+    staleness_mean: float  # policy updates between the begin of a response and its training
+    staleness_max: int
+    wasted_share: float  # of the response tokens that were generated
+    trained_responses: float  # a step
+    trained_tokens: float  # response tokens a step
+    seconds_per_million_tokens: float  # of RL steps, per trained response tokens
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     books_difference: float  # relative, as check_books returns it
     ledger: Ledger
     warnings: tuple[str, ...]
+    schedule: ScheduleRow
 
 
 class ComparisonTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +65,16 @@ def compare(runs: RunSet) -> ComparisonTable:
 
     Raises BooksError if the books of a run do not close and InputError if the runs did not roll out the same
     responses: (step, request, response_tokens) must be equal in every run. Runs that trained a policy may
-    differ in lengths, since each generated its own; then a warning says how far they do.
+    differ in lengths, since each generated its own; so may schedules that change the order of samples. Then
+    a warning says how far they do.
     """
     baseline = runs.runs[0]
     reference = _rolled_out(baseline)
     warnings = differences(runs.runs)
     for run in runs.runs[1:]:
-        if run.trained_policy() and baseline.trained_policy():
+        if not (run.keeps_order() and baseline.keeps_order()):
+            warnings += _own_batches(baseline, run)
+        elif run.trained_policy() and baseline.trained_policy():
             warnings += _own_lengths(baseline, reference, run)
         else:
             _check_same_responses(baseline.arm, reference, run)
@@ -62,12 +84,6 @@ def compare(runs: RunSet) -> ComparisonTable:
         steps=len(baseline.steps),
         warnings=tuple(warnings),
     )
-
-
-def acceptance_length_with_bonus(steps: pd.DataFrame) -> float | None:
-    """Return 1 + accepted / cycles over all drafting cycles of the steps; None if there was no such cycle."""
-    cycles = int(steps["request_cycles"].sum())
-    return 1 + int(steps["accepted_tokens"].sum()) / cycles if cycles else None
 
 
 def _row(run: Run, runs: RunSet) -> Row:
@@ -94,12 +110,37 @@ def _row(run: Run, runs: RunSet) -> Row:
         books_difference=difference,
         ledger=ledger,
         warnings=run.summary.warnings,
+        schedule=_schedule_row(run),
+    )
+
+
+def _schedule_row(run: Run) -> ScheduleRow:
+    tokens = int(run.responses["response_tokens"].sum())
+    steps = max(len(run.steps), 1)
+    facts, rows = run.schedule or (ScheduleFacts(name="synchronous", keeps_order=True, on_policy="yes"), None)
+    trained = len(run.responses)
+    wasted, stale, stalest = 0, 0.0, 0
+    if rows is not None and len(rows):
+        # What is unfinished at the end is neither trained on nor wasted.
+        wasted = int(rows["wasted_tokens"].sum())
+        stale = float((rows["staleness_mean"] * rows["trained_responses"]).sum()) / max(trained, 1)
+        stalest = int(rows["staleness_max"].max())
+    return ScheduleRow(
+        name=facts.name,
+        on_policy=facts.on_policy,
+        keeps_order=facts.keeps_order,
+        clairvoyant=facts.clairvoyant,
+        staleness_mean=stale,
+        staleness_max=stalest,
+        wasted_share=wasted / (wasted + tokens) if tokens else 0.0,
+        trained_responses=trained / steps,
+        trained_tokens=tokens / steps,
+        seconds_per_million_tokens=float(run.step_seconds().sum()) / tokens * 1e6 if tokens else 0.0,
     )
 
 
 def _rolled_out(run: Run) -> pd.DataFrame:
-    columns = ["step", "request", "response_tokens"]
-    return run.responses[columns].sort_values(columns[:2], kind="stable", ignore_index=True)
+    return by_request(run.responses, "step", "request", "response_tokens")
 
 
 def _check_same_responses(baseline: str, reference: pd.DataFrame, run: Run) -> None:
@@ -130,6 +171,32 @@ def _own_lengths(baseline: Run, reference: pd.DataFrame, run: Run) -> list[str]:
         f"{run.arm} generated other lengths than {baseline.arm}: {mean:,.1f} tokens a response in the mean, "
         f"not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
     ]
+
+
+def _own_batches(baseline: Run, run: Run) -> list[str]:
+    """Say how the batches of an arm whose schedule changes the order of samples differ from the baseline's.
+
+    Raises InputError if its steps train on another number of responses.
+    """
+    counts = [each.responses.groupby("step").size().to_numpy() for each in (baseline, run)]
+    if len(counts[0]) != len(counts[1]) or (counts[0] != counts[1]).any():
+        raise InputError(
+            f"responses of {run.arm}", f"{counts[1].tolist()[:4]}... a step",
+            f"as many a step as {baseline.arm} has",
+            "the comparison is invalid: every step must train on the same number of responses",
+        )  # fmt: skip
+    mean, base = (float(each.responses["response_tokens"].mean()) for each in (run, baseline))
+    words = (
+        f"{run.arm} trains on other responses than {baseline.arm}, as many a step: {mean:,.0f} tokens in the "
+        f"mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
+    )
+    left = 0 if run.schedule is None else int(run.schedule[1]["carried_responses"].iloc[-1])
+    if left:
+        words += (
+            f" At its end {left:,} responses are under way or put off, {left / len(run.responses):.0%} of "
+            "those it trained on, and the long ones are among them: more steps make that matter less."
+        )
+    return [words]
 
 
 def _response(row: pd.Series[int]) -> str:

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.bootstrap import LEVEL, RESAMPLES, Estimate
-from analysis.compare import SEED, acceptance_length_with_bonus
+from analysis.compare import SEED
 from analysis.crosscheck_cycles import CycleCheck, check_cycles, load_cycles
 from analysis.crosscheck_flags import Flag, find_flags
 from analysis.run import Run, load_runs
 from tltsched.errors import InputError
+from traces.acceptance import acceptance_length_with_bonus
 from traces.resimulation import RESIMULATION, Resimulation
 from traces.runfolder import CAUSES, read_struct
 

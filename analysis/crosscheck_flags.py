@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.compare import acceptance_length_with_bonus
 from analysis.crosscheck_cycles import load_cycles
 from analysis.run import Run
+from traces.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from traces.resimulation import Resimulation
+from traces.rollouts import by_request
 
 FEW_ROLLOUTS = 5
 SHARE_THAT_COUNTS = 0.01  # of measured time
@@ -48,16 +49,12 @@ def find_flags(
 
 
 def _lengths(measured: tuple[Run, ...], simulated: tuple[Run, ...]) -> list[Flag]:
-    columns = ["step", "request", "prompt_tokens", "response_tokens"]
-
-    def rolled_out(run: Run) -> pd.DataFrame:
-        return run.responses[columns].sort_values(columns[:2], ignore_index=True)
-
-    reference = rolled_out(measured[0])
+    columns = ("step", "request", "prompt_tokens", "response_tokens")
+    reference = by_request(measured[0].responses, *columns)
     return [
         Flag("lengths", f"{run.summary.kind} {run.arm} has other lengths than {measured[0].arm}", True)
         for run in (*measured[1:], *simulated)
-        if not rolled_out(run).equals(reference)
+        if not by_request(run.responses, *columns).equals(reference)
     ]
 
 
@@ -143,9 +140,7 @@ def _all_accepted(real: Run, steps: npt.NDArray[np.int64]) -> bool:
     if not path.is_file():
         return False
     rows = pd.read_parquet(path, columns=["step", "drafted_tokens", "accepted_tokens"])
-    rows = rows[rows["step"].isin(steps)]
-    drafted, accepted = int(rows["drafted_tokens"].sum()), int(rows["accepted_tokens"].sum())
-    return drafted > 0 and accepted == drafted
+    return every_draft_accepted(rows[rows["step"].isin(steps)])
 
 
 def _cycles(real: Run, model: Run, basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:

@@ -29,17 +29,18 @@ INTERVAL_NOTE = (
 
 DRAWN_NOTE = (
     "Intervals of speedups are 95 % percentile intervals of a paired bootstrap over RL steps, pooled over "
-    "draws of the step-time coefficients; under each draw every policy was simulated again. They cover how "
+    "draws of the step-time coefficients; $way. They cover how "
     "much a figure varies from step to step on these lengths, and the error of the step times. They do not "
     "cover errors of the acceptance model or of the lengths. The figures themselves are those of the fit."
 )
 
 
-def render(runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: list[Picture]) -> str:
-    """Return the page. The answer comes first, then what it rests on."""
+def render(
+    runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: list[Picture], plan: str = ""
+) -> str:
+    """Return the page. The answer comes first, then what it rests on; `plan` is HTML to stand above it."""
     ledger_headers, ledger_rows = ledger_cells(table)
     first = runs.runs[0].summary
-    drawn = runs.recommendation is not None and runs.recommendation.draws() > 0
     parts = {
         "title": text(table.name),
         "subtitle": text(
@@ -47,8 +48,11 @@ def render(runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: lis
             f"{first.gpus_per_worker}, {first.steps} RL steps, {len(runs.runs)} "
             f"{'policy' if len(runs.runs) == 1 else 'policies'}"
         ),
+        "plan": plan,
         "answer": text(verdict.sentence),
-        "covers": f'<p class="dim">{text(verdict.covers)}</p>' if verdict.covers else "",
+        "covers": "".join(
+            f'<p class="dim">{text(said)}</p>' for said in (verdict.covers, verdict.ceiling) if said
+        ),
         "warnings": _warnings(table),
         "table": html_table(table),
         "advice": _advice(runs.advice()),
@@ -61,13 +65,26 @@ def render(runs: RunSet, table: ComparisonTable, verdict: Verdict, pictures: lis
         ),
         "lengths": words(("Figure", "Value"), length_facts(runs.runs[0])),
         "sources": sources(runs.runs),
-        "interval_note": text(DRAWN_NOTE if drawn else INTERVAL_NOTE),
+        "interval_note": text(_interval_note(runs)),
         "causes": _causes(),
         "facts": words(("Run", "Policy", "GPUs", "Wall time (s)", "Seed", "Tool"), _facts(runs.runs)),
         "files": _files(runs.runs),
         "settings": "\n".join(settings(run) for run in runs.runs),
     }
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
+
+
+def _interval_note(runs: RunSet) -> str:
+    """Say what the intervals rest on."""
+    found = runs.recommendation
+    if found is None or found.draws() == 0:
+        return INTERVAL_NOTE
+    way = (
+        "how each policy's steps answer to them was simulated over the first steps, and is taken to be linear"
+        if found.error.linear
+        else "under each draw every policy was simulated again"
+    )
+    return string.Template(DRAWN_NOTE).substitute(way=way)
 
 
 def document(title: str, parts: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from analysis.ledger import Ledger
 from analysis.lengths import draw_lengths
 from analysis.run import Run
 from analysis.running import draw_running
+from traces.bounds import Bounds
 from traces.runfolder import Advice
 
 
@@ -21,15 +22,18 @@ def draw_all(
     ledgers: tuple[Ledger, ...],
     step: int | None = None,
     advice: Advice | None = None,
+    bounds: Bounds | None = None,
 ) -> list[Picture]:
     """Draw every picture of `runs` and their `ledgers` (same order), and of the `advice` if it has rows.
+
+    The bars show the `bounds`.
 
     `step` is the RL step that the Gantt and the running requests show; None takes the baseline's step of
     median duration. A run without steps has neither picture, and a single step has no course. Raises
     InputError if a run has no such step.
     """
     pictures = [draw_gain(runs, advice)] if advice is not None and advice.rows else []
-    pictures.append(draw_bars(runs, ledgers))
+    pictures.append(draw_bars(runs, ledgers, bounds))
     shown = median_step(runs[0]) if step is None else step
     if shown is not None:
         pictures += [draw_gantt(runs, shown), draw_running(runs, shown)]

@@ -1,4 +1,4 @@
-"""A comparison that was made to recommend: its advice by batch size, and its step times under drawn costs."""
+"""What a comparison says beside its runs: step times under drawn costs, and advice by batch size."""
 
 from __future__ import annotations
 
@@ -11,19 +11,30 @@ import numpy.typing as npt
 import pandas as pd
 
 from tltsched.errors import InputError
+from traces.posterior import POSTERIOR, Posterior
 from traces.runfolder import COST_DRAW_COLUMNS, Advice, read_struct
 
 _SAME = 1e-9  # relative: the run and draw 0 are the same simulation
+
+
+class StepTimeError(msgspec.Struct, frozen=True):
+    """The error within which step times were drawn."""
+
+    share: float  # standard deviation, as a share
+    source: str
+    linear: bool  # whether draws follow from the linear response of the steps, not from simulations
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The advice, its rows in order of batch, and each run's step times by the name of its folder.
 
-    A run's times are seconds with shape (1 + draws, steps); row 0 is the run itself.
+    A run's times are seconds with shape (1 + draws, steps); row 0 is the run itself. `advice` is None if the
+    comparison was not made to recommend.
     """
 
-    advice: Advice
+    advice: Advice | None
+    error: StepTimeError
     step_s: dict[str, npt.NDArray[np.float64]]
 
     def draws(self) -> int:
@@ -32,26 +43,45 @@ class Recommendation:
 
 
 def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Recommendation | None:
-    """Read advice.json and cost_draws.parquet of a comparison folder; None if it has neither.
+    """Read advice.json or posterior.json, and cost_draws.parquet, of a comparison folder; None if it has none
+    of them.
 
     `step_s` holds the step times of the runs by folder name, indexed by RL step. Raises InputError if one of
     the files is missing or malformed, or belongs to another comparison than the runs.
     """
-    advice_path, draws_path = path / "advice.json", path / "cost_draws.parquet"
-    if not advice_path.is_file() and not draws_path.is_file():
+    draws_path = path / "cost_draws.parquet"
+    advice, error = _read_advice(path / "advice.json"), _read_posterior(path / POSTERIOR)
+    if advice is None and error is None and not draws_path.is_file():
         return None
-    advice = read_struct(advice_path, Advice)
-    fewest = min((row.requests for row in advice.rows), default=1)
-    if fewest < 1:
-        raise InputError("requests in advice.json", fewest, "1 or more", f"check {advice_path}")
+    if advice is not None and error is None:
+        error = StepTimeError(advice.cost_error, advice.cost_error_source, False)
+    if error is None:
+        raise InputError("step times", str(path), f"advice.json or {POSTERIOR}", "compare again")
     frame = _read_draws(draws_path)
     drawn = set(frame["run"])
     if drawn != set(step_s):
         raise _stale("run", ", ".join(sorted(drawn)), ", ".join(step_s))
-    return Recommendation(
-        msgspec.structs.replace(advice, rows=tuple(sorted(advice.rows, key=lambda row: row.requests))),
-        {name: _times_s(frame, name, times) for name, times in step_s.items()},
-    )
+    times_s = {name: _times_s(frame, name, times) for name, times in step_s.items()}
+    return Recommendation(advice, error, times_s)
+
+
+def _read_advice(path: Path) -> Advice | None:
+    """Return the advice with its rows in order of batch."""
+    if not path.is_file():
+        return None
+    advice = read_struct(path, Advice)
+    fewest = min((row.requests for row in advice.rows), default=1)
+    if fewest < 1:
+        raise InputError("requests in advice.json", fewest, "1 or more", f"check {path}")
+    rows = tuple(sorted(advice.rows, key=lambda row: row.requests))
+    return msgspec.structs.replace(advice, rows=rows)
+
+
+def _read_posterior(path: Path) -> StepTimeError | None:
+    if not path.is_file():
+        return None
+    found = read_struct(path, Posterior)
+    return StepTimeError(found.cost_error, found.cost_error_source, True)
 
 
 def _read_draws(path: Path) -> pd.DataFrame:
@@ -89,5 +119,6 @@ def _stale(field: str, got: str, allowed: str) -> InputError:
         f"{field} in cost_draws.parquet",
         got,
         allowed,
-        "the runs were made anew since: recommend again, or delete advice.json and cost_draws.parquet",
+        "the runs were made anew since: compare again, or delete advice.json, posterior.json and "
+        "cost_draws.parquet",
     )

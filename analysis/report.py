@@ -11,12 +11,19 @@ from rich.text import Text
 from analysis.advice import advice_sentences, advice_terminal
 from analysis.canvas import Picture
 from analysis.compare import ComparisonTable, compare
+from analysis.counterfactual_report import present_counterfactual
+from analysis.kstar_report import present_kstar
 from analysis.page import render, shared_warnings
 from analysis.perfetto import to_trace
 from analysis.pictures import draw_all, save
+from analysis.plan_picture import draw_plan
+from analysis.plan_report import plan_of, plan_page, print_plan
 from analysis.run import RunSet, load_runs
-from analysis.tables import terminal
+from analysis.tables import schedule_terminal, scheduled, terminal
 from analysis.verdict import Verdict, judge
+from traces.counterfactual import COUNTERFACTUAL
+from traces.kstar import KSTAR
+from traces.plan import PlanFiles
 from traces.runfolder import Advice
 
 TRACE_EVENTS = 200_000  # keeps a run's trace.json near 25 MB, so that a comparison of long runs stays small
@@ -30,6 +37,7 @@ class Report:
     table: ComparisonTable
     verdict: Verdict
     pictures: list[Picture]
+    plan: PlanFiles | None = None  # if the comparison is of the finalists of a search
 
 
 def make_report(path: Path, step: int | None = None) -> Report:
@@ -40,8 +48,11 @@ def make_report(path: Path, step: int | None = None) -> Report:
     """
     runs = load_runs(path)
     table = compare(runs)
-    pictures = draw_all(runs.runs, tuple(row.ledger for row in table.rows), step, runs.advice())
-    return Report(runs, table, judge(table, runs), pictures)
+    pictures = draw_all(runs.runs, tuple(row.ledger for row in table.rows), step, runs.advice(), runs.bounds)
+    plan = plan_of(path)
+    if plan is not None:
+        pictures.insert(0, draw_plan(plan))
+    return Report(runs, table, judge(table, runs), pictures, plan)
 
 
 def write_report(path: Path, step: int | None = None) -> Path:
@@ -55,13 +66,28 @@ def write_report(path: Path, step: int | None = None) -> Path:
 def present(folder: Path, console: Console, step: int | None = None) -> None:
     """Write the report of a folder and print its table, its verdict and where the files are.
 
+    The folder of a K* map has a report of its own, and a counterfactual has one beside that of its runs.
     Raises as make_report does; then nothing is written or printed.
     """
+    if (folder / KSTAR).is_file():
+        present_kstar(folder, console)
+        return
     report = make_report(folder, step)
     page = _write(report, folder)
+    if (folder / COUNTERFACTUAL).is_file():
+        present_counterfactual(folder, report.runs, report.table, console)
+        console.print(Text(f"report of the runs: {page}"), soft_wrap=True)
+        return
+    if report.plan is not None:
+        print_plan(report.plan, console)
     console.print(terminal(report.table))
     console.print()
+    if scheduled(report.table):
+        console.print(schedule_terminal(report.table))
+        console.print()
     console.print(Text(f"{report.verdict.sentence} {report.verdict.covers}".strip()))
+    if report.verdict.ceiling:
+        console.print(Text(report.verdict.ceiling))
     _print_advice(report.runs.advice(), console)
     for warning in shared_warnings(report.table):
         console.print(Text(f"! {warning}", style="yellow"))
@@ -87,5 +113,7 @@ def _write(report: Report, folder: Path) -> Path:
         (run.path / "trace.json").write_bytes(trace)
     save(report.pictures, folder / "pictures")
     page = folder / "report.html"
-    page.write_text(render(report.runs, report.table, report.verdict, report.pictures), encoding="utf-8")
+    plan = "" if report.plan is None else plan_page(report.plan)
+    rendered = render(report.runs, report.table, report.verdict, report.pictures, plan)
+    page.write_text(rendered, encoding="utf-8")
     return page

@@ -12,7 +12,16 @@ import pandas as pd
 
 from analysis.recommendation import Recommendation, read_recommendation
 from tltsched.errors import InputError
-from traces.runfolder import CAUSES, Advice, Comparison, RunFolder, Summary, read_struct
+from traces.bounds import Bounds, read_bounds
+from traces.runfolder import (
+    CAUSES,
+    Advice,
+    Comparison,
+    RunFolder,
+    ScheduleFacts,
+    Summary,
+    read_struct,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,11 @@ class Run:
     intervals: pd.DataFrame
     steps: pd.DataFrame
     config_text: str  # resolved_config.json as it was written; empty if the folder has none
+    schedule: tuple[ScheduleFacts, pd.DataFrame] | None = None  # None: plain synchronous
+
+    def keeps_order(self) -> bool:
+        """Return whether each step trains on the responses to its own prompts."""
+        return self.schedule is None or self.schedule[0].keeps_order
 
     def threshold_requests(self) -> float | None:
         """Return the running-request threshold of speculation, or None if the settings name none."""
@@ -50,6 +64,7 @@ class RunSet:
     name: str
     runs: tuple[Run, ...]
     recommendation: Recommendation | None = None
+    bounds: Bounds | None = None  # how far any schedule could go
 
     def advice(self) -> Advice | None:
         """Return the advice by batch size if the folder was made to recommend."""
@@ -87,6 +102,7 @@ def load_run(path: Path) -> Run:
         intervals=intervals,
         steps=folder.steps().sort_values("step", ignore_index=True),
         config_text=_config_text(path / "resolved_config.json"),
+        schedule=folder.schedule(),
     )
 
 
@@ -114,7 +130,18 @@ def load_runs(path: Path) -> RunSet:
     if len({run.arm for run in runs}) < len(runs):
         runs = tuple(replace(run, arm=name) for run, name in zip(runs, names, strict=True))
     step_s = {run.path.name: pd.Series(run.step_seconds(), run.steps["step"]) for run in runs}
-    return RunSet(comparison.name, runs, read_recommendation(path, step_s))
+    return RunSet(comparison.name, runs, read_recommendation(path, step_s), _bounds(path, runs[0]))
+
+
+def _bounds(path: Path, baseline: Run) -> Bounds | None:
+    """Read the bounds of a comparison; raises InputError unless they are of the baseline's steps."""
+    bounds = read_bounds(path)
+    if bounds is not None and len(bounds.rows) != len(baseline.steps):
+        raise InputError(
+            "bounds.json", f"{len(bounds.rows)} steps", f"the {len(baseline.steps)} of {baseline.arm}",
+            "compare again, or delete it",
+        )  # fmt: skip
+    return bounds
 
 
 def _check_responses(summary: Summary, responses: pd.DataFrame) -> None:

@@ -101,13 +101,20 @@ def terminal(table: ComparisonTable) -> Table:
 
 
 def markdown(table: ComparisonTable) -> str:
-    """Return a Markdown table, pipes in names escaped."""
-    return markdown_rows(HEADERS, cells(table))
+    """Return a Markdown table, pipes escaped; below it what schedules cost beside time, if any do."""
+    text = markdown_rows(HEADERS, cells(table))
+    if scheduled(table):
+        text += "\n" + markdown_rows(SCHEDULE_HEADERS, schedule_cells(table))
+    return text
 
 
 def html_table(table: ComparisonTable) -> str:
-    """Return an HTML table, everything escaped."""
-    return html_rows(HEADERS, cells(table))
+    """Return an HTML table, everything escaped; below it what schedules cost beside time, if any do."""
+    text = html_rows(HEADERS, cells(table))
+    if scheduled(table):
+        notes = f"<p>{html.escape(SCHEDULE_NOTES)}</p>\n"
+        text += html_rows(SCHEDULE_HEADERS, schedule_cells(table), names=(1, 4, 5)) + notes
+    return text
 
 
 def ledger_cells(table: ComparisonTable) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -164,6 +171,64 @@ def unbroken(text: str) -> str:
     return re.sub(r"(?<=[0-9%],) (?=[0-9])| (?=%)", "\u00a0", text)
 
 
+SCHEDULE_HEADERS = (
+    "Arm",
+    "Schedule",
+    "Step (s)",
+    "Speedup [95 %]",
+    "On-policy",
+    "Order kept",
+    "Staleness mean / max",
+    "Wasted",
+    "Tokens trained / step",
+    "s / M tokens",
+)
+SCHEDULE_NOTES = (
+    "On-policy: whether the trained tokens come from the weights that they update (mixed: a response may "
+    "have tokens of several versions). Order kept: each step trains on the responses to its own prompts. "
+    "Staleness: policy updates between the begin of a response and its training. Wasted: share of the "
+    "generated tokens that were thrown away. s / M tokens: seconds of RL steps a million trained tokens. "
+    "A schedule that knows lengths in advance is a bound."
+)
+
+
+def scheduled(table: ComparisonTable) -> bool:
+    """Return whether any arm runs under another schedule than the plain synchronous one."""
+    return any(row.schedule.name != "synchronous" or row.schedule.clairvoyant for row in table.rows)
+
+
+def schedule_cells(table: ComparisonTable) -> list[tuple[str, ...]]:
+    """Return what the schedules cost beside time, one tuple of len(SCHEDULE_HEADERS) an arm."""
+    return [
+        (
+            row.arm,
+            row.schedule.name + (" (bound)" if row.schedule.clairvoyant else ""),
+            number(row.mean_step_s),
+            speedup_text(row.speedup),
+            row.schedule.on_policy,
+            "yes" if row.schedule.keeps_order else "no",
+            f"{row.schedule.staleness_mean:.2f} / {row.schedule.staleness_max}",
+            f"{row.schedule.wasted_share:.1%}",
+            number(row.schedule.trained_tokens),
+            number(row.schedule.seconds_per_million_tokens),
+        )
+        for row in table.rows
+    ]
+
+
+def schedule_terminal(table: ComparisonTable) -> Table:
+    """Return the table of what the schedules cost beside time."""
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for column, header in enumerate(SCHEDULE_HEADERS):
+        if header not in ("Schedule", "Tokens trained / step"):  # the arm's name says it; too wide for 80
+            words = header.replace(" [", "\n[").replace(" / ", "\n/ ").replace("Order kept", "Order\nkept")
+            shown.add_column(Text(words), justify="right" if column else "left", overflow="fold")
+    for row in schedule_cells(table):
+        kept = (_folded(row[0]), *row[2:8], row[9])
+        shown.add_row(*(Text(cell.replace(" [", "\n").replace(", ", "-").rstrip("]")) for cell in kept))
+    return shown
+
+
 def _row_cells(row: Row) -> tuple[str, ...]:
     return (
         row.arm,
@@ -179,8 +244,12 @@ def _row_cells(row: Row) -> tuple[str, ...]:
 
 
 def _folded(arm: str) -> str:
-    """Break a long name after colons and plus signs, where a reader would; rows have two lines anyway."""
-    return arm if len(arm) <= _ARM_COLUMNS else re.sub(r"([:+])(?=.)", r"\1\n", arm)
+    """Break a long name after colons and plus signs, where a reader would; rows have two lines anyway.
+
+    Names of schedules have underscores, and break there too.
+    """
+    signs = r"([:+@_])(?=.)" if "@" in arm else r"([:+])(?=.)"
+    return arm if len(arm) <= _ARM_COLUMNS else re.sub(signs, r"\1\n", arm)
 
 
 def _amount(row: Row, gpu_s: float) -> str:

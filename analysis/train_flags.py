@@ -8,8 +8,8 @@ from analysis.crosscheck_flags import Flag
 from analysis.train_facts import ArmFacts
 from analysis.train_run import TrainRun, TrainSet
 from analysis.train_words import change, outside
-
-PREEMPTION_AIM_S = 0.1  # within which a trainer has to make way for the next phase
+from traces.rollouts import by_request
+from traces.training import PREEMPTION_AIM_S, late_stops
 
 
 def find_flags(runs: TrainSet, arms: tuple[ArmFacts, ...]) -> tuple[Flag, ...]:
@@ -32,10 +32,8 @@ def _told(run: TrainRun) -> list[str]:
 
 
 def _prompts(run: TrainRun, baseline: TrainRun) -> list[Flag]:
-    columns = ["step", "request", "group", "prompt_tokens"]
-    one, other = (
-        each.run.responses[columns].sort_values(columns[:2], ignore_index=True) for each in (run, baseline)
-    )
+    columns = ("step", "request", "group", "prompt_tokens")
+    one, other = (by_request(each.run.responses, *columns) for each in (run, baseline))
     if one.equals(other):
         return []
     return [Flag("prompts", f"{run.arm} was asked other prompts than {baseline.arm}", True)]
@@ -88,20 +86,15 @@ def _compiled(run: TrainRun) -> list[Flag]:
 
 
 def _stops(run: TrainRun) -> list[Flag]:
-    """Tell of steps in which drafter training did not make way in time.
-
-    `stop_s` starts when a trainer reads the order, so a training step that was under way is in the hand-over
-    alone; a trainer that was stopped for a lost worker's requests is in `stop_s` alone.
-    """
+    """Tell of steps in which drafter training did not make way in time."""
     if not run.trained():
         return []
-    waits_s = run.updates[["handover_s", "stop_s"]].max(axis=1)
-    late, longest_ms = int((waits_s > PREEMPTION_AIM_S).sum()), 1000 * float(waits_s.max())
-    if not late:
+    found = late_stops(run.updates)
+    if not found.late:
         return []
     text = (
-        f"{run.arm}: in {late} of {len(waits_s)} steps drafter training took longer than "
-        f"{1000 * PREEMPTION_AIM_S:.0f} ms to make way, at most {longest_ms:,.0f} ms"
+        f"{run.arm}: in {found.late} of {found.steps} steps drafter training took longer than "
+        f"{1000 * PREEMPTION_AIM_S:.0f} ms to make way, at most {1000 * found.longest_s:,.0f} ms"
     )
     return [Flag("stops", text, False)]
 

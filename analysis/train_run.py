@@ -11,18 +11,10 @@ import pandas as pd
 
 from analysis.run import Run, load_runs
 from tltsched.errors import InputError
-from tltsched.events import EpochEnded, RolloutBegan
-from tltsched.record import read
+from traces.epochs import RECORDS, positions
 from traces.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 
 Floats = npt.NDArray[np.float64]
-
-POSITION_COLUMNS = {
-    "step": "int32",
-    "position": "int16",  # of the draft, from 0
-    "drafted": "int64",  # request cycles that drafted this far
-    "accepted": "int64",  # of these, accepted at this position
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +26,7 @@ class TrainRun:
     updates: pd.DataFrame
     heads: pd.DataFrame
     probes: pd.DataFrame
-    positions: pd.DataFrame  # POSITION_COLUMNS; empty without records.jsonl
+    positions: pd.DataFrame  # traces.epochs.POSITION_COLUMNS; empty without records.jsonl
     compiled_cycles: int | None  # timed cycles that contain a compilation; None: no record of single cycles
 
     @property
@@ -119,7 +111,7 @@ def _load(run: Run) -> TrainRun:
         updates=updates,
         heads=_table(run.path / "heads.parquet", HEAD_COLUMNS),
         probes=_table(run.path / "probes.parquet", PROBE_COLUMNS),
-        positions=positions(run.path / "records.jsonl"),
+        positions=positions(run.path / RECORDS),
         compiled_cycles=_compiled(run.path / "cycles.parquet"),
     )
 
@@ -146,33 +138,6 @@ def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame:
         return pd.read_parquet(path)[list(columns)].astype(columns)
     except (KeyError, ValueError, OSError) as error:
         raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None
-
-
-def positions(path: Path) -> pd.DataFrame:
-    """Return how many drafts were accepted at each position in each step (POSITION_COLUMNS).
-
-    A cycle whose arm has depth d drafts positions 0 to d - 1. Raises InputError for malformed records.
-    """
-    counts: dict[tuple[int, int], list[int]] = {}
-    if path.is_file():
-        step_of: dict[int, int] = {}
-        with path.open("rb") as lines:
-            for record in read(lines):
-                body = record.body
-                if isinstance(body, RolloutBegan):
-                    step_of[body.worker] = body.step
-                elif isinstance(body, EpochEnded) and body.arm.depth:
-                    _count(counts, step_of.get(body.worker, -1), body)
-    rows = [(*key, *count) for key, count in sorted(counts.items())]
-    return pd.DataFrame(rows, columns=list(POSITION_COLUMNS)).astype(POSITION_COLUMNS)
-
-
-def _count(counts: dict[tuple[int, int], list[int]], step: int, epoch: EpochEnded) -> None:
-    for position in range(epoch.arm.depth):
-        count = counts.setdefault((step, position), [0, 0])
-        count[0] += epoch.request_cycles
-        if position < len(epoch.accepted_by_position):
-            count[1] += epoch.accepted_by_position[position]
 
 
 def _compiled(path: Path) -> int | None:

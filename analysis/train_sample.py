@@ -44,7 +44,7 @@ class Resamples:
         """Return the slope of the least-squares line through (x, y), NaN where all x are equal."""
         slopes = []
         for xs, ys in zip(self.draws(x), self.draws(y), strict=True):
-            off = xs - xs.mean(axis=1, keepdims=True)
+            off = xs - xs.sum(axis=1, keepdims=True) / max(1, xs.shape[1])  # nothing may be known
             slopes.append(divide((off * ys).sum(axis=1), (off**2).sum(axis=1)))
         return np.concatenate(slopes)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from analysis.train_run import Floats, TrainRun
 from traces.runfolder import CAUSES
+from traces.timeline import booked_seconds
 
 IDLE = tuple(cause for cause, (category, _) in CAUSES.items() if category == "idle")
 # What otherwise idle workers do in a rollout: train the drafter, and log-probabilities that are due anyway.
@@ -31,20 +31,8 @@ def gpu_seconds(run: TrainRun, from_s: Floats, to_s: Floats) -> dict[str, Floats
 
     The windows are seconds since the run began, one a step, in order of step.
     """
-    frame, steps = run.run.intervals, run.run.steps["step"].to_numpy()
-    row = pd.Index(steps).get_indexer(pd.Index(frame["step"]))
-    known = row >= 0
-    at = row[known]
-    starts = np.clip(frame["start_s"].to_numpy(np.float64)[known], from_s[at], to_s[at])
-    ends = np.clip(frame["end_s"].to_numpy(np.float64)[known], from_s[at], to_s[at])
-    seconds = (ends - starts) * run.run.summary.gpus_per_worker
-    names = frame["cause"].astype(str).to_numpy()[known]
-    booked = {}
-    for cause in CAUSES:
-        mine = names == cause
-        sums = np.bincount(at[mine], weights=seconds[mine], minlength=len(steps))
-        booked[cause] = np.asarray(sums, dtype=np.float64)
-    return booked
+    booked = booked_seconds(run.run.intervals, run.run.steps, from_s, to_s)
+    return {cause: seconds * run.run.summary.gpus_per_worker for cause, seconds in booked.items()}
 
 
 def phase_seconds(run: TrainRun) -> dict[str, Floats]:

@@ -15,6 +15,7 @@ from analysis.bootstrap import (
     mean_difference_s,
     speedup,
 )
+from analysis.bounds import ceiling_sentence
 from analysis.compare import SEED, ComparisonTable, Row
 from analysis.recommendation import Recommendation
 from analysis.run import RunSet
@@ -39,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     fastest_shares: dict[str, float]  # arm -> share of the resamples that it wins; empty if there are none
     sentence: str
     covers: str  # what the intervals rest on, where that is not said of every comparison
+    ceiling: str = ""  # how far any schedule could go, where that is known
 
 
 def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
@@ -58,6 +60,7 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
         _order_sentence(best, second, lead) if is_gain else "",
         _choice_sentence(best.arm, recommended, shares),
+        _schedule_sentence(best, rows[0]),
         _losers_sentence(rows),
     ]
     covers = [
@@ -75,6 +78,7 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         fastest_shares=shares,
         sentence=" ".join(filter(None, sentences)),
         covers=" ".join(filter(None, covers)),
+        ceiling=ceiling_sentence(runs.bounds, runs.runs[0]),
     )
 
 
@@ -134,6 +138,23 @@ def _order_sentence(best: Row, second: Row, lead: Estimate) -> str:
     return words + ("so the order holds." if lead.above(1.0) else "so their order may flip.")
 
 
+def _schedule_sentence(best: Row, baseline: Row) -> str:
+    """Say what the fastest arm's rollout schedule costs beside time, where the baseline's does not."""
+    schedule, words = best.schedule, []
+    if schedule.on_policy != baseline.schedule.on_policy or schedule.staleness_max:
+        words.append(
+            f"trains on responses that are {schedule.staleness_mean:.2f} policy updates old in the mean and "
+            f"{schedule.staleness_max} at most"
+        )
+    if not schedule.keeps_order and baseline.schedule.keeps_order:
+        words.append("changes the order of samples")
+    if schedule.wasted_share >= 0.001:
+        words.append(f"throws {schedule.wasted_share:.1%} of the generated tokens away")
+    if schedule.clairvoyant:
+        words.append("needs to know lengths in advance, so it is a bound and nobody can run it")
+    return f"Its schedule, {schedule.name}, {', and '.join(words)}." if words else ""
+
+
 def _losers_sentence(rows: tuple[Row, ...]) -> str:
     slower = [
         f"{row.arm} ({row.speedup.value:.3g}x)"
@@ -186,15 +207,16 @@ def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
     if recommendation is None:
         return ""
     lengths = f"lengths (bootstrap over {steps} RL steps)"
-    advice, draws = recommendation.advice, recommendation.draws()
-    error = f"step-time error of {100 * advice.cost_error:.1f} %, {advice.cost_error_source}"
+    found, draws = recommendation.error, recommendation.draws()
+    error = f"step-time error of {100 * found.share:.1f} %, {found.source}"
     if draws == 0:
         return (
             f"The intervals are over {lengths} only, since no step times were drawn (draws = 0). They cover "
             f"neither the {error}, nor acceptance, which is given."
         )
+    way = ", linear response" if found.linear else ""
     return (
-        f"The intervals are over {lengths} and {error} ({_count(draws, 'draw')}). "
+        f"The intervals are over {lengths} and {error} ({_count(draws, 'draw')}{way}). "
         "They do not cover acceptance, which is given."
     )
 

@@ -14,7 +14,6 @@ from tltsched.errors import InputError
 from tltsched.record import SchedulerSetup
 from tltsched.speculation import PolicySpec, parse_policy
 from tltsched.speculation.base import Policy
-from tltsched.speculation.goodput import GoodputConfig
 from tltsched.steptime import AnyTimes, StepTimeTable
 from traces.runfolder import run_name
 
@@ -53,7 +52,7 @@ def _plan(
     policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask for its arms
     _check(config, name, policy)
     times = None
-    if isinstance(spec, GoodputConfig):
+    if spec.needs_times:
         if step_times is None:
             raise InputError(
                 "--calibration", None, "a calibration.json made before",
@@ -75,12 +74,12 @@ def _check(config: RealConfig, name: str, policy: Policy) -> None:
     if trees:
         raise InputError(
             "--arms", f"{name} with tree {trees[0]}", "chains: vLLM verifies no trees",
-            "use static:K, tlt_chains or goodput",
+            "use static:K, or another policy that drafts chains",
         )  # fmt: skip
     if policy.off_state == "dropped":
         raise InputError(
             "--arms", f"{name} with off_state dropped", "off_state in_step: vLLM keeps the drafter in step",
-            "use static:K, tlt_chains or goodput",
+            "use static:K, or another policy that keeps it in step",
         )  # fmt: skip
     missing = sorted({arm.depth for arm in policy.arms if arm.depth} - set(config.drafter.ks))
     if missing:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from realrun.export_check_cli import check_export
 from realrun.training.drafter_cli import drafter
 from realrun.training.warmup_cli import warm_up
 
@@ -214,6 +215,7 @@ def train(
     click.echo(out)
 
 
+real.add_command(check_export)
 real.add_command(warm_up)
 real.add_command(drafter)
 

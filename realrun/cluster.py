@@ -13,9 +13,22 @@ from realrun.engine import EngineRequest
 from realrun.executor import Executor, Heard, Lost, WorkerError
 from realrun.messages import Report, Work
 from realrun.runlog import Loss, Response, Rollout, Stretch, in_order
+from tltsched.cluster import ClusterConfig
 from tltsched.commands import Assign, ClusterCommand, EndStep
+from tltsched.errors import InputError
 from tltsched.events import Request, RequestsFinished, StepBegan, WorkerLost
 from tltsched.record import RecordedCluster
+from tltsched.schedules import schedule_name
+
+
+def check_schedule(config: ClusterConfig) -> None:
+    """Raise InputError for a rollout schedule that needs more of live workers than a step's requests."""
+    spec = config.schedule_spec()
+    if spec.watches or spec.withdraws or spec.knows_lengths or not spec.keeps_order:
+        raise InputError(
+            "cluster.schedule", schedule_name(spec), "synchronous",
+            "live workers take requests when a step begins and let none go: simulate this schedule instead",
+        )  # fmt: skip
 
 
 class Cluster:

@@ -7,6 +7,7 @@ import msgspec
 from realrun.config import RealConfig
 from realrun.engine import EngineRequest
 from realrun.training.config import TrainConfig
+from tltsched.fallback import Serving
 from tltsched.record import SchedulerSetup
 
 
@@ -60,7 +61,7 @@ class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
 
     Workers sum gradients through a store at `host` and `port`; rank 0 holds it. `ranks` are the workers in
     order of rank. `checkpoint` is a folder to go on from, or empty; `drafter_version` is of the head that
-    serves first (-1: none).
+    serves first (-1: none). With `fallback` there is a second engine, which drafts without a model.
     """
 
     worker: int
@@ -76,6 +77,8 @@ class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
     port: int
     checkpoint: str
     drafter_version: int
+    fallback: bool
+    serving: Serving
 
 
 class Train(Message, frozen=True, tag="train", gc=False):
@@ -111,13 +114,19 @@ class Publish(Message, frozen=True, tag="publish", gc=False):
     keep: str  # worker of rank 0: write the head here, beside the run
 
 
+class Serve(Message, frozen=True, tag="serve", gc=False):
+    """Roll out on the engine of this drafter from now on; its policy is loaded in the weight sync."""
+
+    drafter: Serving
+
+
 class Save(Message, frozen=True, tag="save", gc=False):
     """Write what training needs to go on from here into `folder`; answered by Saved."""
 
     folder: str
 
 
-Order = Prepare | PrepareTraining | Work | Train | StopTrain | Phase | Publish | Save | Close
+Order = Prepare | PrepareTraining | Work | Train | StopTrain | Phase | Publish | Serve | Save | Close
 
 # --- from a worker ----------------------------------------------------------------------------------------
 

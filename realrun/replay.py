@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from realrun.arms import ArmPlan, StepTimesOf, plan_arms
-from realrun.cluster import Cluster
+from realrun.cluster import Cluster, check_schedule
 from realrun.config import RealConfig
 from realrun.executor import Executor, LocalExecutor, await_ready
 from realrun.messages import ArmSetup, Prepare
@@ -147,6 +147,7 @@ def restored_cluster(
     setup: SchedulerSetup, records: Sequence[Record], sink: Callable[[bytes], object]
 ) -> RecordedCluster:
     """Return an arm's scheduler that has seen what is on record; what comes next goes to `sink`."""
+    check_schedule(setup.cluster)
     scheduler = build_cluster(setup)
     for record in records:
         if isinstance(record.body, ClusterEvent):

@@ -38,6 +38,7 @@ from tltsched.events import WorkerEvent
 from tltsched.record import RecordedWorker, Recorder, build_worker, read
 from traces.seeds import scheduler_rng
 
+PLAIN_OR_DRAFTING = ("plain", "drafting")  # engines, by whether speculation is configured
 MAKE_ENGINE = "realrun.vllm_engine:make_engine"
 SHOWN_ENVIRONMENT = (
     "VLLM_",
@@ -97,7 +98,7 @@ class Service:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._engines: dict[bool, Engine] = {}  # by whether speculation is configured
+        self._engines: dict[str, Engine] = {}
         self._workers: dict[str, Worker] = {}
         self._lines: list[bytes] = []
         self._works = 0
@@ -137,9 +138,11 @@ class Service:
         for speculating in sorted({arm.speculating for arm in order.arms.values()}):
             engine = make_engine(order.config, speculating)
             engine.warm_up(order.batches, order.ks if speculating else (0,))
-            self._engines[speculating] = engine
+            self._engines[PLAIN_OR_DRAFTING[speculating]] = engine
         for name, arm in order.arms.items():
-            self._workers[name] = self._worker(order.worker, arm, self._engines[arm.speculating])
+            self._workers[name] = self._worker(
+                order.worker, arm, self._engines[PLAIN_OR_DRAFTING[arm.speculating]]
+            )
         info = engine_info(order.factory, order.config)
         self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
 

@@ -9,6 +9,11 @@ from typing import Any, Protocol
 
 import click
 
+from sim.counterfactual_cli import counterfactual
+from sim.export_cli import export
+from sim.kstar_cli import kstar
+from sim.plan_cli import plan_options, refuse_alone, search
+
 TREE_ARMS = "none,static:10_8_16,tlt_released,tlt,goodput_trees"
 CHAIN_ARMS = "none,static:2,static:4,tlt_chains,goodput"
 
@@ -34,7 +39,8 @@ _out = click.option(
 _arms = click.option(
     "--arms",
     metavar="POLICY,...",
-    help="Policies on the same lengths, the baseline first: a preset, static:ARM, goodput:ARM+ARM.",
+    help="Policies on the same lengths, the baseline first: a preset, static:ARM, goodput:ARM+ARM. "
+    "POLICY@SCHEDULE sets the rollout schedule too.",
 )
 _report = click.option("--report/--no-report", "with_report", default=True, help="Write report and pictures.")
 
@@ -45,7 +51,7 @@ def sim() -> None:
 
 
 @contextmanager
-def _bar(description: str, total: int) -> Iterator[Callable[[str], None]]:
+def _bar(description: str, total: int | None) -> Iterator[Callable[[str], None]]:
     """Show a progress bar with time left on stderr; yields a function that advances it by one."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -112,6 +118,8 @@ def run(
 @_arms
 @_out
 @_report
+@click.option("--draws", type=click.IntRange(0, 1000), default=99, show_default=True,
+              help="Draws of the step times within their error, by linear response; 0: none.")  # fmt: skip
 @click.pass_obj
 def compare(
     tools: Tools,
@@ -120,20 +128,30 @@ def compare(
     arms: str | None,
     out: Path,
     with_report: bool,
+    draws: int,
 ) -> None:
     """Simulate several policies on the same lengths: time, speedup with interval, idle share, tokens/s.
 
+    Intervals cover the spread over steps and the error of the step times; bounds say how far any schedule
+    could go.
+
     An interrupted comparison goes on with the arms that are not finished.
     """
+    from sim.ceilings import write_bounds
     from sim.comparison import compare as run_all
     from sim.config import resolve
+    from sim.response import write_posterior
     from traces.settings import settings_of
 
     settings = settings_of(config, assignments)
     names = _arm_names(arms, settings)
     steps = resolve(settings, "none").workload.steps
     with _bar("simulating", steps * len(names)) as advance:
-        run_all(settings, names, out, lambda arm, _: advance(arm))
+        trace = run_all(settings, names, out, lambda arm, _: advance(arm))
+    write_bounds(resolve(settings, names[0]), trace, out)
+    if draws:
+        with _bar("probing step times", len(names)) as advance:
+            write_posterior(settings, names, trace, out, draws, advance)
     if with_report:
         tools.present(out)
     else:
@@ -146,20 +164,29 @@ def compare(
 @_arms
 @_out
 @click.option("--draws", type=click.IntRange(0, 1000), default=39, show_default=True,
-              help="Simulations under step times drawn within their error.")  # fmt: skip
+              help="Simulations under drawn step times; not with --gpus-budget.")  # fmt: skip
+@plan_options
 @click.pass_obj
 def recommend(
     tools: Tools,
+    /,
     config: Path | None,
     assignments: tuple[str, ...],
     arms: str | None,
     out: Path,
     draws: int,
+    gpus_budget: int | None,
+    **choices: Any,
 ) -> None:
-    """Name the policy and the arm by batch size, the gain with its interval, and whether it could flip."""
+    """Name the policy and the arm by batch size, the gain with its interval, and whether it could flip.
+
+    With --gpus-budget the cluster is chosen as well: GPU, tensor parallelism, engines, schedule and policy,
+    how sure the choice is, and what to measure next to be surer.
+    """
     import numpy as np
 
     from sim.advice import advise, draw_costs, write_advice
+    from sim.ceilings import write_bounds
     from sim.comparison import compare as run_all
     from sim.config import resolve
     from sim.simulation import Simulation
@@ -167,6 +194,12 @@ def recommend(
 
     settings = settings_of(config, assignments)
     names = _arm_names(arms, settings)
+    if gpus_budget is not None:
+        with _bar("searching", None) as advance:
+            search(settings, names, out, advance, gpus_budget=gpus_budget, **choices)
+        tools.present(out)
+        return
+    refuse_alone(choices)
     baseline = resolve(settings, names[0])
     with _bar("simulating", baseline.workload.steps * len(names)) as advance:
         trace = run_all(settings, names, out, lambda arm, _: advance(arm))
@@ -174,6 +207,7 @@ def recommend(
         drawn = draw_costs(settings, names, trace, draws, lambda _: advance("drawing step times"))
     rng = np.random.default_rng(np.random.SeedSequence(baseline.run.seed, spawn_key=(3,)))
     write_advice(out, advise(Simulation(baseline, trace), rng), drawn)
+    write_bounds(baseline, trace, out)
     tools.present(out)
 
 
@@ -229,3 +263,8 @@ def calibrations(name: str | None) -> None:
 
     for each in [name] if name else shipped_names():
         click.echo(describe_calibration(load(each)))
+
+
+sim.add_command(kstar)
+sim.add_command(export)
+sim.add_command(counterfactual)

@@ -56,6 +56,32 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     kv_s_per_verified_token: float = 0.0
     graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
 
+    def scaled(self, target: float, kv: float, drafter: float) -> Coefficients:
+        """Return the law with the target's step, the KV term and the drafter's passes times these factors."""
+        return msgspec.structs.replace(
+            self,
+            floor_s=self.floor_s * target,
+            slopes_s_per_token=tuple(slope * target for slope in self.slopes_s_per_token),
+            eager_s=self.eager_s * target,
+            kv_s_per_token=self.kv_s_per_token * kv,
+            off_s=self.off_s * drafter,
+            off_s_per_request=self.off_s_per_request * drafter,
+            draft_s=self.draft_s * drafter,
+            draft_pass_s=self.draft_pass_s * drafter,
+            draft_pass_s_per_request=self.draft_pass_s_per_request * drafter,
+            draft_s_per_token=self.draft_s_per_token * drafter,
+            kv_s_per_verified_token=self.kv_s_per_verified_token * kv,
+        )
+
+    def times(self, factor: float) -> Coefficients:
+        """Return the law with everything, prefill included, times a factor."""
+        return msgspec.structs.replace(
+            self.scaled(factor, factor, factor),
+            prefill_chunk_s=self.prefill_chunk_s * factor,
+            prefill_s_per_token=self.prefill_s_per_token * factor,
+            prefill_s_per_pair=self.prefill_s_per_pair * factor,
+        )
+
     def target_s(self, tokens: npt.ArrayLike) -> Floats:
         """Return G(x) for x tokens read by the target in one cycle (any shape)."""
         x = np.asarray(tokens, np.float64)

@@ -15,6 +15,7 @@ from sim.config import Config, resolve
 from sim.simulation import Simulation
 from sim.workload import load_workload
 from tltsched.errors import InputError
+from traces.counterfactual import COUNTERFACTUAL
 from traces.files import write_trace
 from traces.runfolder import Comparison, run_name, write_json
 from traces.schema import Trace
@@ -67,7 +68,8 @@ def compare(settings: dict[str, Any], arms: Sequence[str], out: Path, progress: 
     for config in configs.values():
         Simulation(config, trace)  # every arm is checked before the first one runs
     out.mkdir(parents=True, exist_ok=True)
-    for stale in ("advice.json", "cost_draws.parquet"):  # of an earlier recommendation
+    # of an earlier call
+    for stale in ("advice.json", "cost_draws.parquet", "posterior.json", "bounds.json", COUNTERFACTUAL):
         (out / stale).unlink(missing_ok=True)
     write_trace(trace, out / "lengths.parquet", force=True)
     for arm, config in configs.items():

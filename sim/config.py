@@ -18,6 +18,7 @@ from sim.phases import PHASES, PhaseConfig
 from sim.roofline import Assumptions
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
+from tltsched.schedules import PRESETS
 from tltsched.speculation import PolicySpec, parse_policy
 from traces.settings import convert, merge
 
@@ -49,6 +50,9 @@ class CostConfig(Section, frozen=True, kw_only=True):
         Meta(description="a shipped calibration, the path of a calibration.json, or 'roofline' (assumed)"),
     ] = "paper-qwen32b-tp4"
     roofline: Annotated[Assumptions, Meta(description="efficiencies that a roofline assumes")] = Assumptions()
+    scale: Annotated[
+        float, Meta(gt=0.0, description="all step times are this many times as long; fitted to a log")
+    ] = 1.0
 
 
 class WorkloadConfig(Section, frozen=True, kw_only=True):
@@ -89,6 +93,9 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
     request_spread: Annotated[
         float, Meta(ge=0.0, description="assumed: log-normal spread of the exponent between requests")
     ] = 0.0
+    measured: Annotated[
+        str, Meta(description="where per_position or geometric acceptance was measured; empty: it is assumed")
+    ] = ""
 
     def __post_init__(self) -> None:
         falls = (1.0, *self.survival_by_position, 0.0)
@@ -157,6 +164,16 @@ class Config(Section, frozen=True, kw_only=True):
                 "hardware.gpus", self.hardware.gpus, f"a multiple of hardware.tp = {self.hardware.tp}",
                 "change one of them",
             )  # fmt: skip
+        if self.drafter.kind == "history" and self.cluster.spot.enabled:
+            raise InputError(
+                "cluster.spot.enabled", True, "false with drafter.kind = 'history'",
+                "there is no head to train: set it to false",
+            )  # fmt: skip
+        if self.cluster.fallback.enabled:
+            raise InputError(
+                "cluster.fallback.enabled", True, "false in a simulation",
+                "simulate one drafter at a time: drafter.kind head or history",
+            )  # fmt: skip
         unknown = [phase for phase in self.cluster.phases if phase not in PHASES]
         if unknown:
             raise InputError("cluster.phases", unknown, ", ".join(PHASES), "leave out what is not listed")
@@ -175,15 +192,30 @@ IMPLIED: dict[str, dict[str, Any]] = {
 }
 
 
+def _overlaps(settings: dict[str, Any]) -> bool:
+    """Return whether the schedule that the settings name goes on while the policy is trained."""
+    name = settings.get("cluster", {}).get("schedule", "synchronous")
+    if isinstance(name, dict):
+        name = name.get("kind", "")
+    return any(preset.overlaps for known, preset in PRESETS.items() if known == name)
+
+
 def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
     """Return the checked configuration; `policy` replaces the policy that the settings name.
+
+    It may name the schedule as well: POLICY@SCHEDULE.
 
     Raises InputError that names the field.
     """
     if policy is not None:
+        policy, _, schedule = policy.partition("@")
         settings = settings | {"policy": policy}
+        settings = merge(settings, {"cluster": {"schedule": schedule}}) if schedule else settings
     named = settings.get("policy", Config().policy)
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
+    if _overlaps(settings):
+        implied = {}  # nobody falls idle, so the drafter is not trained
     config = convert(with_drift(merge(implied, settings)), Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
-    return msgspec.structs.replace(config, policy=spec)
+    cluster = msgspec.structs.replace(config.cluster, schedule=config.cluster.schedule_spec())
+    return msgspec.structs.replace(config, policy=spec, cluster=cluster)

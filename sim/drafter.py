@@ -11,17 +11,66 @@ curve (sim.drift) may be named instead.
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from tltsched.errors import InputError
+
 SMALLEST_EXPONENT = 1e-3  # all drafts are accepted, nearly
+
+
+class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Drafts copied out of earlier responses (sim.history). All defaults are assumed."""
+
+    hit_rate: Annotated[
+        float,
+        Meta(gt=0.0, le=1.0, description="share of request-cycles with a match in an earlier response; "
+             "nothing is drafted in the others"),
+    ] = 0.6  # fmt: skip
+    survival_by_position: Annotated[
+        tuple[float, ...], Meta(description="P(drafts up to position j are all accepted), given a match")
+    ] = (0.85, 0.75, 0.67, 0.6, 0.54, 0.49, 0.44, 0.4)
+    first_epoch_steps: Annotated[
+        int, Meta(ge=0, description="RL steps before prompts come back: they have no earlier epoch")
+    ] = 1
+    group_hit_rate: Annotated[
+        float,
+        Meta(ge=0.0, le=1.0, description="hit_rate in the first epoch, out of the other responses to the "
+             "prompt alone; 0: nothing is drafted there"),
+    ] = 0.0  # fmt: skip
+    reuse_prefix_share: Annotated[
+        float,
+        Meta(ge=0.0, lt=1.0, description="share of a response that a pass over the one of the last epoch "
+             "confirms, from the second epoch on (SPEC-RL); 0: no such pass"),
+    ] = 0.0  # fmt: skip
+    lookup_s: Annotated[float, Meta(ge=0.0, description="what looking up adds to a drafting cycle")] = 0.0
+
+    def __post_init__(self) -> None:
+        falls = (1.0, *self.survival_by_position, 0.0)
+        if not self.survival_by_position or not all(high >= low for high, low in pairwise(falls)):
+            raise InputError(
+                "drafter.history.survival_by_position", list(self.survival_by_position),
+                "probabilities in [0, 1] that never rise", "give survivals, not conditional rates",
+            )  # fmt: skip
+        if self.group_hit_rate > self.hit_rate:
+            raise InputError(
+                "drafter.history.group_hit_rate", self.group_hit_rate,
+                f"0 to hit_rate = {self.hit_rate}", "a group is part of the history: lower it",
+            )  # fmt: skip
 
 
 class DrafterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the drafter ages and what training it takes. All defaults are assumed unless marked."""
 
+    kind: Annotated[
+        Literal["head", "history"],
+        Meta(description="head: a trained head (the fields below); history: drafts out of earlier responses, "
+             "which take no GPU time (drafter.history, in place of acceptance.*)"),
+    ] = "head"  # fmt: skip
+    history: Annotated[HistoryConfig, Meta(description="drafts out of earlier responses")] = HistoryConfig()
     exists: Annotated[bool, Meta(description="whether a trained drafter serves from the first step on")] = (
         True
     )

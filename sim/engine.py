@@ -8,7 +8,7 @@ depend on how often arms change. sim.exact_engine simulates every cycle and is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import msgspec
 import numpy as np
@@ -20,6 +20,9 @@ from sim.pool import Admission, RequestPool
 from sim.trajectory import START, Ints, State, Trajectory
 from tltsched.arms import OFF, Arm
 from tltsched.commands import Draft
+
+# Yields the seconds of a stretch; takes None, or how many of them had passed when the epoch was cut.
+Running = Generator[float, float | None, None]
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -45,6 +48,10 @@ class Engine:
         self.drafter_exponent = 1.0
         self.pool: RequestPool
         self.epoch: Epoch
+        # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
+        self.just_finished: Ints = np.empty(0, np.int64)
+        self.held_tokens = 0
+        self.halted = False  # set during an epoch: no further stretch is to begin
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
@@ -59,9 +66,22 @@ class Engine:
         """Return the context tokens of each running request as of now, [batch]."""
         return self.pool.context()
 
-    def run(self, draft: Draft) -> Iterator[float]:
-        """Carry out one epoch: yields seconds that pass, and leaves the outcome in `self.epoch`."""
+    def requeue(self) -> None:
+        """Send the running requests back to the queue: their caches are gone."""
+        self.pool.requeue()
+
+    def run(self, draft: Draft, watch: bool = False) -> Running:
+        """Carry out one epoch: yields seconds that pass, and leaves the outcome in `self.epoch`.
+
+        With `watch` a stretch ends at each finish (`just_finished`). An epoch that is cut ends with the cycle
+        in flight; the rest of that cycle is yielded once more.
+        """
         raise NotImplementedError
+
+    def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Take requests out between two epochs; returns the ids of those that were there, their tokens."""
+        taken = self.pool.withdraw(ids)
+        return self.pool.requests.ids[taken], self.pool.emitted[taken]
 
 
 class JumpEngine(Engine):
@@ -90,19 +110,53 @@ class JumpEngine(Engine):
         self._settle()
         return self.pool.context()
 
-    def run(self, draft: Draft) -> Iterator[float]:
-        """Advance to the end of the epoch; yields its seconds once."""
+    def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Take requests out between two epochs; the trajectory of the others is drawn anew."""
+        self._settle()
+        return super().withdraw(ids)
+
+    def requeue(self) -> None:
+        """Send the running requests back to the queue."""
+        self._settle()
+        super().requeue()
+
+    def run(self, draft: Draft, watch: bool = False) -> Running:
+        """Advance to the end of the epoch; without `watch` it is a single stretch."""
         if draft.arm != self._arm:
             self._settle()
         trajectory = self._trajectory or self._plan(draft.arm)
         end, crowded = self._end(trajectory, draft)
+        self.halted = False
+        reached = self._state
+        position = self._position
+        while True:
+            stop = end
+            if watch and reached.finished < len(self._order):
+                stop = min(end, max(int(trajectory.finish_cycle[reached.finished]), position))
+            after = self._foresee(trajectory, stop, reached)
+            cut_s = yield after.seconds - reached.seconds
+            if cut_s is not None:
+                stop = end = trajectory.cycle_ending(reached.seconds + cut_s, position, stop)
+                crowded = False
+                after = self._foresee(trajectory, stop, reached)
+                yield max(after.seconds - reached.seconds - cut_s, 0.0)
+            reached, position = after, stop
+            if stop == end or self.halted:
+                end, crowded = stop, crowded and stop == end
+                break
         self.epoch = self._advance(trajectory, end)
         if crowded:
             self._settle()
             self.pool.preempt()
             held = int(self.pool.context().sum())
             self.epoch = msgspec.structs.replace(self.epoch, context_tokens=held)
-        yield self.epoch.decode_s
+
+    def _foresee(self, trajectory: Trajectory, stop: int, before: State) -> State:
+        """Return the state at a cycle to come, and note who will have finished since `before`."""
+        after = trajectory.at(stop, trajectory.finished(stop))
+        self.just_finished = self._order[before.finished : after.finished]
+        self.held_tokens = round(after.context_tokens)
+        return after
 
     def _plan(self, arm: Arm) -> Trajectory:
         """Draw how many cycles each running request needs under `arm`, and lay out the trajectory."""

@@ -5,12 +5,10 @@ This is the oracle for the jumping mode, and the mode to use when single cycles 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from sim.coefficients import Floats
-from sim.engine import Engine, Epoch
+from sim.engine import Engine, Epoch, Running
 from sim.trajectory import Ints
 from tltsched.arms import Arm
 from tltsched.commands import Draft
@@ -19,15 +17,17 @@ from tltsched.commands import Draft
 class ExactEngine(Engine):
     """Advances cycle by cycle until the epoch ends."""
 
-    def run(self, draft: Draft) -> Iterator[float]:
-        """Carry out one epoch: yields the seconds of each cycle."""
+    def run(self, draft: Draft, watch: bool = False) -> Running:
+        """Carry out one epoch: yields the seconds of each cycle; with `watch` 0 for what is done already."""
         pool, costs = self.pool, self.costs.of(draft.arm)
         start_s = 0.0
         finished: list[Ints] = [pool.retire()]  # prefill emits one token, which may have been the last
         finish_s: list[Floats] = [np.zeros(len(finished[0]))]
         accepted = np.zeros(draft.arm.depth, np.int64)
         cycles = request_cycles = 0
-        crowded = False
+        crowded = self.halted = False
+        if watch and len(finished[0]):
+            yield self._tell(finished[0], 0.0)
         while not self._is_over(draft, cycles, bool(len(finished[-1]))):
             context = int(pool.context().sum())
             crowded = context > pool.crowded_above_tokens() and len(pool.running) > 1
@@ -39,7 +39,10 @@ class ExactEngine(Engine):
             cycles, request_cycles, start_s = cycles + 1, request_cycles + batch, start_s + seconds
             finished.append(pool.retire())
             finish_s.append(np.full(len(finished[-1]), start_s))
-            yield seconds
+            cut_s = yield self._tell(finished[-1], seconds)
+            if cut_s is not None:
+                yield max(seconds - cut_s, 0.0)
+                break
         if crowded:
             pool.preempt()
         self.epoch = Epoch(
@@ -53,9 +56,14 @@ class ExactEngine(Engine):
             context_tokens=int(pool.context().sum()),
         )
 
+    def _tell(self, finished: Ints, seconds: float) -> float:
+        """Note who finishes in the stretch that takes `seconds`."""
+        self.just_finished, self.held_tokens = finished, int(self.pool.context().sum())
+        return seconds
+
     def _is_over(self, draft: Draft, cycles: int, just_finished: bool) -> bool:
         """Return whether the epoch has ended; a finish ends it if somebody waits for the room."""
-        if len(self.pool.running) < max(draft.min_requests, 1):
+        if self.halted or len(self.pool.running) < max(draft.min_requests, 1):
             return True
         if self.pool.waiting and just_finished:
             return True

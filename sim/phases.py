@@ -13,9 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from sim.gpus import GpuSpec
+from tltsched.errors import InputError
 from traces.models import BF16_BYTES, ModelShape
 
-PHASES = ("reward", "logprob", "policy_update", "weight_sync")
+OTHER = "other"  # what a log books to no phase: as long as the log says, else nothing
+PHASES = ("reward", "logprob", "policy_update", "weight_sync", OTHER)
 Seconds = Annotated[float, Meta(ge=0.0)]
 
 
@@ -43,6 +45,15 @@ class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sync_bytes_per_s: Annotated[float, Meta(gt=0.0, description="bytes a second of the weight broadcast")] = (
         25e9
     )
+    by_step_s: Annotated[
+        dict[str, tuple[Seconds, ...]],
+        Meta(description="seconds of a phase in each step, as a log has them: in place of the fields above"),
+    ] = {}
+
+    def __post_init__(self) -> None:
+        unknown = [phase for phase in self.by_step_s if phase not in PHASES]
+        if unknown:
+            raise InputError("phases.by_step_s", unknown, ", ".join(PHASES), "leave out what is not listed")
 
 
 class Phases(Protocol):
@@ -82,7 +93,31 @@ class PhaseTimes:
             if config.policy_update_s is not None:
                 return config.policy_update_s
             return 6.0 * self.parameters * tokens / (self.flops * config.training_efficiency)
+        if phase == OTHER:
+            return 0.0
         assert phase == "weight_sync"
         if config.weight_sync_s is not None:
             return config.weight_sync_s
         return self.parameters * BF16_BYTES / config.sync_bytes_per_s
+
+
+class LoggedPhases:
+    """Phases as a log timed them; what it does not have is left to the model.
+
+    Every phase is asked for once a step, in the order of the steps.
+    """
+
+    def __init__(self, by_step_s: dict[str, tuple[float, ...]], modelled: Phases) -> None:
+        self._left = {phase: iter(seconds) for phase, seconds in by_step_s.items()}
+        self._modelled = modelled
+
+    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+        """Return the seconds of `phase` in the next step of it."""
+        left = self._left.get(phase)
+        return self._modelled.seconds(phase, responses, tokens) if left is None else next(left)
+
+
+def phases_of(config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int) -> Phases:
+    """Return the phases that the settings describe."""
+    modelled = PhaseTimes(config, shape, gpu, gpus)
+    return LoggedPhases(config.by_step_s, modelled) if config.by_step_s else modelled

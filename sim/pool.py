@@ -21,16 +21,33 @@ class Limits(msgspec.Struct, frozen=True):
     max_running: int
     kv_tokens: float  # tokens that the KV cache holds
     prefix_caching: bool  # prompts of one group are prefilled once
+    reused_share: float = 0.0  # of a response, kept from an earlier one that its prefill verifies (SPEC-RL)
+    reused_from_step: int = 0  # RL step from which there are earlier responses
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """Requests as arrays, one entry a request, [n]. `length` is how many tokens each will emit."""
+    """Requests as arrays, one entry a request, [n].
+
+    Each emits tokens until it has `length` of them, of which it may bring `emitted` from elsewhere. Those
+    that bring their KV cache too, `kv_kept`, need no prefill.
+    """
 
     ids: Ints
     group: Ints
     prompt_tokens: Ints
     length: Ints
     exponent: Floats
+    emitted: Ints
+    kv_kept: np.ndarray
+
+    def joined(self, other: Submission) -> Submission:
+        """Return both, these first."""
+        return Submission(
+            *(
+                np.concatenate([getattr(self, field), getattr(other, field)])
+                for field in self.__struct_fields__
+            )
+        )
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -46,10 +63,12 @@ class Admission(msgspec.Struct, frozen=True):
 class RequestPool:
     """Requests by index into the submission's arrays; `running` is in order of admission, [batch]."""
 
-    def __init__(self, submission: Submission, limits: Limits) -> None:
+    def __init__(self, submission: Submission, limits: Limits, step: int = 0) -> None:
+        self._reused_share = limits.reused_share if step >= limits.reused_from_step else 0.0
         self.requests = submission
         self.limits = limits
-        self.emitted = np.zeros(len(submission.ids), np.int64)
+        self.emitted = submission.emitted.copy()
+        self.kv_kept = submission.kv_kept.copy()
         self.running: Ints = np.empty(0, np.int64)
         self.waiting: deque[int] = deque(range(len(submission.ids)))
         self.preemptions = 0
@@ -58,6 +77,34 @@ class RequestPool:
     def pending(self) -> bool:
         """Return whether any request is not done."""
         return bool(self.waiting) or len(self.running) > 0
+
+    def submit(self, more: Submission) -> None:
+        """Queue further requests behind those that wait."""
+        first = len(self.requests.ids)
+        self.requests = self.requests.joined(more)
+        self.emitted = np.concatenate([self.emitted, more.emitted])
+        self.kv_kept = np.concatenate([self.kv_kept, more.kv_kept])
+        self.waiting.extend(range(first, len(self.requests.ids)))
+
+    def withdraw(self, ids: Ints) -> Ints:
+        """Take requests out, waiting or running; returns the indices of those that were there."""
+        here = np.isin(self.requests.ids[self.running], ids)
+        queued = np.fromiter(self.waiting, np.int64, len(self.waiting))
+        there = np.isin(self.requests.ids[queued], ids)
+        taken: Ints = np.concatenate([self.running[here], queued[there]])
+        self.running = self.running[~here]
+        self.waiting = deque(queued[~there].tolist())
+        return taken
+
+    def requeue(self) -> None:
+        """Put all running requests back to the head of the queue: their caches are gone."""
+        self.waiting.extendleft(self.running[::-1].tolist())
+        self.running = self.running[:0]
+        self._prefilled_groups.clear()
+
+    def has_room(self) -> bool:
+        """Return whether a further request would not have to wait behind others."""
+        return not self.waiting and len(self.running) < self.limits.max_running
 
     def remaining(self) -> Ints:
         """Return the tokens that each running request still has to emit, [batch]."""
@@ -78,6 +125,7 @@ class RequestPool:
             return Admission(0)
         candidates = np.fromiter(self.waiting, np.int64, len(self.waiting))[:room]
         needed = self.requests.prompt_tokens[candidates] + self.emitted[candidates] + 1 + MARGIN_TOKENS
+        needed += self._reused(candidates)
         fitting = int((self._held_with_margin() + needed.cumsum() <= self.limits.kv_tokens).sum())
         count = max(fitting, 0 if len(self.running) else 1)
         admitted = candidates[:count]
@@ -87,18 +135,37 @@ class RequestPool:
 
     def _prefill(self, admitted: Ints) -> Admission:
         fresh = admitted[self.emitted[admitted] == 0]
-        again = admitted[self.emitted[admitted] > 0]
+        again = admitted[(self.emitted[admitted] > 0) & ~self.kv_kept[admitted]]
+        self.kv_kept[admitted] = False  # a preemption loses it
         prompts = self._prompts_to_prefill(fresh).astype(np.float64)
         lost = (self.requests.prompt_tokens[again] + self.emitted[again]).astype(np.float64)
-        self.emitted[fresh] = 1
+        verified, verified_squares = self._verified(fresh)
+        self.emitted[fresh] = 1 + self._reused(fresh)
         self.running = np.concatenate([self.running, admitted])
         return Admission(
             len(admitted),
-            float(prompts.sum()),
-            float(np.dot(prompts, prompts)),
+            float(prompts.sum()) + verified,
+            float(np.dot(prompts, prompts)) + verified_squares,
             float(lost.sum()),
             float(np.dot(lost, lost)),
         )
+
+    def _reused(self, indices: Ints) -> Ints:
+        """Return the tokens that a first prefill takes over from an earlier response, for each index."""
+        length = self.requests.length[indices]
+        kept = np.minimum((self._reused_share * length).astype(np.int64), length - 1)
+        return np.where(self.emitted[indices] == 0, kept, 0)
+
+    def _verified(self, fresh: Ints) -> tuple[float, float]:
+        """Return tokens and squared lengths that verifying earlier responses adds to the prefill of prompts.
+
+        The earlier response is read whole, and is taken to be as long as the one to come.
+        """
+        if not self._reused_share:
+            return 0.0, 0.0
+        prompt = self.requests.prompt_tokens[fresh].astype(np.float64)
+        whole = prompt + self.requests.length[fresh]
+        return float((whole - prompt).sum()), float(np.dot(whole, whole) - np.dot(prompt, prompt))
 
     def _prompts_to_prefill(self, fresh: Ints) -> Ints:
         """Return the prompt lengths that have to be computed: one a group with prefix caching."""

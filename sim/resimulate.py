@@ -6,7 +6,7 @@ law is taken from the first rollout of all arms, and the report judges by the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,14 +19,15 @@ import simpy
 
 from sim.acceptance import Acceptance, PerPosition
 from sim.calibration import Calibration, load
-from sim.cluster import Cluster, StepRequests
+from sim.cluster import Cluster
 from sim.costs import StepCosts
 from sim.drafter import Drafter, DrafterConfig
 from sim.engine import JumpEngine
 from sim.phases import NoPhases, Phases
 from sim.pool import Limits
 from sim.positions import NOTHING, position_counts
-from sim.worker import Worker
+from sim.stream import StepRequests
+from sim.worker import Listener, Worker
 from tltsched.arms import OFF, chain
 from tltsched.errors import InputError
 from tltsched.record import (
@@ -242,24 +243,25 @@ def _run(
     """Return the cluster after all steps; draws follow from the scheduler's seed."""
     env = simpy.Environment(0.0)
     setup, acceptance = arm.setup, Acceptance(law, 0.0)
-    seeds = np.random.SeedSequence(setup.seed, spawn_key=(1,)).spawn(setup.workers + 1)
+    seeds = np.random.SeedSequence(setup.seed, spawn_key=(1,)).spawn(setup.workers + 2)
+    limits = Limits(arm.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False)
 
-    def make_worker(index: int, report: Callable[[int, tuple[int, ...]], None]) -> Worker:
+    def make_worker(index: int, listener: Listener) -> Worker:
         engine = JumpEngine(costs, acceptance, np.random.default_rng(seeds[index]))
         scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
-        return Worker(env, RecordedWorker(scheduler, recorder), engine, report)
+        return Worker(env, RecordedWorker(scheduler, recorder), engine, limits, listener)
 
     cluster = Cluster(
         env,
         RecordedCluster(build_cluster(setup), recorder),
         make_worker,
         setup.workers,
+        0,
         Drafter(drafter),
         phases,
-        Limits(arm.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False),
         acceptance,
+        np.random.default_rng(seeds[-2]),
         np.random.default_rng(seeds[-1]),
-        show_lengths=False,
     )
     env.process(cluster.run(arm.requests(), lambda _: None))
     env.run()

@@ -146,10 +146,10 @@ def prediction_errors(
         "step seconds": [(step.measured_step_s, step.simulated_step_s) for step in judged],
         "acceptance length": lengths,
     }
-    return tuple(_error(quantity, np.array(pair), rng) for quantity, pair in pairs.items() if pair)
+    return tuple(prediction_error(quantity, np.array(pair), rng) for quantity, pair in pairs.items() if pair)
 
 
-def _error(quantity: Quantity, pairs: Floats, rng: np.random.Generator) -> PredictionError:
+def prediction_error(quantity: Quantity, pairs: Floats, rng: np.random.Generator) -> PredictionError:
     """Return the error of the sums over steps; pairs are (measured, simulated), [steps, 2]."""
     measured, simulated = pairs.mean(axis=0).tolist()
     drawn = resampled(len(pairs), rng)[1:] @ pairs

@@ -8,7 +8,9 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import pandas as pd
 import simpy
 
 from sim.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
@@ -17,16 +19,16 @@ from sim.cluster import Cluster
 from sim.coefficients import Coefficients
 from sim.config import AcceptanceConfig, Config
 from sim.costs import StepCosts
-from sim.drafter import Drafter
 from sim.drift import load_drift
 from sim.engine import Engine, JumpEngine
 from sim.exact_engine import ExactEngine
 from sim.gpus import GPUS
+from sim.history import HistoryCosts, HistoryLaw, drafter_of, reusing
 from sim.memory import kv_tokens
-from sim.phases import PhaseTimes
+from sim.phases import phases_of
 from sim.pool import MARGIN_TOKENS, Limits
 from sim.roofline import roofline
-from sim.worker import Worker
+from sim.worker import Listener, Worker
 from sim.workload import describe_lengths, steps_of
 from tltsched.arms import OFF
 from tltsched.errors import InputError, look_up
@@ -38,25 +40,41 @@ from tltsched.record import (
     build_cluster,
     build_worker,
 )
+from tltsched.schedules import schedule_name
+from tltsched.schedules.board import Capacity
+from tltsched.schedules.bounded_async import BoundedAsyncConfig
+from tltsched.schedules.synchronous import SynchronousConfig
 from tltsched.speculation import PolicySpec
 from tltsched.speculation.base import Policy
 from tltsched.steptime import AnyTimes
 from traces.models import MODELS
-from traces.runfolder import RunFolder, Summary, write_json
+from traces.runfolder import RunFolder, ScheduleFacts, Summary, write_json
 from traces.schema import Trace
 from traces.seeds import scheduler_rng
 
 
-def _probe(spec: PolicySpec) -> Policy:
+def probe(spec: PolicySpec) -> Policy:
+    """Return a policy that is asked what it is, not what to do."""
     return spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- simulation, not security
 
 
-def _law(config: AcceptanceConfig) -> AcceptanceLaw:
+def law_of(config: AcceptanceConfig) -> AcceptanceLaw:
+    """Return the law that the settings describe."""
     if config.kind == "published_tree":
         return PublishedTree()
-    if config.kind == "geometric":
-        return Geometric(config.rate)
-    return PerPosition(config.survival_by_position)
+    source = f"measured: {config.measured}" if config.measured else None
+    law = Geometric(config.rate) if config.kind == "geometric" else PerPosition(config.survival_by_position)
+    return msgspec.structs.replace(law, source=source) if source else law
+
+
+def step_times_of(config: Config) -> tuple[Calibration | None, Coefficients]:
+    """Return the calibration that the settings name (None: a roofline) and its law; raises InputError."""
+    shape = look_up(MODELS, "hardware.model", config.hardware.model)
+    gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu)
+    if config.cost.source == "roofline":
+        return None, roofline(shape, gpu, config.hardware.tp, config.cost.roofline).times(config.cost.scale)
+    calibration = load(config.cost.source)
+    return calibration, calibration.coefficients.times(config.cost.scale)
 
 
 class Simulation:
@@ -69,13 +87,18 @@ class Simulation:
         self.trace = trace
         self.shape = look_up(MODELS, "hardware.model", config.hardware.model)
         self.gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu)
-        self.calibration: Calibration | None = None
-        if config.cost.source != "roofline":
-            self.calibration = load(config.cost.source)
-        fitted = coefficients or (self.calibration.coefficients if self.calibration else None)
-        self.coefficients = fitted or roofline(self.shape, self.gpu, config.hardware.tp, config.cost.roofline)
-        self.policy = _probe(config.policy)
-        self.law = _law(config.acceptance)
+        self.calibration, fitted = step_times_of(config)
+        self.coefficients = coefficients or fitted
+        steps = int(trace.rows["step"].nunique())
+        for phase, seconds in config.phases.by_step_s.items():
+            if len(seconds) < steps:
+                raise InputError(
+                    f"phases.by_step_s.{phase}", f"{len(seconds)} steps", f"the {steps} that are simulated",
+                    "give the seconds of every step",
+                )  # fmt: skip
+        self.policy = probe(config.policy)
+        history = config.drafter.history if config.drafter.kind == "history" else None
+        self.law: AcceptanceLaw = HistoryLaw(history) if history else law_of(config.acceptance)
         for arm in self.policy.arms:
             if arm.depth >= MARGIN_TOKENS // 2:
                 raise InputError(
@@ -92,13 +115,24 @@ class Simulation:
             self.coefficients.eager_s or config.engine.eager_s_per_layer * self.shape.layers,
         )
         self.limits = Limits(config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching)
+        if history:
+            self.costs = HistoryCosts(self.costs, history)
+            self.limits = reusing(self.limits, history)
+        spec = config.cluster.schedule_spec()
+        self.trainers = spec.trainers(config.workers) if isinstance(spec, BoundedAsyncConfig) else 0
         self.setup = SchedulerSetup(
-            workers=config.workers,
+            workers=config.workers - self.trainers,
             policy=config.policy,
             cluster=config.cluster,
             step_times=self.costs.step_times(self.policy.arms),
+            capacity=Capacity(max_running=self.limits.max_running, kv_tokens=self.limits.kv_tokens),
             seed=config.run.seed,
         )
+
+    def _training_gpus(self) -> int:
+        """Return the GPUs that take part in the phases after the rollout."""
+        hardware = self.config.hardware
+        return self.trainers * hardware.tp or hardware.gpus
 
     def _kv_tokens(self) -> float:
         rows = self.trace.rows
@@ -110,29 +144,31 @@ class Simulation:
         """Simulate all steps; `progress(step)` is called after each."""
         config = self.config
         env = simpy.Environment(0.0)  # a float from the start, as in the records that a replay writes
-        seeds = np.random.SeedSequence(config.run.seed, spawn_key=(1,)).spawn(config.workers + 1)
+        seeds = np.random.SeedSequence(config.run.seed, spawn_key=(1,)).spawn(config.workers + 2)
         acceptance = Acceptance(self.law, config.acceptance.request_spread)
         engine_kind = ExactEngine if config.run.mode == "exact" else JumpEngine
 
-        def make_worker(index: int, report: Callable[[int, tuple[int, ...]], None]) -> Worker:
+        watch = config.cluster.schedule_spec().watches
+
+        def make_worker(index: int, listener: Listener) -> Worker:
             engine: Engine = engine_kind(self.costs, acceptance, np.random.default_rng(seeds[index]))
             scheduler = build_worker(self.setup, index, partial(scheduler_rng, config.run.seed))
-            return Worker(env, RecordedWorker(scheduler, recorder), engine, report)
+            worker = RecordedWorker(scheduler, recorder)
+            return Worker(env, worker, engine, self.limits, listener, watch)
 
         cluster = Cluster(
             env,
             RecordedCluster(build_cluster(self.setup), recorder),
             make_worker,
-            config.workers,
-            Drafter(config.drafter),
-            PhaseTimes(config.phases, self.shape, self.gpu, config.hardware.gpus),
-            self.limits,
+            self.setup.workers,
+            self.trainers,
+            drafter_of(config.drafter),
+            phases_of(config.phases, self.shape, self.gpu, self._training_gpus()),
             acceptance,
+            np.random.default_rng(seeds[-2]),
             np.random.default_rng(seeds[-1]),
-            show_lengths=config.cluster.dispatch == "longest_first",
         )
-        env.process(cluster.run(steps_of(self.trace), progress or (lambda _: None)))
-        env.run()
+        env.run(env.process(cluster.run(steps_of(self.trace), progress or (lambda _: None))))
         return cluster
 
     def run_into(self, folder: Path, label: str, progress: Callable[[int], None] | None = None) -> Summary:
@@ -148,11 +184,26 @@ class Simulation:
         responses, intervals, steps = cluster.tables()
         summary = self._summary(label, cluster)
         RunFolder(folder).write(summary, responses, intervals, steps)
+        self._write_schedule(RunFolder(folder), cluster)
         return summary
+
+    def _write_schedule(self, folder: RunFolder, cluster: Cluster) -> None:
+        """Write what the schedule did beside the time, unless it is the plain synchronous one."""
+        spec = cluster.spec
+        if isinstance(spec, SynchronousConfig) and not cluster.knows_lengths:
+            for stale in ("schedule.json", "schedule.parquet"):  # of an earlier run into the same folder
+                (folder.path / stale).unlink(missing_ok=True)
+            return
+        facts = ScheduleFacts(
+            name=schedule_name(spec),
+            keeps_order=spec.keeps_order,
+            on_policy=spec.on_policy,
+            clairvoyant=cluster.knows_lengths,
+        )
+        folder.write_schedule(facts, pd.DataFrame(cluster.schedule_rows))
 
     def _summary(self, label: str, cluster: Cluster) -> Summary:
         config = self.config
-        rows = self.trace.rows
         return Summary(
             kind="simulated",
             name=config.run.name,
@@ -163,7 +214,7 @@ class Simulation:
             gpus_per_worker=config.hardware.tp,
             steps=len(cluster.step_rows),
             wall_s=float(cluster.env.now),
-            response_tokens=int(rows["response_tokens"].sum()),
+            response_tokens=sum(int(row["response_tokens"]) for row in cluster.schedule_rows),
             cost_source=self.cost_source(),
             lengths_source=describe_lengths(self.trace),
             acceptance_source=self.law.source if any(arm.depth for arm in self.policy.arms) else "not used",
@@ -174,10 +225,11 @@ class Simulation:
 
     def cost_source(self) -> str:
         """Return one line that says what the step times rest on."""
+        hardware, scale = self.config.hardware, self.config.cost.scale
+        scaled = "" if scale == 1 else f"; all step times x {scale:.4g}, fitted to a log"
         if self.calibration is not None:
-            return self.calibration.describe()
-        hardware = self.config.hardware
-        return f"assumed: roofline of {hardware.model} on {hardware.tp} x {hardware.gpu}"
+            return self.calibration.describe() + scaled
+        return f"assumed: roofline of {hardware.model} on {hardware.tp} x {hardware.gpu}{scaled}"
 
     def warnings(self, cluster: Cluster) -> tuple[str, ...]:
         """Return sentences about everything that lies outside what was measured or published."""
@@ -202,6 +254,9 @@ class Simulation:
             found.append(load_drift(drafter.drift).describe())
         elif drafter.drift_per_update:
             found.append("drafter drift and recovery are assumed")
+        if cluster.stream.repeated:
+            times = cluster.stream.repeated
+            found.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
         if cluster.preemptions:
             found.append(f"the KV cache overflowed: {cluster.preemptions} requests were preempted and redone")
         return tuple(found)

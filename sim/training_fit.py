@@ -22,6 +22,7 @@ Unit = Literal["s", "s/response", "s/token", "tokens/s"]
 # What the time of a phase grows with; tokens are those of all prompts and responses of the step.
 PHASE_UNITS: dict[str, Unit] = {
     "reward": "s/response", "logprob": "s/token", "policy_update": "s/token", "weight_sync": "s",
+    "other": "s",
 }  # fmt: skip
 ACTIVATION, STOP, PUBLISH, SPEED = "activation", "stop", "publish", "drafter training"
 NO_RECOVERY_TOKENS = 1e18  # no training brings anything back

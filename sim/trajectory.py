@@ -80,6 +80,17 @@ class Trajectory:
         context = float(self.context[done]) + growth * cycle
         return State(done, seconds, requests, emitted + cycles * growth, context)
 
+    def cycle_ending(self, seconds: float, after: int, until: int) -> int:
+        """Return the first cycle in [after, until] that ends at `seconds` or later, up to rounding."""
+        low, high = after, until
+        while low < high:
+            cycle = (low + high) // 2
+            if self.at(cycle, self.finished(cycle)).seconds >= seconds * (1.0 - 1e-12):
+                high = cycle
+            else:
+                low = cycle + 1
+        return low
+
     def cycle_below(self, min_requests: int) -> int:
         """Return the cycle after which fewer than `min_requests` are running."""
         return int(self.finish_cycle[len(self.finish_cycle) - max(min_requests, 1)])

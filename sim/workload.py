@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sim.cluster import StepRequests
 from sim.config import WorkloadConfig
+from sim.stream import StepRequests
 from tltsched.errors import InputError
 from traces.generate import generate
 from traces.schema import KIND_LABELS, Trace

@@ -17,6 +17,10 @@ from traces.runfolder import RunFolder
 
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 SURFACE: dict[str, set[str]] = {
+    "sim counterfactual": {
+        "RUN", "--config", "--set", "--phases", "--observed", "--arms", "--gpus", "--tp", "--price", "--cap",
+        "--tokenizer", "--draws", "--out", "--report",
+    },
     "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "real drafter export": {"WEIGHTS", "--model", "--out"},
     "real drafter measure": {"--batches", "--config", "--out", "--repeats", "--set"},
@@ -31,13 +35,31 @@ SURFACE: dict[str, set[str]] = {
         "--drift", "--prompt-tokens", "--cap", "--seed", "--force",
     },
     "trace fit": {"NAME_OR_FILE", "--cap", "--seed", "--json"},
+    "trace import": {
+        "PATH", "--out", "--format", "--tokenizer", "--phases", "--cap", "--step", "--json", "--force",
+    },
+    "trace formats": {"--json"},
+    "trace doctor": {
+        "PATHS", "--calibration", "--break-even", "--max-drafter-age", "--max-staleness", "--format",
+        "--tokenizer", "--cap", "--json",
+    },
     "trace convert": {
         "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",
         "--force",
     },
     "sim run": {"--config", "--set", "--policy", "--out", "--report"},
-    "sim compare": {"--config", "--set", "--arms", "--out", "--report"},
-    "sim recommend": {"--config", "--set", "--arms", "--out", "--draws"},
+    "sim compare": {"--config", "--set", "--arms", "--out", "--report", "--draws"},
+    "sim recommend": {
+        "--config", "--set", "--arms", "--out", "--draws", "--gpus-budget", "--gpu", "--tp", "--engines",
+        "--schedules", "--price", "--on-policy", "--jobs",
+    },
+    "sim kstar": {
+        "--config", "--set", "--arms", "--batches", "--contexts", "--acceptance", "--out",
+    },
+    "sim export": {
+        "FOLDER", "--config", "--set", "--format", "--arms", "--tolerance", "--method", "--draft-model",
+        "--out",
+    },
     "sim fields": set(),
     "sim calibrations": {"NAME"},
     "real model": {
@@ -45,6 +67,7 @@ SURFACE: dict[str, set[str]] = {
     },
     "real calibrate": {"--config", "--set", "--out"},
     "real replay": {"--config", "--set", "--arms", "--calibration", "--out", "--report"},
+    "real check-export": {"FILE", "--max-running"},
     "real fields": set(),
     "report run": {"FOLDER", "--open-step"},
     "report decisions": {"FOLDER", "--against"},
@@ -233,3 +256,24 @@ def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert enter(monkeypatch, *arguments) == 0
     for name in ("comparison.json", "lengths.parquet", "advice.json", "cost_draws.parquet", "report.html"):
         assert (out / name).is_file(), name
+
+
+def test_a_plan_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    arguments = (
+        "sim", "recommend", *TINY, "--arms", "none,tlt", "--gpus-budget", "8", "--gpu", "H100,L40",
+        "--schedules", "synchronous", "--jobs", "1", "--out", out,
+    )  # fmt: skip
+    assert enter(monkeypatch, *arguments) == 0
+    for name in ("plan.json", "plan.parquet", "comparison.json", "bounds.json", "pictures/plan.png"):
+        assert (out / name).is_file(), name
+    assert "The plan" in (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_comparison_says_how_sure_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    assert enter(monkeypatch, "sim", "compare", *TINY, "--arms", "none,tlt", "--out", out) == 0
+    for name in ("posterior.json", "cost_draws.parquet", "bounds.json"):
+        assert (out / name).is_file(), name
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "How far any schedule could go" in page

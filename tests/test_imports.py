@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-PACKAGES = ("tltsched", "tltsched.speculation", "traces", "sim", "realrun", "analysis", "tlt")
+PACKAGES = (
+    *("tltsched", "tltsched.speculation", "traces", "traces.importers", "sim", "realrun", "analysis", "tlt"),
+)
 SCRIPT = """
 import importlib, sys
 print(importlib.import_module(sys.argv[1]).__file__)

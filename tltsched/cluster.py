@@ -11,13 +11,15 @@ Theory of operation. A step is a rollout, a hand-over and phases.
     PHASE      --PhaseEnded, phases left-->                     PHASE
     PHASE      --PhaseEnded, none left-->                       WAITING
 
-A request is outstanding from its Assign to its RequestsFinished. If its worker is lost it goes to the living
-worker that has the fewest; if that one trains, the request is held until the trainer has stopped. The weights
-of a drafter that was trained are published right before the policy's own, when all engines stand still.
+What is generated where, and when a rollout is over, is up to the schedule (tltsched.schedules): this file
+carries its moves out. A request that is put on a worker that trains is held until the trainer has stopped.
+The weights of a drafter that was trained are published right before the policy's own, when all engines
+stand still.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any
@@ -29,21 +31,33 @@ from tltsched.commands import (
     Assign,
     BeginPhase,
     ClusterCommand,
+    Drop,
     EndStep,
     PublishDrafter,
+    Restart,
+    ServeDrafter,
     StartTraining,
     StopTraining,
+    TrainOn,
+    Withdraw,
 )
 from tltsched.dispatch import DISPATCH
 from tltsched.errors import InputError, ProtocolError
 from tltsched.events import (
+    ChunksEnded,
     ClusterEvent,
+    DraftersMeasured,
     PhaseEnded,
     RequestsFinished,
+    RequestsWithdrawn,
     StepBegan,
     TrainingStopped,
     WorkerLost,
 )
+from tltsched.fallback import Fallback, FallbackConfig, Serving
+from tltsched.schedules import ScheduleSpec, parse_schedule
+from tltsched.schedules.base import Move, Moves
+from tltsched.schedules.board import UNLIMITED, Board, Capacity
 from tltsched.spot import SpotConfig, SpotState, SpotTrainer
 
 PUBLISH_BEFORE_PHASE = "weight_sync"
@@ -56,17 +70,37 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     dispatch: Annotated[
         str, Meta(description="Which worker gets which request; a name in tltsched.dispatch.DISPATCH.")
     ] = "contiguous"
+    schedule: Annotated[
+        str | ScheduleSpec,
+        Meta(
+            description="Which requests are generated when; a name in tltsched.schedules.PRESETS, or a table "
+            "with `kind`."
+        ),
+    ] = "synchronous"
     phases: Annotated[
         tuple[str, ...],
         Meta(description="What follows the rollout, in order; all workers take part in each."),
     ] = ("reward", "logprob", "policy_update", "weight_sync")
     spot: Annotated[SpotConfig, Meta(description="Drafter training on idle workers.")] = SpotConfig()
+    fallback: Annotated[
+        FallbackConfig, Meta(description="Drafts without a model until the head is better (live engines).")
+    ] = FallbackConfig()
 
     def __post_init__(self) -> None:
         if self.dispatch not in DISPATCH:
             raise InputError("dispatch", self.dispatch, ", ".join(sorted(DISPATCH)), "choose one of these")
+        spec = self.schedule_spec()
+        if spec.overlaps and self.spot.enabled:
+            raise InputError(
+                "spot.enabled", True, "false under a schedule whose rollouts never end",
+                "no worker falls idle: leave drafter training out",
+            )  # fmt: skip
         if len(set(self.phases)) != len(self.phases) or "" in self.phases:
             raise InputError("phases", self.phases, "names, each once", "correct the list")
+
+    def schedule_spec(self) -> ScheduleSpec:
+        """Return the settings of the schedule; raises InputError for an unknown name."""
+        return parse_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
 
 
 class ClusterState(Enum):
@@ -81,7 +115,7 @@ class ClusterState(Enum):
 class ClusterScheduler:
     """Turns the events of a cluster into commands; raises ProtocolError if they come out of order."""
 
-    def __init__(self, workers: int, config: ClusterConfig) -> None:
+    def __init__(self, workers: int, config: ClusterConfig, capacity: Capacity = UNLIMITED) -> None:
         if workers < 1:
             raise InputError("workers", workers, "1 or more", "give the number of rollout workers")
         self.config = config
@@ -91,11 +125,14 @@ class ClusterScheduler:
         self._t_s = 0.0
         self._phase = -1
         self._trained_tokens = 0
+        self._fallback = Fallback(config.fallback)
+        self._told: Serving = "head"  # what serves unless the driver was told otherwise
         self._spot = SpotTrainer(workers, config.spot)
-        # Of each living worker: its outstanding requests in order, held ones too (a dict as an ordered set).
-        self._outstanding: dict[int, dict[int, None]] = {worker: {} for worker in range(workers)}
-        self._held: dict[int, list[int]] = {}
-        self._unfinished = 0
+        self.board = Board(workers, config.dispatch, capacity, self._spot.trains)
+        self.schedule = config.schedule_spec().build(self.board)
+        self._held: dict[int, list[Assign]] = {}
+        # Of each worker: what it was told to let go of and has not answered for, the oldest order first.
+        self._withdrawing: dict[int, deque[tuple[int, ...]]] = {}
 
     def handle(self, event: ClusterEvent) -> Commands:
         """Take one event in; return what the driver has to do now, in this order."""
@@ -110,35 +147,105 @@ class ClusterScheduler:
 
     def _begin_step(self, event: StepBegan) -> Commands:
         ids = {request.id for request in event.requests}
-        if event.step <= self.step or len(ids) != len(event.requests):
+        known = not ids.isdisjoint(self.board.requests)
+        if event.step <= self.step or len(ids) != len(event.requests) or known:
             raise ProtocolError(f"after step {self.step} comes a later one with each request once: {event}")
-        living = tuple(self._outstanding)
-        placement = DISPATCH[self.config.dispatch](event.requests, len(living))
-        assigns = []
-        for worker, requests in zip(living, placement, strict=True):
-            if requests:
-                placed = tuple(request.id for request in requests)
-                self._outstanding[worker] = dict.fromkeys(placed)
-                assigns.append(Assign(worker, placed))
-        self.step, self._phase, self._unfinished = event.step, -1, len(ids)
-        self._spot.begin_step(event.step, [assign.worker for assign in assigns], event.t_s)
+        self.board.add(event.requests)
+        moves = self.schedule.begin(event)
+        busy = [worker for worker, placed in self.board.placed.items() if placed]
+        busy += [move.worker for move in moves if isinstance(move, Assign)]
+        self.step, self._phase = event.step, -1
+        self._spot.begin_step(event.step, busy, event.t_s)
         self.state = ClusterState.ROLLOUT
-        return (*assigns, *self._go_on())
+        return (*self._serve(), *self._move(moves), *self._go_on())
 
     def _finish(self, event: RequestsFinished) -> Commands:
-        outstanding = self._living(event.worker, event)
-        held = self._held.get(event.worker, ())
-        for request in event.requests:
-            if request not in outstanding or request in held:
-                raise ProtocolError(f"worker {event.worker} does not generate request {request}: {event}")
-            del outstanding[request]
-            self._unfinished -= 1
-        if event.requests and not outstanding:
+        self._take_off(event, event.requests)
+        self.board.finished.update(dict.fromkeys(event.requests))
+        self.board.context_tokens[event.worker] = event.context_tokens
+        return self._after(event, self.schedule.finished(event.worker, event.requests))
+
+    def _withdraw(self, event: RequestsWithdrawn) -> Commands:
+        asked = self._withdrawing.get(event.worker)
+        placed = self._placed(event.worker, event)
+        expected = {request for request in asked[0] if request in placed} if asked else None
+        if expected != set(event.requests):
+            raise ProtocolError(f"worker {event.worker} was not told to let go of these requests: {event}")
+        assert asked is not None
+        asked.popleft()
+        return self._return(event)
+
+    def _return(self, event: RequestsWithdrawn | ChunksEnded) -> Commands:
+        """Take back requests that are not done."""
+        self._take_off(event, event.requests)
+        self.board.generated.update(zip(event.requests, event.generated_tokens, strict=True))
+        return self._after(event, self.schedule.returned(event.worker, event.requests))
+
+    def _take_off(
+        self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, requests: tuple[int, ...]
+    ) -> None:
+        """Note that requests have left their worker."""
+        placed = self._placed(event.worker, event)
+        held = [request for assign in self._held.get(event.worker, ()) for request in assign.requests]
+        if len(set(requests)) < len(requests) or any(
+            request not in placed or request in held for request in requests
+        ):
+            raise ProtocolError(f"worker {event.worker} does not generate all of these requests: {event}")
+        for request in requests:
+            del placed[request]
+            self.board.leaving.pop(request, None)
+
+    def _after(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, moves: Moves) -> Commands:
+        """Carry out what follows from requests that left their worker, which may be idle now."""
+        if event.requests and not self.board.placed[event.worker]:
             self._spot.fall_idle(event.worker, event.t_s)
-        return self._go_on()
+        return (*self._move(moves), *self._go_on())
+
+    def _move(self, moves: Moves) -> Commands:
+        """Carry out what the schedule decided; trainers are stopped before they get requests."""
+        stopped = self._spot.stop([move.worker for move in moves if isinstance(move, Assign)])
+        commands: list[ClusterCommand] = [StopTraining(stopped)] if stopped else []
+        for each in moves:
+            move: Move = each
+            match move:
+                case Assign():
+                    self.board.placed[move.worker].update(dict.fromkeys(move.requests))
+                    if self._spot.states[move.worker] is SpotState.STOPPING:
+                        self._held.setdefault(move.worker, []).append(move)
+                        continue
+                    self._spot.become_busy(move.worker)
+                case Withdraw():
+                    held = self._release(move)
+                    if held:
+                        commands += self._move(self.schedule.returned(move.worker, held))
+                        move = Withdraw(move.worker, tuple(r for r in move.requests if r not in held))
+                    if not move.requests:
+                        continue
+                    self._withdrawing.setdefault(move.worker, deque()).append(move.requests)
+                    self.board.leaving.update(dict.fromkeys(move.requests))
+                case Restart():
+                    self.board.restart(move.requests)
+                case Drop() | TrainOn():
+                    self.board.forget(move.requests)
+            commands.append(move)
+        return tuple(commands)
+
+    def _release(self, order: Withdraw) -> tuple[int, ...]:
+        """Take what is held for a trainer off it at once; returns those requests."""
+        kept, released = [], []
+        for assign in self._held.pop(order.worker, []):
+            chosen = [request for request in assign.requests if request in order.requests]
+            rest = tuple(request for request in assign.requests if request not in chosen)
+            released += chosen
+            kept += [msgspec.structs.replace(assign, requests=rest)] if rest else []
+        if kept:
+            self._held[order.worker] = kept
+        for request in released:
+            del self.board.placed[order.worker][request]
+        return tuple(released)
 
     def _stopped(self, event: TrainingStopped) -> Commands:
-        self._living(event.worker, event)
+        self._placed(event.worker, event)
         if self._spot.states[event.worker] is not SpotState.STOPPING or event.trained_tokens < 0:
             raise ProtocolError(f"worker {event.worker} was not told to stop training: {event}")
         self._trained_tokens += event.trained_tokens
@@ -146,8 +253,12 @@ class ClusterScheduler:
         held = self._held.pop(event.worker, None)
         if held:
             self._spot.become_busy(event.worker)
-            return (Assign(event.worker, tuple(held)), *self._go_on())
+            return (*held, *self._go_on())
         return self._go_on()
+
+    def _measured(self, event: DraftersMeasured) -> Commands:
+        self._fallback.measured(event.head_length, event.model_free_length)
+        return ()
 
     def _end_phase(self, event: PhaseEnded) -> Commands:
         if event.phase != self.config.phases[self._phase]:
@@ -155,67 +266,63 @@ class ClusterScheduler:
         return self._next_phase()
 
     def _lose(self, event: WorkerLost) -> Commands:
-        orphans = tuple(self._living(event.worker, event))
-        if len(self._outstanding) == 1:
+        orphans = tuple(self._placed(event.worker, event))
+        if len(self.board.placed) == 1:
             raise ProtocolError(f"no worker is left: {event}")
-        del self._outstanding[event.worker]
-        self._held.pop(event.worker, None)
-        self._spot.lose(event.worker)
-        return (*self._reassign(orphans), *self._go_on())
-
-    def _living(self, worker: int, event: ClusterEvent) -> dict[int, None]:
-        """Return the outstanding requests of a worker that is alive."""
-        outstanding = self._outstanding.get(worker)
-        if outstanding is None:
-            raise ProtocolError(f"worker {worker} does not exist or was lost: {event}")
-        return outstanding
-
-    def _reassign(self, orphans: tuple[int, ...]) -> Commands:
-        """Deal requests out to the workers with the fewest, and rather not to one that trains."""
-        dealt: dict[int, list[int]] = {}
-        states = self._spot.states
+        del self.board.placed[event.worker]
         for request in orphans:
-            worker = min(
-                self._outstanding,
-                key=lambda worker: (
-                    len(self._outstanding[worker]),
-                    states[worker] in (SpotState.TRAINING, SpotState.STOPPING),
-                    worker,
-                ),
-            )
-            self._outstanding[worker][request] = None
-            dealt.setdefault(worker, []).append(request)
-        stopped = self._spot.stop(dealt)
-        commands: list[ClusterCommand] = [StopTraining(stopped)] if stopped else []
-        for worker, requests in sorted(dealt.items()):
-            if states[worker] is SpotState.STOPPING:
-                self._held.setdefault(worker, []).extend(requests)
-            else:
-                self._spot.become_busy(worker)
-                commands.append(Assign(worker, tuple(requests)))
-        return tuple(commands)
+            self.board.generated[request] = 0
+            self.board.leaving.pop(request, None)
+        self._held.pop(event.worker, None)
+        self._withdrawing.pop(event.worker, None)
+        self._spot.lose(event.worker)
+        return (*self._move(self.schedule.orphaned(orphans)), *self._go_on())
+
+    def _placed(self, worker: int, event: ClusterEvent) -> dict[int, None]:
+        """Return the requests on a worker that is alive."""
+        placed = self.board.placed.get(worker)
+        if placed is None:
+            raise ProtocolError(f"worker {worker} does not exist or was lost: {event}")
+        return placed
 
     def _go_on(self) -> Commands:
         """Return what follows from who is busy, idle and training now."""
-        if self.state is ClusterState.ROLLOUT and self._unfinished:
-            started = self._spot.start()
-            return (StartTraining(started),) if started else ()
-        stopped: tuple[int, ...] = ()
+        commands: list[ClusterCommand] = []
         if self.state is ClusterState.ROLLOUT:
-            stopped = self._spot.stop(self._outstanding)
+            over = self.schedule.over()
+            if not over or any(
+                self._withdrawing.values()
+            ):  # an empty answer may be due after the last finish
+                started = () if over or self.schedule.closing else self._spot.start()
+                return (StartTraining(started),) if started else ()
+            moves = self.schedule.end()
+            commands += self._move(moves)
+            if not any(isinstance(move, TrainOn) for move in moves):
+                self.board.forget(tuple(self.board.finished))
+            stopped = self._spot.stop(self.board.placed)
+            commands += [StopTraining(stopped)] if stopped else []
             self.state = ClusterState.HANDOVER
         if self.state is ClusterState.HANDOVER and not self._spot.stopping:
-            return self._next_phase()
-        return (StopTraining(stopped),) if stopped else ()
+            commands += self._next_phase()
+        return tuple(commands)
 
     def _next_phase(self) -> Commands:
         self._phase += 1
         if self._phase == len(self.config.phases):
             self.state = ClusterState.WAITING
-            return (*self._publish(), EndStep(self.step))
+            return (*self._publish(), *self._serve(), EndStep(self.step))
         self.state = ClusterState.PHASE
         phase = self.config.phases[self._phase]
-        return (*(self._publish() if phase == PUBLISH_BEFORE_PHASE else ()), BeginPhase(phase))
+        new = (*self._publish(), *self._serve()) if phase == PUBLISH_BEFORE_PHASE else ()
+        return (*new, BeginPhase(phase))
+
+    def _serve(self) -> Commands:
+        """Return the order to draft with another drafter, if another one is chosen."""
+        chosen = self._fallback.choose()
+        if chosen == self._told:
+            return ()
+        self._told = chosen
+        return (ServeDrafter(chosen),)
 
     def _publish(self) -> Commands:
         """Return the publication of what was trained since the last one, if anything was."""
@@ -229,9 +336,12 @@ class ClusterScheduler:
 # (state, event) -> what happens; anything else is a broken protocol.
 _TRANSITIONS: dict[tuple[ClusterState, type], Callable[[ClusterScheduler, Any], Commands]] = {
     (ClusterState.WAITING, StepBegan): ClusterScheduler._begin_step,
-    (ClusterState.ROLLOUT, RequestsFinished): ClusterScheduler._finish,
     (ClusterState.ROLLOUT, TrainingStopped): ClusterScheduler._stopped,
     (ClusterState.HANDOVER, TrainingStopped): ClusterScheduler._stopped,
+    (ClusterState.PHASE, DraftersMeasured): ClusterScheduler._measured,
     (ClusterState.PHASE, PhaseEnded): ClusterScheduler._end_phase,
+    **{(state, RequestsFinished): ClusterScheduler._finish for state in ClusterState},
+    **{(state, RequestsWithdrawn): ClusterScheduler._withdraw for state in ClusterState},
+    **{(state, ChunksEnded): ClusterScheduler._return for state in ClusterState},
     **{(state, WorkerLost): ClusterScheduler._lose for state in ClusterState},
 }

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tltsched.arms import Arm
+from tltsched.fallback import Serving
 
 # What an engine must do before the first drafting cycle after it ran without a drafter: nothing (the
 # drafter's KV is in step), fill the drafter's KV, or requeue and prefill all again (released TLT).
@@ -31,10 +32,42 @@ class Draft(Command, frozen=True, tag="draft", gc=False):
     entry: Entry = "none"
 
 
-class Assign(Command, frozen=True, tag="assign", gc=False):
-    """Put these requests on a worker, in this order."""
+class Assign(Command, frozen=True, tag="assign", gc=False, omit_defaults=True):
+    """Put these requests on a worker, in this order, whether it decodes already or not.
+
+    A request that has generated tokens goes on from them. Its context is prefilled again unless `kv_kept`:
+    then its KV cache comes from where it ran before. With `chunk_tokens` each request leaves the worker after
+    so many more tokens (0: when it is done).
+    """
 
     worker: int
+    requests: tuple[int, ...]
+    chunk_tokens: int = 0
+    kv_kept: bool = False
+
+
+class Withdraw(Command, frozen=True, tag="withdraw", gc=False):
+    """Take these requests off a worker; it answers once, with RequestsWithdrawn."""
+
+    worker: int
+    requests: tuple[int, ...]
+
+
+class Restart(Command, frozen=True, tag="restart", gc=False):
+    """Throw away what these requests have generated; they will be assigned again from their prompts."""
+
+    requests: tuple[int, ...]
+
+
+class Drop(Command, frozen=True, tag="drop", gc=False):
+    """Give these requests up, with what they have generated."""
+
+    requests: tuple[int, ...]
+
+
+class TrainOn(Command, frozen=True, tag="train_on", gc=False):
+    """The policy is trained on these responses in this step; without it, on all that finished in it."""
+
     requests: tuple[int, ...]
 
 
@@ -63,10 +96,28 @@ class PublishDrafter(Command, frozen=True, tag="publish_drafter", gc=False):
     trained_tokens: int
 
 
+class ServeDrafter(Command, frozen=True, tag="serve_drafter", gc=False):
+    """Draft with this from the next rollout on; the engine that takes over needs the policy's weights."""
+
+    drafter: Serving
+
+
 class EndStep(Command, frozen=True, tag="end_step", gc=False):
     """The RL step is complete."""
 
     step: int
 
 
-ClusterCommand = Assign | StartTraining | StopTraining | BeginPhase | PublishDrafter | EndStep
+ClusterCommand = (
+    Assign
+    | Withdraw
+    | Restart
+    | Drop
+    | TrainOn
+    | StartTraining
+    | StopTraining
+    | BeginPhase
+    | PublishDrafter
+    | ServeDrafter
+    | EndStep
+)

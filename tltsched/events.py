@@ -75,18 +75,48 @@ WorkerEvent = RolloutBegan | BatchFormed | EpochEnded | RolloutEnded
 # --- to the ClusterScheduler ------------------------------------------------------------------------------
 
 
-class StepBegan(Event, frozen=True, tag="step_began", gc=False):
-    """An RL step starts with these requests to roll out."""
+class StepBegan(Event, frozen=True, tag="step_began", gc=False, omit_defaults=True):
+    """An RL step starts with these fresh requests, as many groups as the schedule asked for.
+
+    `groups` of `samples` responses each are to be trained on; 0: all that the step begins with. The ids of
+    requests are unique among those that are neither trained on nor dropped.
+    """
 
     step: int
     requests: tuple[Request, ...]
+    groups: int = 0
+    samples: int = 0
 
 
-class RequestsFinished(Event, frozen=True, tag="requests_finished", gc=False):
-    """A worker reports requests that are done; each is reported once."""
+class RequestsFinished(Event, frozen=True, tag="requests_finished", gc=False, omit_defaults=True):
+    """A worker reports requests that are done; each is reported once.
+
+    `context_tokens` sums the contexts of what it still runs; 0 unless the schedule asks for it.
+    """
 
     worker: int
     requests: tuple[int, ...]
+    context_tokens: int = 0
+
+
+class RequestsWithdrawn(Event, frozen=True, tag="requests_withdrawn", gc=False):
+    """A worker has let go of requests that it was told to, at the end of the cycle in flight.
+
+    Those that finished in that cycle were reported before and are missing here. `generated_tokens` counts
+    what each has emitted so far, over all workers.
+    """
+
+    worker: int
+    requests: tuple[int, ...]
+    generated_tokens: tuple[int, ...]
+
+
+class ChunksEnded(Event, frozen=True, tag="chunks_ended", gc=False):
+    """Requests have emitted the tokens of their chunk, are not done, and have left the worker."""
+
+    worker: int
+    requests: tuple[int, ...]
+    generated_tokens: tuple[int, ...]
 
 
 class TrainingStopped(Event, frozen=True, tag="training_stopped", gc=False):
@@ -102,10 +132,26 @@ class PhaseEnded(Event, frozen=True, tag="phase_ended", gc=False):
     phase: str
 
 
+class DraftersMeasured(Event, frozen=True, tag="drafters_measured", gc=False):
+    """What each drafter gets accepted of this step's responses, bonus token counted; None: not measured."""
+
+    head_length: float | None
+    model_free_length: float | None
+
+
 class WorkerLost(Event, frozen=True, tag="worker_lost", gc=False):
     """A worker died; what it had not finished has to be generated elsewhere."""
 
     worker: int
 
 
-ClusterEvent = StepBegan | RequestsFinished | TrainingStopped | PhaseEnded | WorkerLost
+ClusterEvent = (
+    StepBegan
+    | RequestsFinished
+    | RequestsWithdrawn
+    | ChunksEnded
+    | TrainingStopped
+    | PhaseEnded
+    | DraftersMeasured
+    | WorkerLost
+)

@@ -16,6 +16,7 @@ from tltsched.cluster import ClusterConfig, ClusterScheduler
 from tltsched.commands import ClusterCommand, Command, Draft
 from tltsched.errors import InputError
 from tltsched.events import ClusterEvent, WorkerEvent
+from tltsched.schedules.board import UNLIMITED, Capacity
 from tltsched.speculation import PolicySpec
 from tltsched.speculation.base import Rng
 from tltsched.steptime import StepTimeTable
@@ -32,6 +33,7 @@ class SchedulerSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     policy: PolicySpec
     cluster: ClusterConfig = ClusterConfig()
     step_times: StepTimeTable | None = None
+    capacity: Capacity = UNLIMITED
     seed: int = 0
 
 
@@ -129,7 +131,7 @@ def build_worker(setup: SchedulerSetup, worker: int, make_rng: Callable[[int], R
 
 def build_cluster(setup: SchedulerSetup) -> ClusterScheduler:
     """Return a fresh scheduler of the cluster."""
-    return ClusterScheduler(setup.workers, setup.cluster)
+    return ClusterScheduler(setup.workers, setup.cluster, setup.capacity)
 
 
 def replay(

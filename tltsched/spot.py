@@ -143,6 +143,10 @@ class SpotTrainer:
             self.states[worker] = SpotState.STOPPING
         return chosen
 
+    def trains(self, worker: int) -> bool:
+        """Return whether a worker is in training or still leaving it."""
+        return self.states[worker] in (SpotState.TRAINING, SpotState.STOPPING)
+
     @property
     def stopping(self) -> bool:
         """Whether a worker has still to leave training."""

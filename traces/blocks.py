@@ -28,6 +28,7 @@ from traces.schema import ALL_COLUMNS, COLUMNS, OPTIONAL_COLUMNS, empty_trace
 from traces.validate import Place, check_column, check_columns, column_of
 
 CSV_BLOCK_BYTES = 1 << 22  # about 10^5 rows: the text of a block is far larger than its checked columns
+UNREADABLE = (msgspec.MsgspecError, RecursionError)  # the last one: nested beyond reason
 BLOCK_ROWS = 1 << 16
 SUFFIXES = (".parquet", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 READ_ERRORS = (OSError, EOFError, zlib.error, UnicodeError, pa.ArrowException)
@@ -154,7 +155,7 @@ def _jsonl_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
             for index, text in enumerate(texts):
                 try:
                     rows.append(decode(text))
-                except msgspec.MsgspecError as error:
+                except UNREADABLE as error:
                     raise _line_error(text, error, place, index) from None
             if names is None:
                 names = [name for name in ALL_COLUMNS if getattr(rows[0], name) is not UNSET]
@@ -179,10 +180,10 @@ def _line_columns(rows: list[Any], names: list[str], place: Place) -> Columns:
     return columns
 
 
-def _line_error(text: bytes, error: msgspec.MsgspecError, place: Place, index: int) -> InputError:
+def _line_error(text: bytes, error: Exception, place: Place, index: int) -> InputError:
     try:
         fields = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (*UNREADABLE, UnicodeError):
         fields = None
     if isinstance(fields, dict):
         try:

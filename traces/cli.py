@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tltsched.errors import InputError
+from traces.doctor_cli import doctor_command
+from traces.import_cli import formats_command, import_command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +41,11 @@ def trace() -> None:
     that come with the package: r1-client35, r1-client66, r1-all, mooncake-conversation, azure-conversation.
     These are serving lengths, not RL rollouts.
     """
+
+
+trace.add_command(import_command)
+trace.add_command(doctor_command)
+trace.add_command(formats_command)
 
 
 @trace.command("describe")
@@ -166,7 +173,7 @@ def _restated(name_or_file: str, stated: dict[str, str | int | None]) -> Trace:
         return load_trace(name_or_file)
     path = trace_path(name_or_file)
     origin = Origin(**(msgspec.structs.asdict(read_origin(path)[0]) | given))
-    with _progress(f"reading {path.name}") as progress:
+    with reading_progress(f"reading {path.name}") as progress:
         return read_trace(path, origin, progress)
 
 
@@ -178,7 +185,7 @@ def _histogram(name_or_file: str, cap: int | None) -> LengthHistogram:
         hist = load_histogram(name_or_file)
     else:
         path = trace_path(name_or_file)
-        with _progress(f"reading {path.name}") as progress:
+        with reading_progress(f"reading {path.name}") as progress:
             hist = length_histogram(path, progress=progress)
     return hist if cap is None else hist.truncate(cap)
 
@@ -210,7 +217,7 @@ def _write(made: Trace, out: Path, force: bool) -> None:
 
 
 @contextmanager
-def _progress(text: str) -> Iterator[Callable[[int], None]]:
+def reading_progress(text: str) -> Iterator[Callable[[int], None]]:
     """Count rows on stderr while a file is read; silent where stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

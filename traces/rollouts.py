@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas as pd
 import pyarrow.compute as pc
 
 from traces.runfolder import RESPONSE_COLUMNS, RunFolder, read_struct
@@ -45,6 +46,11 @@ def as_trace_columns(columns: dict[str, Any]) -> dict[str, Any]:
     step = columns["step"].cast("int64")
     kept = {name: columns[name] for name in ("step", "prompt_tokens", "response_tokens", "capped")}
     return kept | {"prompt_id": pc.add(pc.multiply(step, GROUPS_OF_A_STEP), columns["group"].cast("int64"))}
+
+
+def by_request(responses: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return these columns in order of step and request: equal tables mean that the same was rolled out."""
+    return responses[list(columns)].sort_values(["step", "request"], kind="stable", ignore_index=True)
 
 
 def origin_of_run(path: Path) -> Origin | None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
+
+from traces.runfolder import CAUSES
+
+Floats = npt.NDArray[np.float64]
 
 
 class Timeline:
@@ -45,3 +51,25 @@ def intervals(timelines: list[Timeline]) -> pd.DataFrame:
         ],
         ignore_index=True,
     )
+
+
+def booked_seconds(
+    frame: pd.DataFrame, steps: pd.DataFrame, from_s: Floats, to_s: Floats
+) -> dict[str, Floats]:
+    """Return seconds of every cause inside the window [from_s, to_s] of each step, shape (steps,).
+
+    They are summed over workers. frame: INTERVAL_COLUMNS; steps: STEP_COLUMNS. The windows are seconds since
+    the run began, one a step, in the order of `steps`.
+    """
+    row = pd.Index(steps["step"].to_numpy()).get_indexer(pd.Index(frame["step"]))
+    known = row >= 0
+    at = row[known]
+    starts = np.clip(frame["start_s"].to_numpy(np.float64)[known], from_s[at], to_s[at])
+    ends = np.clip(frame["end_s"].to_numpy(np.float64)[known], from_s[at], to_s[at])
+    names = frame["cause"].astype(str).to_numpy()[known]
+    booked = {}
+    for cause in CAUSES:
+        mine = names == cause
+        sums = np.bincount(at[mine], weights=(ends - starts)[mine], minlength=len(steps))
+        booked[cause] = np.asarray(sums, dtype=np.float64)
+    return booked

@@ -8,6 +8,11 @@ probes.parquet     a row an RL step, head and position (PROBE_COLUMNS)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pandas as pd
+
+PREEMPTION_AIM_S = 0.1  # within which a drafter's trainer has to make way for the next phase
 REWARD_COLUMNS = {
     "step": "int32",
     "request": "int32",
@@ -41,3 +46,22 @@ PROBE_COLUMNS = {
     "greedy": "float64",  # share of chains accepted up to here when both sides are greedy
     "sampled": "float64",  # the same, expected, when drafts and target are sampled at temperature 1
 }
+
+
+@dataclass(frozen=True)
+class LateStops:
+    """Steps in which drafter training made way later than PREEMPTION_AIM_S."""
+
+    late: int
+    steps: int
+    longest_s: float
+
+
+def late_stops(updates: pd.DataFrame) -> LateStops:
+    """Count them from UPDATE_COLUMNS.
+
+    `stop_s` starts when a trainer reads the order, so a training step that was under way is in the hand-over
+    alone; a trainer that was stopped for a lost worker's requests is in `stop_s` alone.
+    """
+    waits_s = updates[["handover_s", "stop_s"]].max(axis=1)
+    return LateStops(int((waits_s > PREEMPTION_AIM_S).sum()), len(waits_s), float(waits_s.max()))

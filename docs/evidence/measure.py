@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from counterfactual_claims import COUNTERFACTUAL
 from live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from records import HERE, write, write_raw
 from training_claims import TRAINING
@@ -398,7 +399,7 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         published_cells, case_study, jump_vs_exact, speed, short_tail, books, determinism, large_file,
-        roofline_vs_measured, crosscheck_h100, k0_tax, *TRAINING, demo,
+        roofline_vs_measured, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, demo,
         fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip

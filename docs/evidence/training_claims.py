@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from records import HERE, write, write_raw
 
-from tltsched.events import EpochEnded
+from tltsched.events import EpochEnded, StepBegan
 from tltsched.record import read
 from traces.runfolder import RunFolder
 
@@ -206,13 +206,15 @@ def training_retrain() -> None:
     )
 
 
-def survival(arm: str) -> list[float]:
-    """Return the share of drafts accepted up to each position, over all epochs of the largest K."""
-    epochs = [
-        record.body
-        for record in read((NATURAL / arm / "records.jsonl").read_bytes().splitlines())
-        if isinstance(record.body, EpochEnded) and record.body.arm.depth
-    ]
+def survival(arm: str, steps: range = range(STEPS)) -> list[float]:
+    """Return the share of drafts accepted up to each position, over the epochs of the largest K."""
+    epochs, step = list[EpochEnded](), -1
+    for record in read((NATURAL / arm / "records.jsonl").read_bytes().splitlines()):
+        match record.body:
+            case StepBegan() as began:
+                step = began.step
+            case EpochEnded() as epoch if epoch.arm.depth and step in steps:
+                epochs.append(epoch)
     deepest = max(epoch.arm.depth for epoch in epochs)
     mine = [epoch for epoch in epochs if epoch.arm.depth == deepest]
     cycles = sum(epoch.request_cycles for epoch in mine)

@@ -14,12 +14,32 @@ import msgspec
 from realrun.cluster import Cluster
 from realrun.engine import EngineRequest
 from realrun.executor import Executor, Heard, Lost, WorkerError
-from realrun.messages import HeadStep, Phase, PhaseDone, Probe, Publish, Report, StopTrain, Train, Trained
+from realrun.messages import (
+    HeadStep,
+    Phase,
+    PhaseDone,
+    Probe,
+    Publish,
+    Report,
+    Serve,
+    StopTrain,
+    Train,
+    Trained,
+)
 from realrun.runlog import Rollout, Stretch
 from realrun.training.advantages import advantages
-from tltsched.commands import BeginPhase, ClusterCommand, EndStep, PublishDrafter, StartTraining, StopTraining
-from tltsched.events import PhaseEnded, TrainingStopped
-from tltsched.record import RecordedCluster
+from tltsched.commands import (
+    BeginPhase,
+    ClusterCommand,
+    EndStep,
+    PublishDrafter,
+    ServeDrafter,
+    StartTraining,
+    StopTraining,
+)
+from tltsched.events import DraftersMeasured, EpochEnded, PhaseEnded, TrainingStopped
+from tltsched.fallback import Serving
+from tltsched.record import RecordedCluster, read
 
 Minibatch = tuple[tuple[int, ...], int]
 
@@ -40,6 +60,8 @@ class StepPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     age_steps: int
     trained_tokens: int
     serves_next: tuple[int, int]  # version and age at the end of the step
+    drafter: Serving = "head"  # that the rollout drafted with
+    drafter_next: Serving = "head"
 
 
 class TrainingCluster(Cluster):
@@ -58,10 +80,13 @@ class TrainingCluster(Cluster):
         scale_advantages: bool,
         heads: str,
         serving: tuple[int, int],
+        drafter: Serving,
+        most_drafts: int,
     ) -> None:
         """`samples` responses form a group; `heads` is where published heads go.
 
-        `serving` is (version, age in policy updates) of the drafter that serves now; version -1: none.
+        `serving` is (version, age in policy updates) of the head that serves now; version -1: none. `drafter`
+        is what the engines draft with now, `most_drafts` the largest K.
         """
         super().__init__(arm, make_scheduler, executor, workers, elapsed_s)
         self._samples = samples
@@ -69,6 +94,8 @@ class TrainingCluster(Cluster):
         self._scale = scale_advantages
         self._heads = heads
         self._version, self._age_steps = serving
+        self._drafter = drafter
+        self._most_drafts = most_drafts
 
     def run_step(self, step: int, requests: Sequence[EngineRequest]) -> StepPart:
         """Run a whole RL step. Raises WorkerError if a worker dies in it."""
@@ -84,6 +111,8 @@ class TrainingCluster(Cluster):
         self._phase_due: set[int] = set()
         rollout = self.rollout(step, requests)
         return StepPart(
+            drafter=self._drafted_with,
+            drafter_next=self._drafter,
             rollout=rollout,
             rollout_end_s=self._rollout_end_s,
             handover_end_s=self._handover_end_s,
@@ -102,6 +131,10 @@ class TrainingCluster(Cluster):
     def group_of(self, request: int) -> int:
         """Return the prompt group of a request."""
         return request // self._samples
+
+    def _assign(self, worker: int, indices: tuple[int, ...]) -> None:
+        self._drafted_with = self._drafter
+        super()._assign(worker, indices)
 
     def _hear(self, worker: int, answer: Heard) -> None:
         match answer:
@@ -132,6 +165,10 @@ class TrainingCluster(Cluster):
             case PublishDrafter():
                 self._end_rollout()
                 self._publish(command)
+            case ServeDrafter():
+                self._drafter = command.drafter
+                for worker in self._living:
+                    self.executor.send(worker, Serve(command.drafter))
             case BeginPhase():
                 self._end_rollout()
                 self._begin_phase(command.phase)
@@ -195,9 +232,29 @@ class TrainingCluster(Cluster):
             return
         for living in self._living:
             self._book(living, done.phase)
+        if done.phase == "logprob" and self.scheduler.scheduler.config.fallback.enabled:
+            self._execute(self.scheduler.handle(self._measured(t_s)))
         if done.phase == "policy_update":
             self._updates, self._age_steps = 1, self._age_steps + 1
         self._execute(self.scheduler.handle(PhaseEnded(t_s, done.phase)))
+
+    def _measured(self, t_s: float) -> DraftersMeasured:
+        """Return what each drafter gets accepted: the head by its probes, the other where it served."""
+        served = self._drafted_with == "model_free"
+        return DraftersMeasured(
+            t_s, head_length(self._probes, self._most_drafts), self._drafted_length() if served else None
+        )
+
+    def _drafted_length(self) -> float | None:
+        """Return the acceptance length of this rollout's drafting cycles; None if there was none."""
+        epochs = [
+            record.body
+            for lines in self._worker_lines.values()
+            for record in read(lines)
+            if isinstance(record.body, EpochEnded) and record.body.arm.depth
+        ]
+        cycles = sum(epoch.request_cycles for epoch in epochs)
+        return 1.0 + sum(sum(epoch.accepted_by_position) for epoch in epochs) / cycles if cycles else None
 
     def _advantages(self) -> dict[int, float]:
         requests = sorted(self._rewards)
@@ -229,3 +286,18 @@ class TrainingCluster(Cluster):
     def _origin(self, worker: int) -> float:
         """Return the reading of a worker's clock at which the arm's stood at 0."""
         return self._origin_s + self.executor.clock_offset_s(worker)
+
+
+def head_length(probes: Sequence[Probe], most_drafts: int) -> float | None:
+    """Return the acceptance length, bonus counted, that probes expect of the serving head; None without any.
+
+    Drafts and targets are taken as sampled; positions from `most_drafts` on are never drafted.
+    """
+    mine = [probe for probe in probes if probe.head == "serving" and probe.position < most_drafts]
+    tokens, shared = dict[int, int](), dict[int, float]()
+    for probe in mine:
+        tokens[probe.position] = tokens.get(probe.position, 0) + probe.tokens
+        shared[probe.position] = shared.get(probe.position, 0.0) + probe.sampled * probe.tokens
+    if not mine:
+        return None
+    return 1.0 + sum(shared[position] / max(count, 1) for position, count in tokens.items())

@@ -17,6 +17,7 @@ from realrun.config import (
     WorkloadConfig,
 )
 from tltsched.errors import InputError
+from tltsched.fallback import FallbackConfig
 from tltsched.spot import SpotConfig
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -160,6 +161,9 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     spot: Annotated[SpotConfig, Meta(description="drafter training on idle workers")] = SpotConfig(
         enabled=True
     )
+    fallback: Annotated[
+        FallbackConfig, Meta(description="drafts without a model in online arms, until the head is better")
+    ] = FallbackConfig()
     checkpoint_every: Annotated[int, Meta(ge=0, description="steps between checkpoints; 0: none")] = 1
 
     def __post_init__(self) -> None:

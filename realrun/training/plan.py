@@ -14,6 +14,7 @@ from realrun.arms import StepTimesOf, plan_arms
 from realrun.training.config import TrainConfig
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
+from tltsched.fallback import FallbackConfig
 from tltsched.record import SchedulerSetup
 from tltsched.spot import SpotConfig
 from traces.runfolder import run_name
@@ -54,6 +55,8 @@ def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> Tra
         raise InputError(
             "--arms", name, "online for a policy that drafts with an eagle3 head", "leave /online out"
         )
-    cluster = ClusterConfig(spot=config.spot if online else SpotConfig())
+    cluster = ClusterConfig(
+        spot=config.spot if online else SpotConfig(), fallback=config.fallback if online else FallbackConfig()
+    )
     setup = msgspec.structs.replace(arm.setup, cluster=cluster)
     return TrainingArm(name, run_name(name), setup, arm.speculating)

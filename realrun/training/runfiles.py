@@ -45,7 +45,7 @@ def write_run(log: ArmLog, config: TrainConfig, arm: TrainingArm, engine: Engine
         response_tokens=int(responses["response_tokens"].sum()),
         cost_source=engine.describe(),
         lengths_source=lengths_source(config),
-        acceptance_source=f"measured: drafter {config.drafter.kind}" if arm.speculating else "not used",
+        acceptance_source=acceptance_source(parts, config) if arm.speculating else "not used",
         seed=config.seed,
         tool_version=version("tlt-sim"),
         warnings=(f"{compiled} timed cycles contain a compilation: they took too long",) if compiled else (),
@@ -62,6 +62,13 @@ def lengths_source(config: TrainConfig) -> str:
     if config.rollout.forced_lengths:
         return "forced: the natural lengths of an earlier run."
     return f"measured: natural lengths of this run, cap {config.rollout.cap_tokens:,} tokens."
+
+
+def acceptance_source(parts: Sequence[StepPart], config: TrainConfig) -> str:
+    """Return one line that says what drafted, and in which steps drafts came without a model."""
+    without = [str(part.rollout.step) for part in parts if part.drafter == "model_free"]
+    text = f"measured: drafter {config.drafter.kind}"
+    return f"{text}; without a model in steps {', '.join(without)}" if without else text
 
 
 def response_table(parts: Sequence[StepPart], config: TrainConfig) -> pd.DataFrame:

@@ -6,6 +6,9 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+import msgspec
+
+from realrun.config import RealConfig
 from realrun.messages import (
     HeadStep,
     Order,
@@ -17,6 +20,7 @@ from realrun.messages import (
     Ready,
     Save,
     Saved,
+    Serve,
     StopTrain,
     Train,
     Trained,
@@ -24,6 +28,7 @@ from realrun.messages import (
 )
 from realrun.service import Service, engine_info, resolve
 from realrun.training.trainer import Trainer
+from tltsched.fallback import Serving
 
 
 class TrainingService(Service):
@@ -41,6 +46,8 @@ class TrainingService(Service):
                 self._train(order)
             case Publish():
                 self._publish(order)
+            case Serve():
+                self._serve(order)
             case Phase():
                 self._phase(order)
             case Save():
@@ -58,12 +65,17 @@ class TrainingService(Service):
     def _prepare_training(self, order: PrepareTraining) -> None:
         start_s = perf_counter()
         config, arm = order.config.engine_settings(), order.setup
-        self._engine = resolve(order.factory)(config, arm.speculating)
-        self._engine.warm_up(order.batches, order.ks if arm.speculating else (0,))
-        self._engines[arm.speculating] = self._engine
+        drafters: dict[Serving, RealConfig] = {"head": config}
+        if order.fallback:
+            drafters["model_free"] = without_model(config)
+        for drafter, settings in drafters.items():
+            engine = resolve(order.factory)(settings, arm.speculating)
+            engine.warm_up(order.batches, order.ks if arm.speculating else (0,))
+            self._engines[drafter] = engine
+        self._engine = self._engines[order.serving]
         self._trainer = Trainer(order)
         self._trainer.warm_up()
-        self._trainer.serve(self._engine)
+        self._trainer.serve(self._engine, self._engines["head"])
         worker = self._worker(order.worker, arm, self._engine)
         worker.keep = self._trainer.keep
         worker.drafter_version = order.drafter_version
@@ -73,6 +85,10 @@ class TrainingService(Service):
         self._facts: dict[str, float] = {}
         info = engine_info(order.factory, config)
         self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
+
+    def _serve(self, order: Serve) -> None:
+        self._engine = self._engines[order.drafter]
+        self._rollout_worker.engine = self._engine
 
     def _train(self, order: Train) -> None:
         """Use idle time until told to stop: first log-probabilities that are due anyway, then the head."""
@@ -100,7 +116,7 @@ class TrainingService(Service):
         )
 
     def _publish(self, order: Publish) -> None:
-        seconds = self._trainer.publish(order, self._engine)
+        seconds = self._trainer.publish(order, self._engines["head"])
         self._rollout_worker.drafter_version = order.version
         self._facts["publish_s"] = seconds / self._trainer.collective.size  # they add up over workers
         self._spans.append(("drafter_publish", _since(order.origin_s)))
@@ -127,6 +143,12 @@ class TrainingService(Service):
         probes = self._trainer.probe()
         self._facts["probe_s"] = (perf_counter() - start_s) / self._trainer.collective.size
         return probes
+
+
+def without_model(config: RealConfig) -> RealConfig:
+    """Return the settings of an engine that drafts from the prompt, the response and, on CPU, the group."""
+    drafter = msgspec.structs.replace(config.drafter, kind="ngram", folder="", random_weights=False)
+    return msgspec.structs.replace(config, drafter=drafter)
 
 
 def _since(origin_s: float) -> float:

@@ -19,6 +19,7 @@ from realrun.training.plan import TrainingArm, plan_training
 from realrun.training.requests import RequestSource
 from realrun.training.runfiles import write_run
 from tltsched.errors import InputError
+from tltsched.fallback import Serving
 from tltsched.record import CLUSTER, RecordedCluster
 from traces.runfolder import Comparison, write_json
 
@@ -92,6 +93,7 @@ class ArmRun:
                 worker=worker, config=self.config, factory=self.factory, arm=self.arm.name, setup=setup,
                 train_head=self.arm.trains_head, batches=batches, ks=ks, ranks=self.workers,
                 host=HOST, port=port, checkpoint=str(saved or ""), drafter_version=self._serving()[0],
+                fallback=self.arm.setup.cluster.fallback.enabled, serving=self._drafter(),
             )  # fmt: skip
             executor.send(worker, order)
         info, warm_up_s = await_ready(executor, len(self.workers))
@@ -114,7 +116,13 @@ class ArmRun:
             scale_advantages=self.config.update.scale_advantages,
             heads=str(self.log.folder / HEADS),
             serving=self._serving(),
+            drafter=self._drafter(),
+            most_drafts=max(self.config.drafter.ks),
         )
+
+    def _drafter(self) -> Serving:
+        """Return what the engines draft with as they start; the scheduler says when that changes."""
+        return self.log.parts[-1].drafter_next if self.log.parts else "head"
 
     def _serving(self) -> tuple[int, int]:
         """Return the version and the age of the drafter that serves the next step; version -1: none."""

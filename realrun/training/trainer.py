@@ -157,12 +157,15 @@ class Trainer:
         if self.config.engine.device == "cuda":
             torch.cuda.synchronize()
 
-    def serve(self, engine: Engine) -> None:
-        """Give a new engine what it cannot have read from a folder: what a checkpoint held."""
+    def serve(self, engine: Engine, of_head: Engine) -> None:
+        """Give new engines what they cannot have read from a folder: what a checkpoint held.
+
+        `engine` generates next; `of_head` drafts with the head, and is another one under a fallback.
+        """
         if self._resumed:
             engine.load_policy(self.policy.state(), 0)
             if self.drafter:
-                self.drafter.serve(engine, 0)
+                self.drafter.serve(of_head, 0)
 
     def sync(self, engine: Engine) -> None:
         """Give the engine the policy's weights, and the head its new target."""

@@ -9,11 +9,12 @@ from analysis.ledger import BooksError
 from analysis.run import load_runs
 from analysis.train import TrainFacts, examine
 from analysis.train_facts import ArmFacts
-from analysis.train_run import TrainSet, load_training, positions
+from analysis.train_run import TrainSet, load_training
 from analysis.train_time import gpu_seconds, phase_seconds
 from tests.analysis import training_runs as made
 from tests.analysis.training_runs import FOLDERS, PLANS, ArmPlan, write_arm, write_training
 from tltsched.errors import InputError
+from traces.epochs import positions
 from traces.runfolder import RunFolder
 
 STEPS = 12

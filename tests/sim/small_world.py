@@ -62,6 +62,8 @@ def submission(
         prompt_tokens=np.full(n, prompt_tokens),
         length=np.asarray(lengths, np.int64),
         exponent=np.full(n, exponent),
+        emitted=np.zeros(n, np.int64),
+        kv_kept=np.zeros(n, bool),
     )
 
 

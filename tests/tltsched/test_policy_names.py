@@ -7,15 +7,16 @@ from random import Random
 import msgspec
 import pytest
 
-from tltsched.arms import OFF, parse_arm
+from tltsched.arms import OFF
 from tltsched.errors import InputError
 from tltsched.speculation import POLICIES, PRESETS, PolicySpec, parse_policy
 from tltsched.speculation.base import PolicyConfig
 from tltsched.speculation.beg_mab import BegMabConfig
 from tltsched.speculation.goodput import GoodputConfig
 from tltsched.speculation.static import StaticConfig
+from tltsched.speculation.table import TableConfig
 from tltsched.speculation.threshold import ThresholdConfig
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.steptime import AnyTimes, ArmTimes, StepTimeTable
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -23,10 +24,13 @@ def test_a_preset_parses_builds_and_survives_json(name: str) -> None:
     config = parse_policy(name)
     assert config == PRESETS[name]
     assert msgspec.json.decode(msgspec.json.encode(config), type=PolicySpec) == config
-    texts = config.arms if isinstance(config, GoodputConfig) else ()
-    times = StepTimeTable(tuple(ArmTimes(parse_arm(text), (0.01,)) for text in texts))
-    policy = config.build(Random(0), times)  # noqa: S311
-    assert policy.arms
+    arms = config.build(Random(0), AnyTimes()).arms  # noqa: S311
+    times = StepTimeTable(tuple(ArmTimes(arm, (0.01,)) for arm in arms))
+    policy = config.build(Random(0), times if config.needs_times else None)  # noqa: S311
+    assert policy.arms == arms
+    if config.needs_times:
+        with pytest.raises(InputError, match="calibration"):
+            config.build(Random(0), None)  # noqa: S311
     assert type(config).needs_drafter == any(arm != OFF for arm in policy.arms)
 
 
@@ -46,6 +50,7 @@ def test_the_released_preset_is_what_the_code_ships() -> None:
         ("static:4", StaticConfig(arm="4")),
         (" static:8_4_48 ", StaticConfig(arm="8_4_48")),
         ("goodput:off+1+ 2+4", GoodputConfig(arms=("off", "1", "2", "4"))),
+        ("vllm_table:1-4=4+5-20=2+21-64=0", TableConfig(arms_by_batch=((1, "4"), (5, "2"), (21, "off")))),
     ],
 )
 def test_arms_can_be_given_with_the_name(text: str, config: PolicyConfig) -> None:
@@ -61,6 +66,9 @@ def test_arms_can_be_given_with_the_name(text: str, config: PolicyConfig) -> Non
         ("static", "write static:ARM, for example static:4"),
         ("static:", "write static:ARM, for example static:4"),
         ("goodput:", "write goodput:off+1+2+4"),
+        ("vllm_table", "write for example vllm_table:1-4=4+5-20=2"),
+        ("sglang-ema", "did you mean sglang_ema?"),
+        ("turbo_spec", "did you mean turbospec?"),
         ("none:4", "did you mean none?"),
         ("xyzzy", "choose one of these"),
         ("", "choose one of these"),
@@ -70,8 +78,9 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, advice:
     with pytest.raises(InputError) as caught:
         parse_policy(text)
     assert str(caught.value) == (
-        f"got {text!r} for policy; allowed: goodput, goodput:ARM+ARM+..., goodput_trees, none, static:ARM, "
-        f"tlt, tlt_chains, tlt_released, tlt_table; {advice}"
+        f"got {text!r} for policy; allowed: disable_by_batch, fastgrpo, fastgrpo_chains, goodput, "
+        "goodput:ARM+ARM+..., goodput_trees, none, sglang_ema, sglang_throughput, static:ARM, tlt, "
+        f"tlt_chains, tlt_released, tlt_table, turbospec, vllm_adaptive, vllm_table:LO-HI=K+...; {advice}"
     )
 
 
@@ -83,7 +92,7 @@ def test_an_arm_that_cannot_be_is_named(text: str) -> None:
 
 def test_every_policy_has_its_own_kind_and_documents_its_fields() -> None:
     kinds = [policy.__struct_config__.tag for policy in POLICIES]
-    assert len(set(kinds)) == len(kinds) == len(POLICIES) >= 6
+    assert len(set(kinds)) == len(kinds) == len(POLICIES) >= 12
     assert all(policy.__doc__ and policy.__struct_config__.forbid_unknown_fields for policy in POLICIES)
     assert all(policy.__struct_config__.frozen for policy in POLICIES)
 

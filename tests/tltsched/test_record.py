@@ -8,7 +8,8 @@ from random import Random
 import msgspec
 import pytest
 
-from tltsched.arms import OFF, parse_arm
+from tests.tltsched.all_policies import TIMES
+from tltsched.arms import OFF
 from tltsched.cluster import ClusterConfig
 from tltsched.commands import Draft, EndStep
 from tltsched.errors import InputError, ProtocolError
@@ -39,18 +40,8 @@ from tltsched.record import (
 )
 from tltsched.speculation import PRESETS, PolicySpec
 from tltsched.speculation.base import Rng
-from tltsched.speculation.goodput import GoodputConfig
 from tltsched.speculation.static import StaticConfig
 from tltsched.spot import SpotConfig
-from tltsched.steptime import ArmTimes, StepTimeTable
-
-ARMS = dict.fromkeys(
-    parse_arm(text)
-    for preset in PRESETS.values()
-    if isinstance(preset, GoodputConfig)
-    for text in preset.arms
-)
-TIMES = StepTimeTable(tuple(ArmTimes(arm, (0.01, 0.01 + 0.001 * arm.depth)) for arm in ARMS))
 
 
 def setup(policy: PolicySpec, seed: int = 7) -> SchedulerSetup:
@@ -63,15 +54,16 @@ def rng_of(seed: int) -> Callable[[int], Rng]:
 
 
 def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> None:
-    """Run one request after the other to its end; short epochs finish none but the last ones."""
-    t_s = float(step)
+    """Run one request after the other to its end: one in each long epoch, one in a row of short ones."""
+    t_s, total = float(step), 0
     worker.handle(RolloutBegan(t_s, number, step, 0))
     (draft,) = worker.handle(BatchFormed(t_s, number, requests, 1000 * requests))
     while requests:
         cycles = min(40, draft.max_cycles or 40)
         accepted = tuple(int(requests * cycles * 0.8**position) for position in range(1, draft.arm.depth + 1))
         t_s += 0.001
-        requests -= cycles >= 30 or requests <= 3
+        total += cycles
+        requests -= cycles >= 30 or requests <= 3 or total % 8 == 0
         event = EpochEnded(
             *(t_s, number, draft.arm, cycles, cycles * 50, 0.3 + t_s % 0.01, accepted),
             *((), requests, 1000 * requests),

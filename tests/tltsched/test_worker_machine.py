@@ -9,41 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tltsched.arms import OFF, parse_arm
+from tests.tltsched.all_policies import POLICIES, TIMES
+from tltsched.arms import OFF
 from tltsched.commands import Draft
 from tltsched.errors import ProtocolError
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
 from tltsched.record import RecordedWorker, Recorder, SchedulerSetup, build_worker, encode, read, replay
-from tltsched.speculation import PRESETS
 from tltsched.speculation.base import Rng
-from tltsched.speculation.beg_mab import BegMabConfig
-from tltsched.speculation.goodput import GoodputConfig
-from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.table import TableConfig
-from tltsched.speculation.threshold import ThresholdConfig
-from tltsched.steptime import ArmTimes, StepTimeTable
-
-TIMES = StepTimeTable(
-    tuple(
-        ArmTimes(arm, (0.01, 0.01 + 0.001 * arm.verify_tokens), 1e-8)
-        for arm in dict.fromkeys(
-            parse_arm(text)
-            for preset in PRESETS.values()
-            if isinstance(preset, GoodputConfig)
-            for text in preset.arms
-        )
-    )
-)
-CONTESTED = BegMabConfig(
-    variant="released", strategies=("8_4_16", "4_4_16", "2_2_4"), thresholds=(1, 6), epoch_cycles=4
-)
-POLICIES = (
-    *PRESETS.values(),
-    StaticConfig(arm="4"),
-    CONTESTED,
-    ThresholdConfig(inner=CONTESTED, threshold_requests=6, warmup_cycles=5, latch=True, entry="reprefill"),
-    TableConfig(arms_by_batch=((1, "4"), (3, "off"), (8, "2")), off_state="dropped", entry="drafter_fill"),
-)
 
 
 def make_rng(worker: int) -> Rng:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from tltsched.errors import InputError
 from tltsched.speculation.base import PolicyConfig
 from tltsched.speculation.beg_mab import BegMabConfig
+from tltsched.speculation.disable_by_batch import DisableByBatchConfig
+from tltsched.speculation.fastgrpo import FastGrpoConfig
 from tltsched.speculation.goodput import GoodputConfig
 from tltsched.speculation.none import NoneConfig
+from tltsched.speculation.sglang_ema import SglangEmaConfig
+from tltsched.speculation.sglang_throughput import SglangThroughputConfig
 from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.table import TableConfig
+from tltsched.speculation.table import TableConfig, table_of_ranges
 from tltsched.speculation.threshold import ThresholdConfig
+from tltsched.speculation.turbospec import TurboSpecConfig
+from tltsched.speculation.vllm_adaptive import VllmAdaptiveConfig
 
 PolicySpec = (
     NoneConfig
@@ -21,6 +28,12 @@ PolicySpec = (
     | BegMabConfig
     | ThresholdConfig
     | GoodputConfig
+    | SglangEmaConfig
+    | SglangThroughputConfig
+    | VllmAdaptiveConfig
+    | TurboSpecConfig
+    | FastGrpoConfig
+    | DisableByBatchConfig
 )  # fmt: skip
 
 POLICIES: tuple[type[PolicyConfig], ...] = get_args(PolicySpec)
@@ -76,25 +89,52 @@ PRESETS: dict[str, PolicySpec] = {
         entry="drafter_fill",
         tree_prior=dict(PUBLISHED_TREES),
     ),
+    # Rules of other tools, each with the defaults of its source where it has any.
+    "sglang_ema": SglangEmaConfig(),
+    "sglang_throughput": SglangThroughputConfig(),
+    "vllm_adaptive": VllmAdaptiveConfig(),
+    "turbospec": TurboSpecConfig(),
+    "fastgrpo": FastGrpoConfig(arms=tuple(PUBLISHED_TREES), off_state="dropped", entry="drafter_fill"),
+    "fastgrpo_chains": FastGrpoConfig(arms=("1", "2", "3", "4", "5", "6", "7", "8")),
+    "disable_by_batch": DisableByBatchConfig(),
 }
-FORMS = ("static:ARM", "goodput:ARM+ARM+...")
+
+
+class Form(NamedTuple):
+    """A policy that is written as a name, a colon and an argument."""
+
+    shape: str
+    advice: str
+    read: Callable[[str], PolicySpec]
+
+
+FORMS: dict[str, Form] = {
+    "static": Form(
+        "static:ARM", "write static:ARM, for example static:4", lambda text: StaticConfig(arm=text.strip())
+    ),
+    "goodput": Form(
+        "goodput:ARM+ARM+...",
+        "write goodput:off+1+2+4",
+        lambda text: GoodputConfig(arms=tuple(arm.strip() for arm in text.split("+"))),
+    ),
+    "vllm_table": Form(
+        "vllm_table:LO-HI=K+...", "write for example vllm_table:1-4=4+5-20=2", table_of_ranges
+    ),
+}
 
 
 def parse_policy(text: str) -> PolicySpec:
-    """Read a preset name, `static:ARM` such as static:4 or static:8_4_48, or `goodput:off+1+2+4`.
+    """Read a preset name or a form: `static:4`, `goodput:off+1+2+4`, `vllm_table:1-4=4+5-20=2`.
 
     Raises InputError on an unknown name or arm; its text lists the names and the nearest one.
     """
     name, _, argument = text.strip().partition(":")
-    if name == "static" and argument:
-        return StaticConfig(arm=argument.strip())
-    if name == "goodput" and argument:
-        return GoodputConfig(arms=tuple(arm.strip() for arm in argument.split("+")))
+    form = FORMS.get(name)
+    if form and argument:
+        return form.read(argument)
     if name in PRESETS and ":" not in text:
         return PRESETS[name]
-    allowed = ", ".join(sorted((*PRESETS, *FORMS)))
-    near = get_close_matches(name, (*PRESETS, "static"), n=1)
+    allowed = ", ".join(sorted((*PRESETS, *(known.shape for known in FORMS.values()))))
+    near = get_close_matches(name, (*PRESETS, *FORMS), n=1)
     fix = f"did you mean {near[0]}?" if near else "choose one of these"
-    if name in ("static", "goodput"):
-        fix = f"write {name}:ARM, for example {name}:4" if name == "static" else "write goodput:off+1+2+4"
-    raise InputError("policy", text, allowed, fix)
+    raise InputError("policy", text, allowed, form.advice if form else fix)

@@ -82,6 +82,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Base of the settings of one policy; a subclass documents its fields and builds the policy."""
 
     needs_drafter: ClassVar[bool] = True
+    needs_times: ClassVar[bool] = False
+    """Whether `build` takes step times of every arm of the policy and refuses None."""
 
     def build(self, rng: Rng, times: StepTimes | None) -> Policy:
         """Return a fresh policy. `times` may be None for rules that use no calibration."""

@@ -8,6 +8,7 @@ its score is higher by the share `hysteresis`, so that noise in the acceptance d
 from __future__ import annotations
 
 from math import isfinite
+from typing import ClassVar
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tltsched.commands import Entry
 from tltsched.errors import InputError
 from tltsched.speculation.acceptance import AcceptanceEstimate
 from tltsched.speculation.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.speculation.times import required_times
 
 # Assumed, not measured: each draft accepted with probability 0.7 given the one before it. Replace it by the
 # acceptance of your own drafter; the estimate forgets it after some `memory_cycles`.
@@ -24,6 +26,8 @@ ASSUMED_SURVIVAL = tuple(round(0.7**position, 4) for position in range(1, 9))
 
 class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     """Maximise predicted tokens per second over `arms`. Needs calibrated step times of each of them."""
+
+    needs_times: ClassVar[bool] = True
 
     arms: tuple[str, ...] = ("off", "1", "2", "4", "8")
     """Arms to choose from; of equal ones the first wins."""
@@ -84,28 +88,18 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
 
     def build(self, rng: Rng, times: StepTimes | None) -> GoodputPolicy:  # noqa: ARG002 (nothing is random)
         """Return the policy; raises InputError if `times` is missing or lacks an arm."""
-        if times is None:
-            raise InputError(
-                "policy",
-                "goodput",
-                "a policy without step times",
-                "give a calibration with the arms of the policy",
-            )
         return GoodputPolicy(self, times)
 
 
 class GoodputPolicy:
     """Scores all arms at each decision; learns acceptance from every drafting epoch."""
 
-    def __init__(self, config: GoodputConfig, times: StepTimes) -> None:
+    def __init__(self, config: GoodputConfig, times: StepTimes | None) -> None:
         self.off_state: OffState = config.off_state
         self.entry: Entry = config.entry
         self.arms: tuple[Arm, ...] = tuple(parse_arm(text) for text in config.arms)
-        for arm in self.arms:
-            times.cycle_s(
-                arm, Batch(1, 0)
-            )  # a missing arm is the user's error, and better met before the run
-        self._config, self._times = config, times
+        self._config = config
+        self._times = required_times("goodput", times, self.arms)
         self._drafting = tuple(arm for arm in self.arms if arm.depth > 0)
         tree_prior = {parse_arm(text): length for text, length in config.tree_prior.items()}
         self._acceptance = AcceptanceEstimate(config.acceptance_prior, tree_prior, config.memory_cycles)

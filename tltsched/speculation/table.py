@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from tltsched.arms import Arm, parse_arm
 from tltsched.commands import Entry
+from tltsched.errors import InputError
 from tltsched.speculation.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
 from tltsched.speculation.buckets import bucket_of, check_edges
+
+_RANGE = re.compile(r"(\d+)-(\d+)=(\d+)")
 
 
 class TableConfig(PolicyConfig, tag="table", frozen=True):
@@ -26,6 +31,30 @@ class TableConfig(PolicyConfig, tag="table", frozen=True):
     def build(self, rng: Rng, times: StepTimes | None) -> TablePolicy:  # noqa: ARG002 (the rule needs neither)
         """Return the policy."""
         return TablePolicy(self)
+
+
+def table_of_ranges(text: str) -> TableConfig:
+    """Read `LO-HI=K+LO-HI=K+...`, the inclusive ranges of vLLM's num_speculative_tokens_per_batch_size.
+
+    As there, the first range starts at 1, ranges do not overlap, and a batch between two ranges or past the
+    last one has the K of the range below it: the upper ends change nothing but what is a valid list.
+    Source: vLLM 0.32, v1/spec_decode/dynamic/utils.py. Raises InputError.
+    """
+    rows = []
+    for part in text.split("+"):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise InputError("vllm_table", part, "LO-HI=K", "write for example vllm_table:1-4=4+5-20=2")
+        rows.append(tuple(int(number) for number in match.groups()))
+    rows.sort()
+    last = 0
+    for low, high, _ in rows:
+        if low > high or low <= last:
+            raise InputError(
+                "vllm_table", text, "ranges from LO up to HI that do not overlap", "correct the bounds"
+            )
+        last = high
+    return TableConfig(arms_by_batch=tuple((low, str(k) if k else "off") for low, _, k in rows))
 
 
 class TablePolicy:

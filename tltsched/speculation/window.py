@@ -1,4 +1,4 @@
-"""A sliding window of repeated values, and its median."""
+"""A sliding window of repeated values, its median and its mean."""
 
 from __future__ import annotations
 
@@ -44,12 +44,26 @@ class Window:
         self._median = None
         self.entries.append((value, count))
         surplus = self._held + count - self.length
-        self._held += count - max(0, surplus)
+        self._held = min(self._held + count, self.length)
         while surplus > 0:
             oldest, repeats = self.entries.popleft()
             if repeats > surplus:
                 self.entries.appendleft((oldest, repeats - surplus))
             surplus -= repeats
+
+    def is_full(self) -> bool:
+        """Return whether `length` values are held."""
+        return self._held == self.length
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self.entries.clear()
+        self._held = 0
+        self._median = None
+
+    def mean(self) -> float | None:
+        """Return the mean, or None while the window is empty."""
+        return sum(value * count for value, count in self.entries) / self._held if self._held else None
 
     def median(self) -> float | None:
         """Return the median, or None while the window is empty."""

@@ -18,17 +18,20 @@ from realrun.messages import (
     Probe,
     Publish,
     Report,
+    Serve,
     StopTrain,
     Train,
     Trained,
     Work,
 )
-from realrun.training.cluster import StepPart, TrainingCluster
+from realrun.training.cluster import StepPart, TrainingCluster, head_length
 from tltsched.cluster import ClusterConfig, ClusterScheduler
+from tltsched.fallback import FallbackConfig
 from tltsched.record import CLUSTER, RecordedCluster, Recorder, read
 from tltsched.spot import SpotConfig
 
 SAMPLES = 2
+NO_FALLBACK = FallbackConfig()
 TOKENS = {0: 3, 1: 5, 2: 40, 3: 7}  # request -> response tokens
 
 
@@ -83,14 +86,16 @@ class ScriptedExecutor:
         """Nothing is held."""
 
 
-def cluster(executor: ScriptedExecutor, minibatches: int = 1) -> TrainingCluster:
+def cluster(
+    executor: ScriptedExecutor, minibatches: int = 1, fallback: FallbackConfig = NO_FALLBACK
+) -> TrainingCluster:
     def make(sink: Callable[[bytes], object]) -> RecordedCluster:
-        scheduler = ClusterScheduler(2, ClusterConfig(spot=SpotConfig(enabled=True)))
+        scheduler = ClusterScheduler(2, ClusterConfig(spot=SpotConfig(enabled=True), fallback=fallback))
         return RecordedCluster(scheduler, Recorder(sink))
 
     return TrainingCluster(
         "tlt_chains", make, executor, (0, 1), 0.0, samples=SAMPLES, minibatches=minibatches,
-        scale_advantages=True, heads="heads", serving=(0, 3),
+        scale_advantages=True, heads="heads", serving=(0, 3), drafter="head", most_drafts=1,
     )  # fmt: skip
 
 
@@ -123,6 +128,29 @@ def test_heads_are_published_before_the_policy_and_lag_one_update() -> None:
     assert following.phase == "weight_sync"
     assert (part.served, part.age_steps) == (0, 3)
     assert part.serves_next == (1, 1)
+
+
+def test_drafts_without_a_model_serve_until_the_head_gets_more_accepted() -> None:
+    executor = ScriptedExecutor()
+    driven = cluster(executor, fallback=FallbackConfig(enabled=True, break_even_length=1.3))
+    requests = [EngineRequest(number, (1, 2, 3), 64, forced=False) for number in range(4)]
+    part = driven.run_step(0, requests)
+    orders = [order for worker, order in executor.orders if worker == 0]
+    assert orders[0] == Serve("model_free")
+    assert part.drafter == "model_free"
+    assert part.drafter_next == "head"  # the probes expect 1.4 tokens a cycle, bonus counted
+    kinds = [type(order).__name__ for order in orders]
+    assert kinds.index("Publish") < len(kinds) - 2
+    assert orders[-2:] == [Serve("head"), orders[-1]]  # before the policy's weights go out
+    assert isinstance(orders[-1], Phase)
+
+
+def test_the_head_is_judged_by_the_positions_that_are_drafted() -> None:
+    probes = [Probe("serving", place, 0.0, share, tokens) for place, share, tokens in
+              ((0, 0.8, 30), (0, 0.4, 10), (1, 0.5, 40), (2, 0.4, 40))]  # fmt: skip
+    other = [Probe("initial", 0, 0.0, 0.1, 40)]
+    assert head_length([*probes, *other], 2) == pytest.approx(1 + 0.7 + 0.5)
+    assert head_length(other, 2) is None
 
 
 def test_advantages_and_whole_groups_go_to_the_update() -> None:

@@ -14,6 +14,7 @@ from realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConf
 from realrun.models import make_head, prepare_model
 from realrun.training.config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
 from tests.realrun.small_models import need_vllm
+from tltsched.fallback import FallbackConfig
 from tltsched.record import SchedulerSetup, first_difference, read, replay
 from traces.runfolder import RunFolder, read_struct
 from traces.seeds import scheduler_rng
@@ -94,3 +95,17 @@ def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: P
     probes = pd.read_parquet(folder / "probes.parquet")
     assert set(probes["head"]) == {"initial", "serving"}
     assert msgspec.json.decode((folder / "summary.json").read_bytes())["kind"] == "measured"
+
+
+def test_drafts_come_without_a_model_while_the_head_is_below_break_even(tmp_path: Path) -> None:
+    need_vllm()
+    from realrun.training.train import train
+
+    config = tiny(tmp_path, 2)
+    rollout = msgspec.structs.replace(config.rollout, forced_lengths=long_tail(tmp_path, config))
+    fallback = FallbackConfig(enabled=True, break_even_length=3.0)  # more than K = 2 can reach
+    config = msgspec.structs.replace(config, rollout=rollout, fallback=fallback)
+    train(config, ["static:2/online"], tmp_path / "run", lambda _: None)
+    folder = tmp_path / "run" / "static-2-online"
+    assert RunFolder(folder).summary().acceptance_source.endswith("without a model in steps 0, 1")
+    assert RunFolder(folder).steps()["trained_tokens"].sum() > 0  # and the head learns meanwhile

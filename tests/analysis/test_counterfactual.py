@@ -1,0 +1,155 @@
+import io
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from analysis.compare import compare as compare_runs
+from analysis.counterfactual import answer_of, left_behind, token_factor
+from analysis.counterfactual_picture import draw_counterfactual, title_of
+from analysis.counterfactual_words import (
+    answer_sentences,
+    batch_sentences,
+    limit_sentence,
+    observed_sentence,
+    reproduction_sentence,
+)
+from analysis.report import present
+from analysis.run import RunSet, load_runs
+from sim.counterfactual import Request, counterfactual
+from sim.observed import observe
+from tests.sim.observed_world import GIVEN, lengths, write_observed
+from tltsched.errors import InputError
+from traces.counterfactual import Counterfactual, read_counterfactual
+from traces.importers.base import Options
+from traces.runfolder import write_json
+
+ARMS = ["static:2", "none@oversample_partial", "none@longest_first"]
+
+
+def silent(arm: str, step: int) -> None:
+    del arm, step
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a counterfactual of a run with times and a price."""
+    path = tmp_path_factory.mktemp("observed")
+    trace, phases = write_observed(path, lengths())
+    observed = observe(trace, phases, Options())
+    counterfactual(observed, Request(GIVEN, ARMS, None, 3.0, 9), path / "out", silent)
+    return path / "out"
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> Counterfactual:
+    return read_counterfactual(folder)
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> RunSet:
+    return load_runs(folder)
+
+
+def test_savings_are_seconds_times_gpus_times_price(told: Counterfactual, runs: RunSet) -> None:
+    answer = answer_of(told, runs, compare_runs(runs))
+    base, static = answer.arms[:2]
+    assert base.speedup.value == 1
+    assert base.saved_gpu_hours.value == 0
+    assert static.speedup.value == pytest.approx(base.step_s / static.step_s)
+    assert static.saved_gpu_hours.value == pytest.approx((base.step_s - static.step_s) * 6 * 2 / 3600)
+    assert static.gpu_hours == pytest.approx(static.step_s * 6 * 2 / 3600)
+    assert static.saved_usd is not None
+    assert static.saved_usd.value == pytest.approx(3 * static.saved_gpu_hours.value)
+    assert static.speedup.interval is not None
+
+
+def test_what_changes_the_order_is_counted_by_token_and_ranked_only_when_settled(
+    told: Counterfactual, runs: RunSet
+) -> None:
+    base, run = runs.runs[0], runs.runs[2]
+    arm = answer_of(told, runs, compare_runs(runs)).arms[2]
+    tokens = [int(each.responses["response_tokens"].sum()) for each in (base, run)]
+    assert token_factor(run, base) == pytest.approx(tokens[0] / tokens[1])
+    assert token_factor(base, base) == 1
+    after_s = float((run.steps["end_s"] - run.steps["rollout_end_s"]).mean())
+    rollout_s = float((run.steps["rollout_end_s"] - run.steps["start_s"]).mean())
+    assert arm.step_s == pytest.approx(after_s + rollout_s * tokens[0] / tokens[1])
+    assert arm.left_behind == left_behind(run) > 0
+    assert arm.unsettled == (arm.left_behind > 0.1 * len(run.responses))
+    assert (arm.rank == 0) == arm.unsettled
+
+
+def test_a_bound_is_never_the_answer(told: Counterfactual, runs: RunSet) -> None:
+    answer = answer_of(told, runs, compare_runs(runs))
+    bound = answer.arms[3]
+    assert bound.bound
+    assert bound.rank == 0
+    assert answer.best != bound.arm
+    assert sum(arm.fastest_share for arm in answer.arms) == pytest.approx(1.0)
+
+
+def test_sentences_say_the_error_first_and_every_limit(told: Counterfactual, runs: RunSet) -> None:
+    answer = answer_of(told, runs, compare_runs(runs))
+    assert "6 steps, 192 responses to 48 prompts" in observed_sentence(told)
+    said = reproduction_sentence(told)
+    assert "in rollout seconds" in said
+    assert "3 further steps" in said
+    assert "GPU-hours" in answer_sentences(answer)[0]
+    assert "none@longest_first" in limit_sentence(told, answer)
+    assert "(Amdahl)" in limit_sentence(told, answer)
+    assert len(batch_sentences(answer)) == 1
+
+
+def test_the_picture_is_one(told: Counterfactual, runs: RunSet) -> None:
+    answer = answer_of(told, runs, compare_runs(runs))
+    picture = draw_counterfactual(told, answer, runs)
+    assert picture.title == title_of(answer)
+    width, height = struct.unpack(">II", picture.png[16:24])
+    assert width > 800
+    assert height > 300
+
+
+def test_the_report_comes_in_order(folder: Path) -> None:
+    text = io.StringIO()
+    present(folder, Console(file=text, width=120))
+    printed = text.getvalue()
+    places = [printed.index(word) for word in ("Observed under", "Reproduction of", "Saved", "Bounds")]
+    assert places == sorted(places)
+    page = (folder / "counterfactual.html").read_text(encoding="utf-8")
+    headings = [page.index(f"<h2>{number}. ") for number in (1, 2, 3, 4)]
+    assert headings == sorted(headings)
+    assert json.loads((folder / "answer.json").read_bytes())["arms"][0]["arm"] == "none"
+    assert (folder / "pictures" / "counterfactual.png").is_file()
+    assert (folder / "report.html").is_file()
+
+
+def test_names_are_escaped(folder: Path, told: Counterfactual, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "out")
+    odd = msgspec.structs.replace(told, source="<script>alert(1)</script> [red]x[/red]")
+    write_json(tmp_path / "out" / "counterfactual.json", odd)
+    text = io.StringIO()
+    present(tmp_path / "out", Console(file=text, width=200))
+    assert "[red]x[/red]" in text.getvalue()
+    assert "<script>" not in (tmp_path / "out" / "counterfactual.html").read_text(encoding="utf-8")
+
+
+def test_without_a_price_and_times_no_money_is_told(tmp_path: Path) -> None:
+    trace, _ = write_observed(tmp_path, lengths(steps=2))
+    observed = observe(trace, None, Options())
+    counterfactual(observed, Request(GIVEN, ["static:2"], None, None, 0), tmp_path / "out", silent)
+    text = io.StringIO()
+    present(tmp_path / "out", Console(file=text, width=120))
+    assert "USD" not in text.getvalue()
+    assert "not checked" in text.getvalue()
+
+
+def test_a_broken_file_is_named(folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "counterfactual.json"
+    broken.write_bytes((folder / "counterfactual.json").read_bytes()[:200])
+    with pytest.raises(InputError, match=r"counterfactual\.json"):
+        read_counterfactual(tmp_path)

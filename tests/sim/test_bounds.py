@@ -1,0 +1,43 @@
+"""The clairvoyant bound against rollouts that are worked out by hand, and against every schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim.bounds import clairvoyant_bound
+from sim.stream import StepRequests
+from sim.workload import steps_of
+from tests.sim.small_world import PLAIN, config_of, costs, simulate, trace_of
+from tests.sim.test_simulation import SMALL, lengths_of
+from tltsched.schedules import PRESETS
+
+
+def requests(*lengths: int, prompt_tokens: int = 10) -> StepRequests:
+    n = len(lengths)
+    return StepRequests(np.arange(n), np.full(n, prompt_tokens), np.array(lengths), np.zeros(n, bool))
+
+
+def test_one_request_alone_takes_its_steps() -> None:
+    bound = clairvoyant_bound(requests(50), costs(), 1)
+    steps_s = sum(PLAIN.floor_s + PLAIN.kv_s_per_token * (10 + token) for token in range(1, 50))
+    assert bound.longest_s == pytest.approx(steps_s, rel=1e-12)
+    assert bound.seconds == bound.longest_s >= bound.work_s
+
+
+def test_much_equal_work_is_bounded_by_the_workers() -> None:
+    few, many = (clairvoyant_bound(requests(*[100] * 6400), costs(), workers) for workers in (2, 4))
+    assert few.seconds == few.work_s == pytest.approx(2 * many.work_s)
+
+
+def test_no_requests_take_no_time() -> None:
+    assert clairvoyant_bound(requests(), costs(), 4).seconds == 0.0
+
+
+@pytest.mark.parametrize("name", [name for name, spec in PRESETS.items() if spec.keeps_order])
+def test_no_schedule_is_faster(name: str) -> None:
+    trace = trace_of(lengths_of(5, 3, 64, 600), 30, 4)
+    run = simulate(config_of(SMALL | {"cluster.schedule": name}, "none"), trace)
+    rollout_s = (run.steps["rollout_end_s"] - run.steps["start_s"]).tolist()
+    for step, seconds in zip(steps_of(trace), rollout_s, strict=True):
+        assert seconds >= clairvoyant_bound(step, run.simulation.costs, 4).seconds

@@ -1,0 +1,124 @@
+"""Bounds of a comparison: no simulated schedule and no policy is faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.ceilings import bounds_of, write_bounds
+from sim.config import resolve
+from sim.simulation import Simulation
+from tests.sim.small_world import trace_of
+from tltsched.schedules import PRESETS
+from traces.bounds import read_bounds
+from traces.schema import Trace
+
+JOB: dict[str, Any] = {
+    "hardware": {"gpus": 4, "tp": 1, "model": "Qwen2.5-7B"},
+    "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
+    "acceptance": {"kind": "geometric", "rate": 0.7},
+}
+LUCK = 0.03  # with drafts the bound is one of expectations
+ARMS = ("none", "static:4", "goodput", "tlt_chains", "disable_by_batch")
+
+
+def steps(trace: Trace, arm: str) -> list[tuple[float, float]]:
+    """Simulate and return the seconds of each rollout and step."""
+    rows = Simulation(resolve(JOB, arm), trace).run().step_rows
+    return [(row["rollout_end_s"] - row["start_s"], row["end_s"] - row["start_s"]) for row in rows]
+
+
+def lengths(seed: int, count: int, median: float, spread: float) -> list[int]:
+    drawn = np.random.default_rng(seed).lognormal(np.log(median), spread, count)
+    return [int(length) for length in np.clip(drawn, 2, 8000)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([4, 24, 96]),
+    st.floats(50, 1500),
+    st.floats(0.0, 1.5),
+    st.sampled_from([name for name, spec in PRESETS.items() if spec.keeps_order]),
+    st.sampled_from(ARMS),
+)
+def test_no_schedule_of_whole_steps_beats_the_bound(
+    seed: int, count: int, median: float, spread: float, schedule: str, arm: str
+) -> None:
+    trace = trace_of([lengths(seed + step, count, median, spread) for step in range(2)], 30, 4)
+    bounds = bounds_of(resolve(JOB, "none"), trace)
+    for row, (rollout_s, step_s) in zip(bounds.rows, steps(trace, f"{arm}@{schedule}"), strict=True):
+        least_s = row.plain_s() if arm == "none" else row.drafted_s()
+        assert least_s is not None
+        slack = 1e-9 if arm == "none" else LUCK
+        assert step_s >= least_s * (1.0 - slack)
+        assert step_s >= row.phases_s
+        drafted_s = row.drafted_s()
+        assert drafted_s is not None
+        assert drafted_s <= row.plain_s() + 1e-9
+        assert rollout_s >= (least_s - row.phases_s) * (1.0 - slack)
+
+
+@pytest.mark.parametrize("schedule", [name for name, spec in PRESETS.items() if not spec.keeps_order])
+@pytest.mark.parametrize("arm", ["none", "goodput"])
+def test_no_schedule_that_carries_responses_over_beats_the_work_of_what_it_trained_on(
+    schedule: str, arm: str
+) -> None:
+    trace = trace_of([lengths(step, 64, 400, 1.2) for step in range(6)], 30, 4)
+    config = resolve(JOB, f"{arm}@{schedule}")
+    cluster = Simulation(config, trace).run()
+    responses, _, _ = cluster.tables()
+    by_step = [rows["response_tokens"].tolist() for _, rows in responses.groupby("step")]
+    bounds = bounds_of(resolve(JOB, "none"), trace_of(by_step, 30, 4))
+    plain = [row.work_s + row.compute_s for row in bounds.rows]
+    least_s = sum(plain if arm == "none" else [row.carried_s() for row in bounds.rows])
+    assert float(cluster.env.now) >= least_s * (1.0 - LUCK)
+
+
+def test_more_workers_lower_the_work_and_not_the_longest() -> None:
+    trace = trace_of([lengths(0, 64, 400, 1.0)], 30, 4)
+    few, many = (bounds_of(resolve(JOB | {"hardware": JOB["hardware"] | {"gpus": gpus}}, "none"), trace)
+                 for gpus in (4, 8))  # fmt: skip
+    assert many.rows[0].work_s == pytest.approx(few.rows[0].work_s / 2)
+    assert many.rows[0].longest_s == few.rows[0].longest_s
+
+
+def test_fixed_phases_can_overlap_and_do_not_bound_the_long_run() -> None:
+    trace = trace_of([lengths(0, 16, 400, 1.0)])
+    fixed = resolve(JOB | {"phases": {"logprob_s": 50.0, "policy_update_s": 70.0}}, "none")
+    row = bounds_of(fixed, trace).rows[0]
+    assert row.phases_s > 120.0
+    assert row.compute_s == 0.0
+
+
+def test_drafts_out_of_history_have_no_bound() -> None:
+    config = resolve(JOB | {"drafter": {"kind": "history"}}, "none")
+    bounds = bounds_of(config, trace_of([[10, 20]]))
+    assert bounds.arms == ()
+    assert bounds.rows[0].drafted_s() is None
+    assert bounds.rows[0].carried_s() == bounds.rows[0].work_s + bounds.rows[0].compute_s
+
+
+def test_unequal_acceptance_loosens_the_bound_with_drafts_alone() -> None:
+    trace = trace_of([lengths(0, 16, 400, 1.0)])
+    even = bounds_of(resolve(JOB, "none"), trace).rows[0]
+    uneven = bounds_of(
+        resolve(JOB | {"acceptance": JOB["acceptance"] | {"request_spread": 0.3}}, "none"), trace
+    ).rows[0]
+    assert uneven.plain_s() == even.plain_s()
+    loose_s, tight_s = uneven.drafted_s(), even.drafted_s()
+    assert loose_s is not None
+    assert tight_s is not None
+    assert loose_s < tight_s
+
+
+def test_bounds_survive_their_file(tmp_path: Path) -> None:
+    assert read_bounds(tmp_path) is None
+    config, trace = resolve(JOB, "none"), trace_of([[100, 200]])
+    write_bounds(config, trace, tmp_path)
+    assert read_bounds(tmp_path) == bounds_of(config, trace)

@@ -1,0 +1,91 @@
+"""The linear response of step times against full simulations of each draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sim.advice import draw_costs
+from sim.comparison import compare
+from sim.config import resolve
+from sim.response import first_steps, responses, write_posterior
+from tests.sim.small_world import trace_of
+from traces.posterior import POSTERIOR, Posterior
+from traces.runfolder import COST_DRAW_COLUMNS, RunFolder, read_struct, run_name
+
+# Of the mean step of an arm, under step times drawn within their error. Decisions that follow from step
+# times, and the luck of acceptance, are what a linear response leaves out.
+SIMULATED_WITHIN = 0.01
+CHAINS: dict[str, Any] = {
+    "hardware": {"gpus": 8, "tp": 1, "model": "Qwen2.5-7B"},
+    "cost": {"source": "roofline"},  # the largest error there is: 20 %
+    "workload": {"steps": 4, "prompts_per_step": 32, "samples_per_prompt": 8, "cap_tokens": 4000},
+    "acceptance": {"kind": "geometric", "rate": 0.7},
+}
+CALIBRATED: dict[str, Any] = {
+    "hardware": {"gpus": 16},
+    "workload": {"steps": 4, "prompts_per_step": 32, "samples_per_prompt": 8, "cap_tokens": 8000},
+}
+
+
+def means(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean step by draw and run."""
+    return table.pivot_table(index="draw", columns="run", values="step_s", aggfunc="mean")
+
+
+@pytest.mark.parametrize(
+    ("settings", "arms", "within"),
+    [
+        (CALIBRATED, ["none", "static:8_8_32", "tlt"], SIMULATED_WITHIN),
+        (CHAINS, ["none", "static:2", "goodput", "none@tail_batching"], 3 * SIMULATED_WITHIN),
+    ],
+)
+def test_draws_agree_with_simulations(
+    settings: dict[str, Any], arms: list[str], within: float, tmp_path: Path
+) -> None:
+    trace = compare(settings, arms, tmp_path, lambda *_: None)
+    told: list[str] = []
+    write_posterior(settings, arms, trace, tmp_path, 6, told.append)
+    assert told == arms
+    linear = pd.read_parquet(tmp_path / "cost_draws.parquet")
+    assert list(linear.columns) == list(COST_DRAW_COLUMNS)
+    simulated = draw_costs(settings, arms, trace, 6, lambda _: None)
+    error = (means(linear) / means(simulated) - 1.0).abs()
+    assert float(error.to_numpy().max()) < within
+    assert float(error.iloc[0].max()) == pytest.approx(0.0, abs=1e-12)
+    # what the answer rests on: the ratio of the arms
+    base = run_name(arms[0])
+    ratios = [means(table).div(means(table)[base], axis=0) for table in (linear, simulated)]
+    assert float((ratios[0] / ratios[1] - 1.0).abs().to_numpy().max()) < within
+
+
+def test_draw_0_is_the_run_and_the_file_says_what_was_probed(tmp_path: Path) -> None:
+    trace = compare(CALIBRATED, ["none", "tlt"], tmp_path, lambda *_: None)
+    write_posterior(CALIBRATED, ["none", "tlt"], trace, tmp_path, 2, lambda _: None)
+    about = read_struct(tmp_path / POSTERIOR, Posterior)
+    assert about.probe_steps == 3
+    assert 0.0 < about.cost_error < 0.2
+    drawn = pd.read_parquet(tmp_path / "cost_draws.parquet")
+    for name in ("none", "tlt"):
+        steps = RunFolder(tmp_path / name).steps()
+        fit = drawn[(drawn["run"] == name) & (drawn["draw"] == 0)]
+        assert fit["step_s"].tolist() == (steps["end_s"] - steps["start_s"]).tolist()
+
+
+def test_a_step_without_drafts_grows_by_its_rollout() -> None:
+    config = resolve(CALIBRATED | {"cluster": {"phases": []}}, "none")
+    trace = trace_of([[200, 400, 800, 1600] * 4] * 2)
+    found = responses(config, trace)
+    assert found[2] == 0.0, "nothing is drafted"
+    assert found.sum() == pytest.approx(1.0, abs=0.01), "all of a rollout but its prefill"
+    assert np.all(found >= 0.0)
+
+
+def test_the_first_steps_of_a_trace() -> None:
+    trace = trace_of([[1, 2], [3], [4]])
+    assert first_steps(trace, 2).rows["response_tokens"].tolist() == [1, 2, 3]
+    assert len(first_steps(trace, 9).rows) == 4

@@ -1,0 +1,76 @@
+"""FastGRPO: what a batch leaves to verify, and the arm that fits it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tltsched.arms import OFF, parse_arm
+from tltsched.errors import InputError
+from tltsched.speculation.base import Batch, Choice
+from tltsched.speculation.fastgrpo import FastGrpoConfig, FastGrpoPolicy
+
+
+def policy(*arms: str, capacity: int = 256, alpha: float = 1.0) -> FastGrpoPolicy:
+    config = FastGrpoConfig(arms=arms, capacity_tokens=capacity, alpha=alpha)
+    return config.build(Random(0), None)  # noqa: S311
+
+
+@pytest.mark.parametrize(
+    ("requests", "arm", "lowest"),
+    [
+        (1, "6_8_64", 1),  # 256 tokens: 64 <= 256, 2^6 <= 256
+        (4, "6_8_64", 1),  # 64 tokens, depth 6
+        (5, "4_8_16", 5),  # 51 tokens: 64 does not fit
+        (16, "4_8_16", 5),  # 16 tokens, depth 4
+        (17, "2_2_4", 17),
+        (64, "2_2_4", 17),
+        (65, "off", 65),
+        (500, "off", 65),
+    ],
+)
+def test_the_widest_tree_that_fits_holds_down_to_where_a_wider_one_does(
+    requests: int, arm: str, lowest: int
+) -> None:
+    choice = policy("2_2_4", "6_8_64", "4_8_16").choose(Batch(requests, 10**6))
+    assert choice == Choice(parse_arm(arm), None, lowest)
+
+
+@pytest.mark.parametrize(("alpha", "largest"), [(1.0, 4), (2.0, 2), (4.0, 1)])
+def test_the_depth_is_bounded_too(alpha: float, largest: int) -> None:
+    # 64 * alpha * batch <= 256: width 16 alone would fit up to a batch of 16
+    arm = policy("6_8_16", alpha=alpha)
+    assert arm.choose(Batch(largest, 0)).arm == parse_arm("6_8_16")
+    assert arm.choose(Batch(largest + 1, 0)) == Choice(OFF, None, largest + 1)
+
+
+def test_of_two_as_wide_the_deeper_one_goes_first() -> None:
+    trees = policy("4_8_16", "6_8_16")
+    assert [trees.choose(Batch(requests, 0)) for requests in (4, 5)] == [
+        Choice(parse_arm("6_8_16"), None, 1),
+        Choice(parse_arm("4_8_16"), None, 5),
+    ]
+
+
+def test_chains_are_bounded_by_depth() -> None:
+    # depth <= log2(256 / batch): 8 alone, 4 at up to 16, 2 at up to 64, 1 at up to 128
+    chains = policy("1", "2", "4", "8")
+    assert [chains.choose(Batch(requests, 0)).arm.depth for requests in (1, 2, 16, 17, 64, 65, 128, 129)] == [
+        *(8, 4, 4, 2, 2, 1, 1, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "settings"),
+    [
+        ("arms", {"arms": ()}),
+        ("arms", {"arms": ("off", "4")}),
+        ("arms", {"arms": ("4", "4")}),
+        ("capacity_tokens", {"arms": ("4",), "capacity_tokens": 0}),
+        ("alpha", {"arms": ("4",), "alpha": 0.0}),
+    ],
+)
+def test_settings_that_cannot_be_are_named(field: str, settings: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=f"for {field}"):
+        FastGrpoConfig(**settings)  # type: ignore[arg-type]

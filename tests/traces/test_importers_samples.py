@@ -1,0 +1,166 @@
+"""Each sample imports to exactly these rows, is told apart from the others, and says what was left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traces.importers import IMPORTERS
+from traces.importers.base import Options
+from traces.importers.detect import detect
+from traces.importers.folder import regular_files
+from traces.importers.head import Head
+from traces.importers.importing import import_trace
+from traces.importers.report import Report, Tally
+from traces.importers.texts import tokeniser
+from traces.schema import Trace
+
+SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
+TEXTS = {"verl", "trl", "skyrl-eval", "roll"}
+
+# format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, capped)
+Row = tuple[int, int, int, int, int, bool]
+ROWS: dict[str, tuple[str, list[Row]]] = {
+    "areal": ("areal", [
+        (3, 17, 0, 12, 120, False), (3, 17, 1, 12, 800, False), (3, 18, 0, 20, 40, False),
+        (4, 19, 0, 15, 1024, False), (4, 19, 1, 15, 400, False),
+    ]),
+    "slime": ("slime/4.pt", [
+        (4, 0, 0, 9, 48, False), (4, 0, 1, 9, 64, True), (4, 1, 0, 9, 21, False),
+    ]),
+    "nemo-rl": ("nemo_rl", [
+        (7, 0, 0, 3, 10, False), (7, 0, 1, 3, 25, False), (7, 1, 0, 4, 4, False), (7, 1, 1, 4, 33, False),
+    ]),
+    "verl": ("verl/12.jsonl", [
+        (12, 0, 0, 4, 7, False), (12, 0, 1, 4, 31, False), (12, 1, 0, 5, 12, False), (12, 1, 1, 5, 5, False),
+    ]),
+    "trl": ("trl", [
+        (5, 0, 0, 4, 9, False), (5, 0, 1, 4, 40, False), (5, 1, 0, 3, 3, False), (5, 1, 1, 3, 17, False),
+    ]),
+    "skyrl-eval": ("skyrl", [(10, 0, 0, 4, 6, False), (10, 1, 0, 3, 50, True), (10, 1, 1, 3, 14, False)]),
+    "roll": ("roll", [(2, 0, 0, 2, 8, False), (2, 0, 1, 2, 22, False), (2, 1, 0, 2, 2, False)]),
+    "vllm-bench": ("vllm_bench", [
+        (0, 0, 0, 12, 64, False), (0, 1, 0, 40, 128, False), (1, 1 << 32, 0, 9, 33, False),
+    ]),
+    "sglang-bench": ("sglang_bench", [
+        (0, 0, 0, 10, 17, False), (0, 1, 0, 20, 128, False), (0, 2, 0, 30, 86, False),
+    ]),
+    "burstgpt": ("burstgpt", [(0, 2, 0, 472, 18, False), (0, 4, 0, 417, 276, False)]),
+    "azure": ("azure", [(0, 2, 0, 374, 44, False), (0, 3, 0, 396, 109, False), (0, 4, 0, 879, 55, False)]),
+    "mooncake": ("mooncake", [
+        (0, 1, 0, 6755, 500, False), (0, 2, 0, 7322, 490, False), (0, 3, 0, 480, 26, False),
+    ]),
+}  # fmt: skip
+ARRIVALS = {
+    "vllm-bench": [0.0, 0.5, 0.0],
+    "burstgpt": [0.0, 113.0],
+    "azure": [0.0, 4.314579, 4.541977],
+    "mooncake": [0.0, 3.0, 3.5],
+}
+SKIPPED = {
+    "areal": ("a response of 0 tokens", 1, "rollout/3/18.jsonl:2"),
+    "slime": ("status aborted: the response is not whole", 1, "4.pt:4"),
+    "vllm-bench": ("the request failed", 1, "appended.json:1"),
+    "burstgpt": ("a response of 0 tokens", 1, "BurstGPT_1.csv:3"),
+}
+
+
+def options(name: str, cap_tokens: int | None = None) -> Options:
+    """Return options with the tokenizer of the samples where the format needs one."""
+    if name not in TEXTS:
+        return Options(cap_tokens)
+    pytest.importorskip("tokenizers")
+    return Options(cap_tokens, tokenise=tokeniser(SAMPLES / "tokenizer.json"))
+
+
+def imported(name: str) -> tuple[Trace, Report]:
+    return import_trace(SAMPLES / ROWS[name][0], options(name))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_sample_imports_to_these_rows(name: str) -> None:
+    trace, report = imported(name)
+    columns = ["step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "capped"]
+    assert [tuple(row) for row in trace.rows[columns].itertuples(index=False)] == ROWS[name][1]
+    assert report.format == name
+    assert report.rows == len(ROWS[name][1])
+    assert trace.origin.kind == IMPORTERS[name].kind
+    if name in ARRIVALS:
+        assert trace.rows["arrived_s"].tolist() == pytest.approx(ARRIVALS[name], abs=1e-6)
+    else:
+        assert "arrived_s" not in trace.rows
+
+
+def test_a_file_that_trl_wrote_is_read_as_its_steps_and_groups() -> None:
+    trace, report = import_trace(SAMPLES / "trl_by_trl", options("trl"))
+    assert report.format == "trl"
+    assert (report.rows, list(report.skipped)) == (16, [])
+    sizes = trace.rows.groupby(["step", "prompt_id"]).size()
+    assert sizes.to_dict() == {(1, 0): 4, (1, 1): 4, (2, 2): 4, (2, 3): 4}
+    words = {"The number together is 5.": 5, "Two is double three and six.": 6}  # the first two responses
+    assert trace.rows["response_tokens"].tolist()[:2] == list(words.values())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_sample_lacks_is_counted_and_shown(name: str) -> None:
+    trace, report = imported(name)
+    found = [(left.reason, left.count, left.first) for left in report.skipped]
+    assert found == ([SKIPPED[name]] if name in SKIPPED else [])
+    assert report.lost == IMPORTERS[name].lost
+    assert all(sentence in trace.origin.note for sentence in report.lost)
+
+
+@pytest.mark.parametrize("name", [*ROWS, "verl-metrics"])
+def test_one_format_alone_claims_a_sample(name: str) -> None:
+    path = SAMPLES / (ROWS[name][0] if name in ROWS else "verl_console.log")
+    files = regular_files(path, Tally())
+    assert detect(files).name == name
+    for file in files:
+        if file.name == "aggregated_results.jsonl":
+            continue
+        head = Head(file)
+        assert [one.name for one in IMPORTERS.values() if not one.detect(head)] == [name]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_format_may_be_named(name: str) -> None:
+    trace, _ = import_trace(SAMPLES / ROWS[name][0], options(name), name)
+    assert len(trace.rows) == len(ROWS[name][1])
+
+
+def test_versions_give_a_staleness() -> None:
+    areal, slime = imported("areal")[1].staleness, imported("slime")[1].staleness
+    assert areal is not None
+    assert slime is not None
+    # tail - head: 1, 2, 0, 2, 0
+    assert (areal.responses, areal.mean, areal.max, areal.spanning_share) == (5, 1.0, 2, 0.6)
+    # one version, 3 to 4, 4 twice
+    assert (slime.responses, slime.max, round(slime.mean, 6)) == (3, 1, 0.333333)
+
+
+def test_a_stated_cap_marks_what_reaches_it() -> None:
+    trace, report = import_trace(SAMPLES / "areal", options("areal", cap_tokens=1024))
+    assert trace.origin.cap_tokens == 1024
+    assert trace.rows["capped"].tolist() == [False, False, False, True, False]
+    assert report.capped == 1
+
+
+def test_texts_longer_than_the_cap_are_set_to_it() -> None:
+    trace, report = import_trace(SAMPLES / "verl", options("verl", cap_tokens=30))
+    assert trace.rows["response_tokens"].tolist() == [7, 30, 12, 5]
+    assert trace.rows["capped"].tolist() == [False, True, False, False]
+    assert report.set_to_cap == 1
+
+
+def test_files_that_are_not_read_are_counted() -> None:
+    _, report = imported("skyrl-eval")
+    (left,) = report.files_left_out
+    assert (left.count, left.first) == (1, "global_step_10_evals/aggregated_results.jsonl")
+
+
+def test_samples_are_small_and_described() -> None:
+    described = (SAMPLES / "README.md").read_text()
+    for file in regular_files(SAMPLES, Tally()):
+        assert file.stat().st_size < 20_000
+        assert file.relative_to(SAMPLES).parts[0].removesuffix("/") in described or file.name == "README.md"

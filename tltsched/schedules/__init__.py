@@ -1,0 +1,49 @@
+"""Rollout schedules by name. A schedule is one file here, and one line in ScheduleSpec."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from tltsched.errors import look_up
+from tltsched.schedules.base import ScheduleConfig
+from tltsched.schedules.bounded_async import BoundedAsyncConfig
+from tltsched.schedules.divided import DividedConfig
+from tltsched.schedules.longest_first import LongestFirstConfig
+from tltsched.schedules.oversample_partial import OversamplePartialConfig
+from tltsched.schedules.repack import RepackConfig
+from tltsched.schedules.synchronous import SynchronousConfig
+from tltsched.schedules.tail_batching import TailBatchingConfig
+
+ScheduleSpec = (
+    SynchronousConfig
+    | LongestFirstConfig
+    | OversamplePartialConfig
+    | TailBatchingConfig
+    | RepackConfig
+    | DividedConfig
+    | BoundedAsyncConfig
+)  # fmt: skip
+
+SCHEDULES: tuple[type[ScheduleConfig], ...] = get_args(ScheduleSpec)
+
+# Names that users type.
+PRESETS: dict[str, ScheduleSpec] = {
+    "synchronous": SynchronousConfig(),
+    "longest_first": LongestFirstConfig(),
+    "oversample_partial": OversamplePartialConfig(),
+    "oversample_abort": OversamplePartialConfig(partial=False),
+    "tail_batching": TailBatchingConfig(),
+    "repack": RepackConfig(),
+    "divided": DividedConfig(),
+    "bounded_async": BoundedAsyncConfig(),
+}
+
+
+def schedule_name(spec: ScheduleSpec) -> str:
+    """Return the name of the preset that these settings are, or else the kind of the schedule."""
+    return next((name for name, preset in PRESETS.items() if preset == spec), str(spec.__struct_config__.tag))
+
+
+def parse_schedule(text: str) -> ScheduleSpec:
+    """Read the name of a preset; raises InputError that lists the names and the nearest one."""
+    return look_up(PRESETS, "schedule", text.strip())

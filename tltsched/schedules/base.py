@@ -1,0 +1,86 @@
+"""What a rollout schedule sees and returns, whichever rule it follows.
+
+A schedule decides which requests go where and when, which are taken off again, when the rollout of a step is
+over, and what the step trains on. The ClusterScheduler does the rest: drafter training, hand-over, phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+
+from tltsched.commands import Assign, Drop, Restart, TrainOn, Withdraw
+from tltsched.events import StepBegan
+from tltsched.schedules.board import Board, assigns
+
+Move = Assign | Withdraw | Restart | Drop | TrainOn
+Moves = Sequence[Move]
+# Whether the tokens that a step trains on come from the weights that it updates: all of them, or some
+# (a response that went on under newer weights), or in general none.
+OnPolicy = Literal["yes", "mixed", "no"]
+
+
+class Schedule:
+    """Base of all schedules: each step generates its own requests to the end.
+
+    The board is up to date when a method is called, and takes in what it returns afterwards.
+    """
+
+    closing = False  # whether the rollout is being ended early: idle workers need not start anything
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def fresh_groups(self, groups: int) -> int:
+        """Return how many fresh prompt groups a step needs that is to train on `groups`."""
+        return groups
+
+    def samples(self, samples: int) -> int:
+        """Return how many responses a fresh group needs of which `samples` are trained on."""
+        return samples
+
+    def begin(self, event: StepBegan) -> Moves:
+        """Place what the step begins with; the board has its requests already."""
+        return assigns(self.board.spread(event.requests))
+
+    def finished(self, worker: int, requests: tuple[int, ...]) -> Moves:
+        """Return what follows from requests that are done."""
+        del worker, requests
+        return ()
+
+    def returned(self, worker: int, requests: tuple[int, ...]) -> Moves:
+        """Return what follows from requests that left a worker undone: withdrawn, or at a chunk's end."""
+        del worker, requests
+        return ()
+
+    def orphaned(self, requests: tuple[int, ...]) -> Moves:
+        """Return where the requests of a lost worker go; their tokens are lost."""
+        return assigns(self.board.deal(requests))
+
+    def over(self) -> bool:
+        """Return whether the rollout of the step is over."""
+        return not self.board.busy
+
+    def end(self) -> Moves:
+        """Return what the step trains on, what is dropped and what starts anew, once the rollout is over."""
+        return ()
+
+
+class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base of the settings of one schedule; a subclass documents its fields and builds the schedule."""
+
+    # Whether each step trains on the responses to the prompts that it began with, so that the order of
+    # samples is that of plain synchronous training.
+    keeps_order: ClassVar[bool] = True
+    on_policy: ClassVar[OnPolicy] = "yes"
+    knows_lengths: ClassVar[bool] = False  # whether requests carry their lengths: a bound, not a schedule
+    # Whether it must hear of each finish when it happens, and places requests in mid-rollout.
+    watches: ClassVar[bool] = False
+    withdraws: ClassVar[bool] = False  # whether it uses Withdraw or chunks
+    overlaps: ClassVar[bool] = False  # whether rollouts go on while the policy is trained, elsewhere
+
+    def build(self, board: Board) -> Schedule:
+        """Return a fresh schedule over a board."""
+        raise NotImplementedError

@@ -1,0 +1,151 @@
+"""Divided rollout with length-aware order, after Seer (arXiv 2511.14617).
+
+Groups are split into requests and requests into chunks. A central queue gives a request to the worker with
+the fewest whenever one has room; at the end of its chunk the request comes back and may go on elsewhere,
+its KV cache coming from a global pool. The first sample of each group is a probe and goes before all
+others; its length (or what it has so far) estimates the group's, and longest groups go first. Modelled: the
+pool moves caches at no cost; a request is given room for its context and its next chunk, so no cache
+overflows; a group without an estimate counts as longest. Not modelled: Seer's grouped speculation (that is
+a drafter, not a schedule).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from tltsched.commands import Assign
+from tltsched.errors import InputError
+from tltsched.events import StepBegan
+from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
+from tltsched.schedules.board import Board
+
+
+class DividedConfig(ScheduleConfig, tag="divided", frozen=True):
+    """Chunks of requests from a central queue, the longest groups first."""
+
+    watches: ClassVar[bool] = True
+    withdraws: ClassVar[bool] = True
+
+    chunk_tokens: Annotated[int, Meta(description="tokens after which a request may move")] = 2048
+    slots: Annotated[int, Meta(description="requests on a worker; 0: as many as its engine runs")] = 0
+    kv_share: Annotated[float, Meta(description="share of the KV cache that is given out")] = 0.95
+
+    def __post_init__(self) -> None:
+        for field, low in (("chunk_tokens", 1), ("slots", 0)):
+            if getattr(self, field) < low:
+                raise InputError(field, getattr(self, field), f"{low} or more", "give a larger number")
+        if not 0.0 < self.kv_share <= 1.0:
+            raise InputError("kv_share", self.kv_share, "above 0, at most 1", "give a share")
+
+    def build(self, board: Board) -> Schedule:
+        """Return the schedule."""
+        return Divided(board, self)
+
+
+class Divided(Schedule):
+    """The queue is a heap of (not a probe, -estimate, id); entries with an old estimate are pushed anew."""
+
+    def __init__(self, board: Board, config: DividedConfig) -> None:
+        super().__init__(board)
+        self._config = config
+        self._slots = config.slots or board.capacity.max_running
+        self._queue: list[tuple[bool, float, int]] = []
+        self._probes: dict[int, int] = {}  # group -> its probe
+        self._estimate: dict[int, float] = {}  # group -> tokens of its longest sample that is done
+        self._reserved: dict[int, float] = {}  # KV tokens given out, by worker
+        self._room: dict[int, float] = {}  # the same by request
+
+    def begin(self, event: StepBegan) -> Moves:
+        """Queue everything and fill the workers."""
+        self._queue, self._probes, self._estimate = [], {}, {}
+        self._reserved = dict.fromkeys(self.board.placed, 0.0)
+        self._room = {}
+        for request in event.requests:
+            self._probes.setdefault(request.group, request.id)
+        for request in event.requests:
+            self._push(request.id)
+        return self._fill()
+
+    def finished(self, worker: int, requests: tuple[int, ...]) -> Moves:
+        """Learn from lengths, and fill the slots that are free now."""
+        for request in requests:
+            self._free(worker, request)
+            group = self.board.requests[request].group
+            # The last chunk is not reported: what was known before it, and half of it.
+            tokens = self.board.generated[request] + self._config.chunk_tokens / 2
+            if tokens > self._estimate.get(group, 0.0):
+                self._estimate[group] = tokens
+        return self._fill()
+
+    def returned(self, worker: int, requests: tuple[int, ...]) -> Moves:
+        """Requests at the end of a chunk queue again."""
+        for request in requests:
+            self._free(worker, request)
+            self._push(request)
+        return self._fill()
+
+    def orphaned(self, requests: tuple[int, ...]) -> Moves:
+        """Requests of a lost worker queue again."""
+        self._reserved = {worker: self._reserved.get(worker, 0.0) for worker in self.board.placed}
+        for request in requests:
+            self._room.pop(request, None)
+            self._push(request)
+        return self._fill()
+
+    def over(self) -> bool:
+        """Return whether nobody generates and nothing waits."""
+        return not self._queue and not self.board.busy
+
+    def _key(self, request: int) -> tuple[bool, float, int]:
+        group = self.board.requests[request].group
+        length = max(self._estimate.get(group, float("inf")), self.board.generated[request])
+        return (self._probes[group] != request, -length, request)
+
+    def _push(self, request: int) -> None:
+        heappush(self._queue, self._key(request))
+
+    def _free(self, worker: int, request: int) -> None:
+        self._reserved[worker] -= self._room.pop(request)
+
+    def _fill(self) -> Moves:
+        """Give the head of the queue to the worker with the fewest, while anybody has room."""
+        loads = {worker: len(placed) for worker, placed in self.board.placed.items()}
+        chosen: dict[int, list[int]] = {}
+        while self._queue:
+            entry = heappop(self._queue)
+            request = entry[2]
+            now = self._key(request)
+            if now != entry and self._queue and now > self._queue[0]:
+                heappush(self._queue, now)
+                continue
+            worker = self._worker(loads, request)
+            if worker is None:
+                heappush(self._queue, now)
+                break
+            loads[worker] += 1
+            chosen.setdefault(worker, []).append(request)
+        return tuple(
+            Assign(worker, tuple(requests), self._config.chunk_tokens, kv_kept=True)
+            for worker, requests in sorted(chosen.items())
+        )
+
+    def _worker(self, loads: dict[int, int], request: int) -> int | None:
+        """Return the worker with the fewest requests that has room for this one, the room taken; or None.
+
+        A worker that has nothing takes a request in any case.
+        """
+        board = self.board
+        room = float(
+            board.requests[request].prompt_tokens + board.generated[request] + self._config.chunk_tokens
+        )
+        limit = board.capacity.kv_tokens * self._config.kv_share
+        for worker in sorted(loads, key=lambda worker: (loads[worker], board.trains(worker), worker)):
+            full = self._slots and loads[worker] >= self._slots
+            if not loads[worker] or not (full or (limit and self._reserved[worker] + room > limit)):
+                self._reserved[worker] += room
+                self._room[request] = room
+                return worker
+        return None

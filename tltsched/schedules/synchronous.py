@@ -1,0 +1,14 @@
+"""Synchronous rollouts, as verl's default trainer has them: the step waits for its longest response."""
+
+from __future__ import annotations
+
+from tltsched.schedules.base import Schedule, ScheduleConfig
+from tltsched.schedules.board import Board
+
+
+class SynchronousConfig(ScheduleConfig, tag="synchronous", frozen=True):
+    """All requests are placed when the step begins, by `cluster.dispatch`. It has no settings."""
+
+    def build(self, board: Board) -> Schedule:
+        """Return the schedule."""
+        return Schedule(board)

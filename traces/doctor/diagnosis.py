@@ -1,0 +1,68 @@
+"""Runs the checks on a subject and says what they found, which ran, and which could not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from traces.doctor import CHECKS
+from traces.doctor.base import CannotRunError, Finding, Limits
+from traces.doctor.subject import Subject
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """One check: the arms that it ran on, and why it could not run on others (arms by reason)."""
+
+    check: str
+    looks_for: str
+    ran_on: tuple[str, ...]
+    could_not: dict[str, tuple[str, ...]]
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the doctor says of one path; problems come first."""
+
+    source: str
+    read_as: str
+    arms: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    checks: tuple[Examined, ...]
+
+    @property
+    def problems(self) -> int:
+        """How many of the findings are problems."""
+        return sum(finding.severity == "problem" for finding in self.findings)
+
+
+def examine(subject: Subject, limits: Limits) -> Diagnosis:
+    """Run every check on every arm."""
+    findings: list[Finding] = []
+    examined: list[Examined] = []
+    for check in CHECKS:
+        ran_on: list[str] = []
+        could_not: dict[str, list[str]] = {}
+        for patient in subject.patients[:1] if check.once else subject.patients:
+            name = "" if check.once else patient.name
+            try:
+                signs = check.examine(patient, subject, limits)
+            except CannotRunError as error:
+                could_not.setdefault(str(error), []).append(name)
+                continue
+            ran_on.append(name)
+            findings += [
+                Finding(check=check.name, arm=name, **msgspec.structs.asdict(sign)) for sign in signs
+            ]
+        examined.append(
+            Examined(
+                check=check.name,
+                looks_for=check.looks_for,
+                ran_on=tuple(ran_on),
+                could_not={reason: tuple(names) for reason, names in could_not.items()},
+            )
+        )
+    return Diagnosis(
+        source=subject.source,
+        read_as=subject.read_as,
+        arms=tuple(patient.name for patient in subject.patients),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity != "problem")),
+        checks=tuple(examined),
+    )

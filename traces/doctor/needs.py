@@ -1,0 +1,72 @@
+"""What checks need of a patient; each function returns it or raises CannotRunError with what is missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from traces.cycles import CYCLES, stretches_of_cycles
+from traces.doctor.base import CannotRunError
+from traces.doctor.subject import Patient, RunTables
+from traces.epochs import RECORDS
+
+
+def need_run(patient: Patient) -> RunTables:
+    """Return the tables of a run folder."""
+    if patient.run is None:
+        raise CannotRunError("no run folder: the file holds lengths, not what the engines did")
+    return patient.run
+
+
+def need_rows(patient: Patient) -> pd.DataFrame:
+    """Return the responses."""
+    if patient.rows is None:
+        raise CannotRunError("no lengths: the log holds metrics alone")
+    if patient.rows.empty:
+        raise CannotRunError("no responses")
+    return patient.rows
+
+
+def need_rollouts(patient: Patient) -> pd.DataFrame:
+    """Return the responses if they have the steps and groups of RL training."""
+    rows = need_rows(patient)
+    if patient.kind == "serving":
+        raise CannotRunError("serving lengths: no RL steps and no prompt groups")
+    if patient.kind == "generated" and patient.run is None:
+        raise CannotRunError("lengths drawn from logged means: single responses were not recorded")
+    return rows
+
+
+def need_drafts(patient: Patient) -> RunTables:
+    """Return the tables of a run that speculated."""
+    run = need_run(patient)
+    if not run.drafts():
+        raise CannotRunError("nothing was drafted")
+    return run
+
+
+def stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
+    """Return the decode stretches (traces.cycles.STRETCH_COLUMNS), and the file that they are of."""
+    if run.cycles is not None:
+        return stretches_of_cycles(run.cycles), CYCLES
+    if run.epochs is not None:
+        return run.epochs.stretches, RECORDS
+    raise CannotRunError(f"neither {CYCLES} nor {RECORDS}: no times by batch")
+
+
+def drafting_stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
+    """Return the stretches that drafted, and the file."""
+    rows, source = stretches(run)
+    return rows[rows["depth"] > 0].reset_index(drop=True), source
+
+
+def span(values: pd.Series[float] | np.ndarray) -> str:
+    """Return `low to high`, or the one value."""
+    low, high = f"{float(np.min(values)):,.0f}", f"{float(np.max(values)):,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def some(numbers: list[int]) -> str:
+    """Return the first few numbers of a list."""
+    listed = ", ".join(f"{number:,}" for number in numbers[:6])
+    return listed + (f" and {len(numbers) - 6:,} more" if len(numbers) > 6 else "")

@@ -1,0 +1,170 @@
+"""What the doctor looks at: a run folder, a comparison, a trace, or what a framework wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tltsched.errors import InputError
+from traces.cycles import CYCLE_COLUMNS, CYCLES
+from traces.epochs import RECORDS, Epochs, read_epochs
+from traces.files import is_trace_file, read_trace
+from traces.importers.base import Options
+from traces.importers.head import Head
+from traces.importers.importing import import_trace
+from traces.importers.lines import shown
+from traces.importers.phases import PhaseTimes, read_phases
+from traces.importers.report import Report
+from traces.rollouts import GROUPS_OF_A_STEP
+from traces.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct
+from traces.schema import ALL_COLUMNS, COLUMNS, REQUIRED_COLUMN
+from traces.training import REWARD_COLUMNS, UPDATE_COLUMNS
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """One run folder. Tables that it does not have are None."""
+
+    path: Path
+    summary: Summary
+    responses: pd.DataFrame
+    intervals: pd.DataFrame
+    steps: pd.DataFrame
+    schedule: tuple[ScheduleFacts, pd.DataFrame] | None
+    cycles: pd.DataFrame | None
+    updates: pd.DataFrame | None
+    rewards: pd.DataFrame | None
+
+    @cached_property
+    def epochs(self) -> Epochs | None:
+        """What the decision epochs did, out of the record; None without one."""
+        path = self.path / RECORDS
+        return read_epochs(path) if path.is_file() else None
+
+    def keeps_order(self) -> bool:
+        """Return whether each step trains on the responses to its own prompts."""
+        return self.schedule is None or self.schedule[0].keeps_order
+
+    def drafts(self) -> bool:
+        """Return whether any cycle drafted."""
+        return int(self.steps["request_cycles"].sum()) > 0
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One arm, or one log. rows: columns of a trace, unchecked; None: only phase times are known."""
+
+    name: str
+    rows: pd.DataFrame | None
+    kind: str  # of traces.schema.Kind
+    cap_tokens: int | None
+    run: RunTables | None = None
+    phases: PhaseTimes | None = None
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """All that one path means; the first arm is the baseline."""
+
+    source: str
+    read_as: str
+    patients: tuple[Patient, ...]
+
+
+def read_subject(path: Path, options: Options, format_name: str | None = None) -> Subject:
+    """Read a path; raises InputError if it is nothing that can be read."""
+    if path.name == "responses.parquet" and (path.parent / "summary.json").is_file():
+        path = path.parent
+    if (path / "comparison.json").is_file():
+        names = read_struct(path / "comparison.json", Comparison).runs
+        if not names or any(Path(name).name != name or name == ".." for name in names):
+            raise InputError(
+                "runs in comparison.json", list(names), "names of folders beside it", f"check {path}"
+            )
+        return Subject(str(path), "comparison", tuple(_of_run(path / name, name) for name in names))
+    if (path / "summary.json").is_file():
+        patient = _of_run(path, "")
+        assert patient.run is not None
+        return Subject(str(path), f"{patient.run.summary.kind} run", (patient,))
+    if format_name is None and _is_trace(path):
+        trace = read_trace(path)
+        known = Patient("", trace.rows, trace.origin.kind, trace.origin.cap_tokens)
+        return Subject(str(path), "trace", (known,))
+    return _of_log(path, options, format_name)
+
+
+def _of_run(path: Path, name: str) -> Patient:
+    folder = RunFolder(path)
+    summary, responses = folder.summary(), folder.responses()
+    run = RunTables(
+        path=path,
+        summary=summary,
+        responses=responses,
+        intervals=folder.intervals(),
+        steps=folder.steps().sort_values("step", ignore_index=True),
+        schedule=folder.schedule(),
+        cycles=_table(path / CYCLES, CYCLE_COLUMNS),
+        updates=_table(path / "updates.parquet", UPDATE_COLUMNS),
+        rewards=_table(path / "rewards.parquet", REWARD_COLUMNS),
+    )
+    rows = pd.DataFrame(
+        {
+            "step": responses["step"],
+            "prompt_id": responses["step"].astype(np.int64) * GROUPS_OF_A_STEP + responses["group"],
+            "sample": responses.groupby(["step", "group"]).cumcount(),
+            "prompt_tokens": responses["prompt_tokens"],
+            "response_tokens": responses["response_tokens"],
+            "capped": responses["capped"],
+        }
+    ).astype(COLUMNS)
+    trained = run.rewards is not None and summary.kind == "measured"
+    capped = rows.loc[rows["capped"], "response_tokens"]
+    cap = int(capped.max()) if len(capped) else None
+    return Patient(name, rows, "rollout" if trained else "unstated", cap, run)
+
+
+def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
+    """Read what a framework wrote: its lengths, its phase times, or both."""
+    if not path.exists():
+        raise InputError("PATH", str(path), "a file or folder that exists", "check the path")
+    phases: PhaseTimes | None = None
+    try:
+        phases = read_phases(path)
+    except InputError as error:
+        if error.field != "phase times":
+            raise
+    try:
+        trace, report = import_trace(path, options, format_name)
+    except InputError:
+        if phases is None:
+            raise
+        return Subject(
+            str(path), f"metrics of {phases.framework}", (Patient("", None, "unstated", None, phases=phases),)
+        )
+    patient = Patient(
+        "", trace.rows, trace.origin.kind, trace.origin.cap_tokens, phases=phases, report=report
+    )
+    return Subject(str(path), f"{report.framework} ({report.format}), {shown(path)}", (patient,))
+
+
+def _is_trace(path: Path) -> bool:
+    """Return whether a file has the columns of a trace, and no others."""
+    if not path.is_file() or not is_trace_file(path):
+        return False
+    head = Head(path)
+    names = head.columns or list(head.fields) or [name.strip() for name in head.header.split(",")]
+    return REQUIRED_COLUMN in names and set(names) <= set(ALL_COLUMNS)
+
+
+def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame | None:
+    if not path.is_file():
+        return None
+    try:
+        return pd.read_parquet(path)[list(columns)].astype(columns)
+    except (KeyError, ValueError, OSError) as error:
+        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None

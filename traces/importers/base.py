@@ -1,0 +1,96 @@
+"""What an importer is: the description of one file format, and the vocabulary of what its reader yields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from traces.importers.head import Head
+from traces.importers.texts import Tokenise
+from traces.schema import Kind
+
+Lengths = Literal["exact", "re-tokenised", "generated"]
+WHOLE_NAME = re.compile("")  # fits any name: a format whose files are named freely
+
+
+class Response(msgspec.Struct, gc=False):
+    """One response as a file states it.
+
+    group: what all responses to one prompt share; a number is kept, a text is numbered when all is read.
+    step, sample: None where the file does not say.
+    prompt_tokens: 0 is not known.
+    lag: policy updates between the first and the last token; None where the file does not say.
+    line: line or row of the file, from 1.
+    """
+
+    line: int
+    group: int | str
+    response_tokens: int
+    prompt_tokens: int = 0
+    capped: bool = False
+    step: int | None = None
+    sample: int | None = None
+    arrived_s: float | None = None
+    lag: int | None = None
+
+
+class Skip(msgspec.Struct, gc=False):
+    """Something of a file that gave no response. `reason` is one of few texts: it is counted by."""
+
+    line: int
+    reason: str
+    excerpt: bytes = b""
+
+
+class UnusableError(Exception):
+    """A record that gives no response, and why. Readers turn it into a Skip; no user sees it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to read. `name` is what a user is shown; `step` is what the name says, if it does."""
+
+    path: Path
+    name: str
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user states. cap_tokens: longest response allowed. seed: of generated lengths."""
+
+    cap_tokens: int | None = None
+    step: int = 0
+    tokenise: Tokenise | None = None
+    seed: int = 0
+
+
+Reader = Callable[[Source, Options], Iterator[Response | Skip]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importer:
+    """One format.
+
+    written_by: the setting of the framework that writes the file.
+    detect: returns "" if the head of a file fits, else why it does not.
+    read: yields responses and skips in the order of the file, in bounded memory.
+    lost: sentences on what the file does not hold.
+    file_name: fits the path of a file in a folder, with `/`; a group named `step` is the RL step.
+    """
+
+    name: str
+    framework: str
+    file: str
+    written_by: str
+    kind: Kind
+    lengths: Lengths
+    lost: tuple[str, ...]
+    detect: Callable[[Head], str]
+    read: Reader
+    file_name: re.Pattern[str] = WHOLE_NAME

@@ -1,0 +1,181 @@
+"""Responses become the rows of a trace: checked, counted, in compact blocks.
+
+Memory: one block of Python values, and 45 bytes a response, twice when the blocks are joined.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tltsched.errors import InputError
+from traces.importers.base import Importer, Options, Response, Skip, Source
+from traces.importers.report import Report, Staleness, Tally
+from traces.importers.values import excerpt_of
+from traces.schema import COLUMNS, INT32_MAX, INT64_MAX
+from traces.validate import KEY
+
+BLOCK_ROWS = 1 << 16
+MOST_ROWS = 100_000_000  # about 10 GB of memory
+NOT_SAID = -1
+EMPTY = "a response of 0 tokens"
+# name -> dtype of what is kept of a response; `file` and `line` say where a repeat was found
+KEPT = COLUMNS | {"arrived_s": "float64", "file": "int32", "line": "int64"}
+Block = dict[str, npt.NDArray[Any]]
+
+
+class Collector:
+    """Takes what a reader yields; `rows` gives the table when all is read."""
+
+    def __init__(self, importer: Importer, options: Options, report: Report) -> None:
+        self.importer, self.options, self.report = importer, options, report
+        self.skipped = Tally()
+        self.names: list[str] = []
+        self.blocks: list[Block] = []
+        self.held: list[tuple[Any, ...]] = []
+        self.texts_are_groups = False
+        self.lags = self.lag_sum = self.lag_max = self.spanning = 0
+
+    def begin(self, source: Source) -> None:
+        """Say which file the next responses come from."""
+        self.names.append(source.name)
+
+    def add(self, item: Response | Skip) -> None:
+        """Take one thing that a reader yields."""
+        if isinstance(item, Skip):
+            self._skip(item.reason, item.line, item.excerpt)
+            return
+        step = self.options.step if item.step is None else item.step
+        why = _unusable(item, step)
+        if why:
+            self._skip(why, item.line, f"{item.response_tokens} tokens, step {step}"[:200].encode())
+            return
+        tokens, capped = self._at_cap(item)
+        sample = NOT_SAID if item.sample is None else item.sample
+        arrived = np.nan if item.arrived_s is None else item.arrived_s
+        if item.lag is not None and abs(item.lag) <= INT32_MAX:
+            self._lag(item.lag)
+        values = (step, self._group(item.group), sample, item.prompt_tokens, tokens, capped, arrived)
+        self.held.append((*values, len(self.names) - 1, item.line))
+        if len(self.held) >= BLOCK_ROWS:
+            self._flush()
+
+    def rows(self) -> pd.DataFrame:
+        """Return the rows of a trace and fill the report; raises InputError if there is none."""
+        self._flush()
+        if not self.blocks:
+            raise self._nothing()
+        kept = {name: np.concatenate([block[name] for block in self.blocks]) for name in KEPT}
+        self.blocks = []
+        table = pd.DataFrame(kept, copy=False)
+        if self.texts_are_groups:
+            table["prompt_id"] = pd.factorize(table["prompt_id"])[0].astype(np.int64)
+        if (table["sample"] == NOT_SAID).any():
+            table["sample"] = table.groupby(["step", "prompt_id"], sort=False).cumcount().astype(np.int32)
+        table = self._without_repeats(table)
+        self._arrivals(table)
+        self._facts(table)
+        wanted = [*COLUMNS, *(["arrived_s"] if "arrived_s" in table else [])]
+        return table[wanted].reset_index(drop=True)
+
+    def _at_cap(self, item: Response) -> tuple[int, bool]:
+        cap = self.options.cap_tokens
+        if cap is None or item.response_tokens < cap:
+            return item.response_tokens, item.capped
+        if item.response_tokens > cap:
+            if self.importer.lengths == "exact":
+                where = f"response_tokens in {self.names[-1]}:{item.line}"
+                allowed = f"at most the stated cap, {cap}"
+                raise InputError(where, item.response_tokens, allowed, "give the cap that generation had")
+            self.report.set_to_cap += 1
+        return cap, True
+
+    def _group(self, group: int | str) -> int:
+        if isinstance(group, int) and -INT64_MAX <= group <= INT64_MAX:
+            return group
+        self.texts_are_groups = True
+        text = str(group) if isinstance(group, str) else hex(group)
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
+
+    def _lag(self, lag: int) -> None:
+        self.lags += 1
+        self.lag_sum += lag
+        self.lag_max = max(self.lag_max, lag)
+        self.spanning += lag > 0
+
+    def _skip(self, reason: str, line: int, excerpt: bytes) -> None:
+        self.skipped.add(reason, f"{self.names[-1]}:{line}", excerpt_of(excerpt))
+
+    def _flush(self) -> None:
+        if self.held:
+            if len(self.blocks) * BLOCK_ROWS > MOST_ROWS:
+                field = f"responses in {self.report.source}"
+                raise InputError(field, f"over {MOST_ROWS:,}", f"{MOST_ROWS:,}", "import it in parts")
+            columns = zip(*self.held, strict=True)
+            self.blocks.append({n: np.array(c, d) for (n, d), c in zip(KEPT.items(), columns, strict=True)})
+            self.held = []
+
+    def _nothing(self) -> InputError:
+        found = self.skipped.most_first()[:5]
+        why = "; ".join(f"{one.count:,} x {one.reason} (first {one.first}: {one.excerpt})" for one in found)
+        where = f"responses in {self.report.source}"
+        return InputError(
+            where, 0, "1 or more", f"read as {self.importer.name}: {why or 'the file is empty'}"
+        )
+
+    def _without_repeats(self, table: pd.DataFrame) -> pd.DataFrame:
+        repeated = table.duplicated(KEY).to_numpy()
+        if not repeated.any():
+            return table
+        first = table.iloc[int(np.argmax(repeated))]
+        told = ", ".join(f"{name} {int(first[name])}" for name in KEY)
+        place = f"{self.names[int(first['file'])]}:{int(first['line'])}"
+        reason = "a repeated step, prompt and sample"
+        self.skipped.add(reason, place, told)
+        self.skipped.by_reason[reason].count = int(repeated.sum())
+        return table[~repeated]
+
+    def _arrivals(self, table: pd.DataFrame) -> None:
+        """Make arrival times start at 0 in each step; drop the column where one is missing."""
+        unknown = int(table["arrived_s"].isna().sum())
+        if unknown:
+            if unknown < len(table):
+                self.report.notes.append(f"Arrival times left out: {unknown:,} responses have none.")
+            del table["arrived_s"]
+            return
+        table["arrived_s"] -= table.groupby("step")["arrived_s"].transform("min")
+
+    def _facts(self, table: pd.DataFrame) -> None:
+        report = self.report
+        report.files, report.rows = len(self.names), len(table)
+        report.steps = int(table["step"].nunique())
+        report.groups = int((~table.duplicated(["step", "prompt_id"])).sum())
+        report.capped = int(table["capped"].sum())
+        report.skipped = self.skipped.most_first()
+        if self.lags:
+            report.staleness = Staleness(
+                responses=self.lags,
+                mean=self.lag_sum / self.lags,
+                max=self.lag_max,
+                spanning_share=self.spanning / self.lags,
+            )
+
+
+def _unusable(item: Response, step: int) -> str:
+    """Return why a response cannot be a row, or ""."""
+    if item.response_tokens == 0:
+        return EMPTY
+    if not 0 < item.response_tokens <= INT32_MAX:
+        return "a response length out of range"
+    if not 0 <= item.prompt_tokens <= INT32_MAX:
+        return "a prompt length out of range"
+    if not 0 <= step <= INT32_MAX:
+        return "a step out of range"
+    if item.sample is not None and not 0 <= item.sample <= INT32_MAX:
+        return "an index in its group out of range"
+    return ""

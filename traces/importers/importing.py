@@ -1,0 +1,69 @@
+"""From a path to a trace and a report of how it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tltsched.errors import InputError, look_up
+from traces.importers import IMPORTERS
+from traces.importers.base import Options
+from traces.importers.collect import Collector
+from traces.importers.detect import detect
+from traces.importers.folder import regular_files, sources
+from traces.importers.lines import BrokenFileError, shown
+from traces.importers.report import Report, Tally
+from traces.schema import Origin, Trace
+
+PROGRESS_ROWS = 10_000
+
+
+def import_trace(
+    path: Path,
+    options: Options,
+    format_name: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Trace, Report]:
+    """Return the responses of a file or folder, and what was left out of them.
+
+    format_name: one of IMPORTERS; None finds it from the contents.
+    Raises InputError if nothing can be read, or if a file breaks off.
+    """
+    left = Tally()
+    files = regular_files(path, left)
+    importer = detect(files) if format_name is None else look_up(IMPORTERS, "--format", format_name)
+    chosen = sources(importer, path, files, left)
+    if not chosen:
+        allowed = f"names like {importer.file}"
+        raise InputError(
+            f"files below {shown(path)}", f"none that {importer.name} writes", allowed, "give the file itself"
+        )
+    name = shown(path)
+    report = Report(
+        format=importer.name,
+        framework=importer.framework,
+        lengths=importer.lengths,
+        source=name,
+        lost=importer.lost,
+    )
+    collector = Collector(importer, options, report)
+    for source in chosen:
+        collector.begin(source)
+        try:
+            for done, item in enumerate(importer.read(source, options), start=1):
+                collector.add(item)
+                if progress and done % PROGRESS_ROWS == 0:
+                    progress(PROGRESS_ROWS)
+        except BrokenFileError as error:
+            if len(chosen) == 1:
+                raise
+            left.add("a file that cannot be read to its end", source.name, str(error.got)[:120])
+    rows = collector.rows()
+    report.files_left_out = left.most_first()
+    origin = Origin(
+        source=f"{importer.framework} {name}",
+        kind=importer.kind,
+        cap_tokens=options.cap_tokens,
+        note=report.note(),
+    )
+    return Trace(rows, origin), report

@@ -10,7 +10,8 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = (
-    *("tltsched", "tltsched.speculation", "traces", "traces.importers", "sim", "realrun", "analysis", "tlt"),
+    *("tltsched", "tltsched.speculation", "traces", "traces.doctor", "traces.importers"),
+    *("sim", "realrun", "analysis", "tlt"),
 )
 SCRIPT = """
 import importlib, sys

@@ -43,7 +43,7 @@ def stretches_of_cycles(cycles: pd.DataFrame) -> pd.DataFrame:
     Left out are cycles with prefill or a compilation, and those right after a change of K.
     """
     same_k = cycles["k"] == cycles.groupby(["step", "worker"], sort=False)["k"].shift()
-    idle = (cycles["batch"] <= 0) | ~(cycles["seconds"] > 0)
+    idle = (cycles["batch"] <= 0) | ~(cycles["seconds"] > 0) | ~np.isfinite(cycles["seconds"])
     rows = cycles[same_k & (cycles["prompt_tokens"] == 0) & ~cycles["compiled"] & ~idle]
     depth = rows["k"].astype("int32")
     return pd.DataFrame(

@@ -66,13 +66,12 @@ def _paired(base_name: str, base: RunTables, name: str, run: RunTables) -> list[
         Sign(
             severity="problem" if beyond and abs(ratio - 1) > MEAN_COUNTS else "notice",
             found=f"{name} has lengths of its own: {ratio:.3f} times the mean of {base_name} "
-            f"({told}); the "
-            f"longest of a step {tail:.3f} times",
+            f"({told}); the longest of a step {tail:.3f} times",
             why="A speedup of times includes the difference, "
             + ("which chance does not explain." if beyond else "which chance explains."),
             todo="Judge by tokens a second, or replay the same lengths in both arms."
             if run.keeps_order() and base.keeps_order()
-            else "Judge by seconds per trained token, over enough steps that what is carried over matters little.",
+            else "Judge by seconds per trained token, over so many steps that the rest counts little.",
             source=f"responses.parquet of {base_name} and {name}",
         )
     ]

@@ -25,11 +25,11 @@ def _dispatch(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
         raise CannotRunError("one worker")
     if not run.keeps_order():
         raise CannotRunError("responses are carried over steps, so a step's tokens are not its workers' load")
+    rollouts_s = dict(zip(run.steps["step"], run.steps["rollout_end_s"] - run.steps["start_s"], strict=True))
     found = [
-        _step(rows, run.summary.workers, float(step["rollout_end_s"] - step["start_s"]))
-        for (_, rows), (_, step) in zip(
-            run.responses.groupby("step"), run.steps.set_index("step").sort_index().iterrows(), strict=False
-        )
+        _step(rows, run.summary.workers, float(rollouts_s[step]))
+        for step, rows in run.responses.groupby("step")
+        if step in rollouts_s
     ]
     if not found:
         raise CannotRunError("no responses")

@@ -68,10 +68,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check. `examine` looks at one arm of a subject, `compares` at a subject with several arms.
-
-    Both return signs (none: nothing is wrong) and raise CannotRunError.
-    """
+    """One check. `examine` returns signs (none: nothing is wrong) or raises CannotRunError."""
 
     name: str
     looks_for: str

@@ -55,9 +55,12 @@ def stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
 
 
 def drafting_stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
-    """Return the stretches that drafted, and the file."""
+    """Return the stretches that drafted (at least one), and the file."""
     rows, source = stretches(run)
-    return rows[rows["depth"] > 0].reset_index(drop=True), source
+    drafting = rows[rows["depth"] > 0].reset_index(drop=True)
+    if drafting.empty:
+        raise CannotRunError(f"no steady cycles in {source} that draft")
+    return drafting, source
 
 
 def span(values: pd.Series[float] | np.ndarray) -> str:

@@ -112,6 +112,11 @@ def _of_run(path: Path, name: str) -> Patient:
         updates=_table(path / "updates.parquet", UPDATE_COLUMNS),
         rewards=_table(path / "rewards.parquet", REWARD_COLUMNS),
     )
+    _check_times(path, run.responses, run.intervals, run.steps)
+    if bool(run.steps["step"].duplicated().any()):
+        raise InputError(
+            f"steps.parquet in {path}", "a step twice", "each step once", "make the run folder again"
+        )
     rows = pd.DataFrame(
         {
             "step": responses["step"],
@@ -126,6 +131,21 @@ def _of_run(path: Path, name: str) -> Patient:
     capped = rows.loc[rows["capped"], "response_tokens"]
     cap = int(capped.max()) if len(capped) else None
     return Patient(name, rows, "rollout" if trained else "unstated", cap, run)
+
+
+def _check_times(path: Path, *tables: pd.DataFrame) -> None:
+    """Raise InputError if a time of a run folder is not a number or lies before its begin."""
+    for table in tables:
+        for name in table.columns:
+            values = table[name].to_numpy()
+            if name.endswith("_s") and not bool((np.isfinite(values) & (values >= 0)).all()):
+                wrong = values[~(np.isfinite(values) & (values >= 0))][0]
+                raise InputError(
+                    f"{name} in {path}",
+                    float(wrong),
+                    "seconds since the run began",
+                    "make the run folder again",
+                )
 
 
 def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from traces.importers.texts import tokeniser
 from traces.schema import Trace
 
 SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
+BENCH = SAMPLES.parents[2] / "docs" / "evidence" / "vllm_bench.result.json"
 TEXTS = {"verl", "trl", "skyrl-eval", "roll"}
 
 # format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, capped)
@@ -90,6 +92,15 @@ def test_a_sample_imports_to_these_rows(name: str) -> None:
         assert trace.rows["arrived_s"].tolist() == pytest.approx(ARRIVALS[name], abs=1e-6)
     else:
         assert "arrived_s" not in trace.rows
+
+
+def test_a_file_that_vllm_wrote_has_a_row_for_each_request() -> None:
+    trace, report = import_trace(BENCH, options("vllm-bench"))
+    assert report.format == "vllm-bench"
+    assert (report.rows, list(report.skipped)) == (64, [])
+    written = json.loads(BENCH.read_bytes())
+    assert trace.rows["response_tokens"].tolist() == written["output_lens"]
+    assert trace.rows["prompt_tokens"].tolist() == written["input_lens"]
 
 
 def test_a_file_that_trl_wrote_is_read_as_its_steps_and_groups() -> None:

@@ -4,7 +4,7 @@ FOLDER is one of `tlt real model SmolLM2-135M`, CALIBRATION of `tlt real calibra
 own server and its own benchmark run here, with --save-detailed; the file is imported, simulated, and the
 simulated makespan is held against the measured one.
 
-Writes vllm_bench.json and vllm_bench.result.json. Needs the extra real-cpu.
+Writes vllm_bench.json and vllm_bench/result.json. Needs the extra real-cpu.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = HERE.parent.parent
 PORT, START_S = 8123, 300
 CONCURRENT, PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 8, 64, 32, 96
 VLLM = str(Path(sys.executable).parent / "vllm")
-RESULT = HERE / "vllm_bench.result.json"
+RESULT = HERE / "vllm_bench" / "result.json"
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -138,7 +138,7 @@ def main(folder: str, calibration: str) -> None:
         how="measured; step times calibrated before on the same machine in a process without a server: HTTP, "
         "detokenizing and the client share the cores here and are not modelled",
         command=f"python docs/evidence/vllm_bench.py {folder} {calibration}",
-        raw=RESULT.name,
+        raw=f"{RESULT.parent.name}/{RESULT.name}",
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from traces.importers.texts import tokeniser
 from traces.schema import Trace
 
 SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
-BENCH = SAMPLES.parents[2] / "docs" / "evidence" / "vllm_bench.result.json"
+BENCH = SAMPLES.parents[2] / "docs" / "evidence" / "vllm_bench" / "result.json"
 TEXTS = {"verl", "trl", "skyrl-eval", "roll"}
 
 # format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, capped)

@@ -20,6 +20,7 @@ from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.schedules import PRESETS
 from tltsched.speculation import PolicySpec, parse_policy
+from tltsched.spot import SpotConfig
 from traces.settings import convert, merge
 
 Mode = Literal["jump", "exact"]
@@ -217,5 +218,6 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
         implied = {}  # nobody falls idle, so the drafter is not trained
     config = convert(with_drift(merge(implied, settings)), Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
-    cluster = msgspec.structs.replace(config.cluster, schedule=config.cluster.schedule_spec())
+    spot = config.cluster.spot if spec.needs_drafter else SpotConfig()  # a baseline has nothing to train
+    cluster = msgspec.structs.replace(config.cluster, schedule=config.cluster.schedule_spec(), spot=spot)
     return msgspec.structs.replace(config, policy=spec, cluster=cluster)

@@ -136,7 +136,8 @@ def main(folder: str, calibration: str) -> None:
         target="within 10 %",
         met=abs(error) <= 0.1,
         how="measured; step times calibrated before on the same machine in a process without a server: HTTP, "
-        "detokenizing and the client share the cores here and are not modelled; the file is vllm_bench/result.json",
+        "detokenizing and the client share the cores here and are not modelled; the file is "
+        "vllm_bench/result.json",
         command=f"python docs/evidence/vllm_bench.py {folder} {calibration}",
     )  # fmt: skip
 

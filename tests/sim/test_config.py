@@ -180,3 +180,9 @@ def test_a_trace_is_replayed_step_by_step(tmp_path: Path) -> None:
     assert set(rows["prompt_tokens"]) == {9}
     with pytest.raises(InputError, match=r"4 for workload\.steps; allowed: at most the 3 steps"):
         load_workload(resolve({"workload": settings | {"steps": 4}}).workload, 0)
+
+
+def test_a_policy_without_drafts_trains_no_drafter() -> None:
+    settings = {"cluster": {"spot": {"enabled": True}}}
+    assert resolve(settings, "tlt").cluster.spot.enabled
+    assert not resolve(settings, "none").cluster.spot.enabled

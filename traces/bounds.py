@@ -39,9 +39,12 @@ class StepBound(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
         return max(self.drafted_longest_s, self.drafted_work_s) + self.phases_s
 
     def carried_s(self) -> float:
-        """Return the bound in the long run of any schedule, under the best arm if that is known."""
+        """Return the bound in the long run of any schedule, under the best arm if that is known.
+
+        The phases of a step follow one another wherever they run, and a share of the GPUs is not faster.
+        """
         work_s = self.work_s if self.drafted_work_s is None else min(self.work_s, self.drafted_work_s)
-        return work_s + self.compute_s
+        return max(work_s + self.compute_s, self.phases_s)
 
 
 class Bounds(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

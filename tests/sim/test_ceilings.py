@@ -88,12 +88,13 @@ def test_more_workers_lower_the_work_and_not_the_longest() -> None:
     assert many.rows[0].longest_s == few.rows[0].longest_s
 
 
-def test_fixed_phases_can_overlap_and_do_not_bound_the_long_run() -> None:
+def test_fixed_phases_take_no_workers_and_yet_follow_one_another() -> None:
     trace = trace_of([lengths(0, 16, 400, 1.0)])
     fixed = resolve(JOB | {"phases": {"logprob_s": 50.0, "policy_update_s": 70.0}}, "none")
     row = bounds_of(fixed, trace).rows[0]
     assert row.phases_s > 120.0
     assert row.compute_s == 0.0
+    assert row.carried_s() == row.phases_s
 
 
 def test_drafts_out_of_history_have_no_bound() -> None:
@@ -101,7 +102,8 @@ def test_drafts_out_of_history_have_no_bound() -> None:
     bounds = bounds_of(config, trace_of([[10, 20]]))
     assert bounds.arms == ()
     assert bounds.rows[0].drafted_s() is None
-    assert bounds.rows[0].carried_s() == bounds.rows[0].work_s + bounds.rows[0].compute_s
+    row = bounds.rows[0]
+    assert row.carried_s() == max(row.work_s + row.compute_s, row.phases_s)
 
 
 def test_unequal_acceptance_loosens_the_bound_with_drafts_alone() -> None:

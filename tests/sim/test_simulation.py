@@ -303,7 +303,7 @@ def test_a_missing_drafter_never_drafts_until_one_is_trained() -> None:
 @pytest.mark.parametrize("stop_s", [0.0, 0.1, 3.0])
 def test_waiting_for_training_to_stop_is_booked_and_lasts_stop_s(stop_s: float) -> None:
     chosen = SMALL | SPOT | {"drafter.stop_s": stop_s, "drafter.publish_s": 0.5}
-    run = simulate(config_of(chosen, "none"), trace_of(lengths_of(10, 3, 24)))
+    run = simulate(config_of(chosen, "static:8_8_32"), trace_of(lengths_of(10, 3, 24)))
     rows = run.intervals.assign(seconds=run.intervals["end_s"] - run.intervals["start_s"])
     waits = rows[rows["cause"] == "preempt_wait"]
     assert (waits["seconds"] <= stop_s * (1 + 1e-9)).all()

@@ -59,7 +59,6 @@ def test_mutated_samples_never_end_in_a_traceback(
     assert not (tmp_path / "EXECUTED").exists()
     assert all(text.isprintable() and len(text) < 6000 for text in refusals)
     assert imports + len(refusals) == FILES_A_BLOCK
-    assert imports
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:

@@ -15,22 +15,9 @@ from realrun.runlog import ENGINE, EngineRecord, Loss, Rollout, numbered
 from realrun.workload import Workload
 from tltsched.events import EpochEnded
 from tltsched.record import read
+from traces.cycles import CYCLE_COLUMNS
 from traces.runfolder import RunFolder, Summary, write_json
 from traces.timeline import Timeline, intervals
-
-CYCLE_COLUMNS = {
-    "step": "int32",
-    "worker": "int16",  # from here on as realrun.messages.Cycle
-    "t_s": "float64",  # start, on the arm's clock
-    "seconds": "float64",
-    "batch": "int32",
-    "context_tokens": "int64",  # of all requests together
-    "prompt_tokens": "int32",  # 0: a pure decode cycle
-    "k": "int16",  # to be drafted for the next cycle; what was verified in this one is drafted_tokens
-    "drafted_tokens": "int32",
-    "accepted_tokens": "int32",
-    "compiled": "bool",  # the time means nothing
-}
 
 
 def write_run(
@@ -128,7 +115,8 @@ def step_table(rollouts: Sequence[Rollout], plan: ArmPlan) -> pd.DataFrame:
 
 
 def cycle_table(rollouts: Sequence[Rollout]) -> pd.DataFrame:
-    """Return a row an engine cycle (CYCLE_COLUMNS)."""
+    """Return a row an engine cycle (traces.cycles.CYCLE_COLUMNS); its columns after worker are those of
+    realrun.messages.Cycle."""
     rows = [
         (rollout.step, worker, *msgspec.structs.astuple(cycle))
         for rollout in rollouts

@@ -19,14 +19,14 @@ from sim.resimulate import MeasuredSettings
 from tltsched.errors import InputError
 from tltsched.record import SchedulerSetup
 from traces.counterfactual import LengthFacts
-from traces.files import is_trace_file, read_trace
+from traces.files import read_trace
 from traces.importers.base import Options
-from traces.importers.head import Head
+from traces.importers.head import holds_trace
 from traces.importers.importing import import_trace
 from traces.importers.phases import PhaseTimes, read_phases
 from traces.models import MODELS
 from traces.runfolder import Comparison, RunFolder, Summary, read_struct
-from traces.schema import ALL_COLUMNS, REQUIRED_COLUMN, Trace
+from traces.schema import Trace
 
 RUN_FILES = ("summary.json", "responses.parquet", "steps.parquet", "intervals.parquet")
 # What the settings of a simulated run say of the run itself, and not of the policy or the lengths.
@@ -73,7 +73,7 @@ def observe(
     folder = _run_folder(path)
     if folder is not None:
         found = _of_run(*folder)
-    elif _is_trace(path):
+    elif holds_trace(path):
         found = Observed(read_trace(path), None, str(path), "trace", {}, "none")
     else:
         trace, report = import_trace(path, options, progress=progress)
@@ -102,15 +102,6 @@ def _run_folder(path: Path) -> tuple[Path, tuple[str, ...]] | None:
     if all((path / name).is_file() for name in RUN_FILES):
         return path, ()
     return None
-
-
-def _is_trace(path: Path) -> bool:
-    """Return whether a file has the columns of a trace, and no others."""
-    if not path.is_file() or not is_trace_file(path):
-        return False
-    head = Head(path)
-    names = head.columns or list(head.fields) or [name.strip() for name in head.header.split(",")]
-    return REQUIRED_COLUMN in names and set(names) <= set(ALL_COLUMNS)
 
 
 def _phases_in(path: Path) -> PhaseTimes | None:

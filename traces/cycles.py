@@ -15,16 +15,17 @@ CYCLES = "cycles.parquet"
 CYCLE_COLUMNS = {
     "step": "int32",
     "worker": "int16",
-    "t_s": "float64",  # the end of the cycle
+    "t_s": "float64",  # start, on the arm's clock
     "seconds": "float64",
     "batch": "int32",
     "context_tokens": "int64",  # of all requests together
-    "prompt_tokens": "int32",  # prefilled in this cycle
-    "k": "int16",  # drafts a request; 0: none
+    "prompt_tokens": "int32",  # 0: a pure decode cycle
+    "k": "int16",  # to be drafted for a later cycle; what was verified in this one is drafted_tokens
     "drafted_tokens": "int32",
     "accepted_tokens": "int32",
-    "compiled": "bool",  # something was compiled inside it: its time means nothing
+    "compiled": "bool",  # the time means nothing
 }
+LAG_CYCLES = 2  # at most, from the cycle that names a K to the one that verifies its drafts
 STRETCH_COLUMNS = {
     "arm": "str",  # as the run names it; off: nothing was drafted
     "depth": "int32",
@@ -42,7 +43,10 @@ def stretches_of_cycles(cycles: pd.DataFrame) -> pd.DataFrame:
 
     Left out are cycles with prefill or a compilation, and those right after a change of K.
     """
-    same_k = cycles["k"] == cycles.groupby(["step", "worker"], sort=False)["k"].shift()
+    of_worker = cycles.groupby(["step", "worker"], sort=False)["k"]
+    same_k = np.logical_and.reduce(
+        [(cycles["k"] == of_worker.shift(lag)).to_numpy() for lag in range(1, LAG_CYCLES + 1)]
+    )
     idle = (cycles["batch"] <= 0) | ~(cycles["seconds"] > 0) | ~np.isfinite(cycles["seconds"])
     rows = cycles[same_k & (cycles["prompt_tokens"] == 0) & ~cycles["compiled"] & ~idle]
     depth = rows["k"].astype("int32")

@@ -12,16 +12,16 @@ import pandas as pd
 from tltsched.errors import InputError
 from traces.cycles import CYCLE_COLUMNS, CYCLES
 from traces.epochs import RECORDS, Epochs, read_epochs
-from traces.files import is_trace_file, read_trace
+from traces.files import read_trace
 from traces.importers.base import Options
-from traces.importers.head import Head
+from traces.importers.head import holds_trace
 from traces.importers.importing import import_trace
 from traces.importers.lines import shown
 from traces.importers.phases import PhaseTimes, read_phases
 from traces.importers.report import Report
 from traces.rollouts import GROUPS_OF_A_STEP
 from traces.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct
-from traces.schema import ALL_COLUMNS, COLUMNS, REQUIRED_COLUMN
+from traces.schema import COLUMNS
 from traces.training import REWARD_COLUMNS, UPDATE_COLUMNS
 
 
@@ -91,7 +91,7 @@ def read_subject(path: Path, options: Options, format_name: str | None = None) -
         patient = _of_run(path, "")
         assert patient.run is not None
         return Subject(str(path), f"{patient.run.summary.kind} run", (patient,))
-    if format_name is None and _is_trace(path):
+    if format_name is None and holds_trace(path):
         trace = read_trace(path)
         known = Patient("", trace.rows, trace.origin.kind, trace.origin.cap_tokens)
         return Subject(str(path), "trace", (known,))
@@ -170,15 +170,6 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
         "", trace.rows, trace.origin.kind, trace.origin.cap_tokens, phases=phases, report=report
     )
     return Subject(str(path), f"{report.framework} ({report.format}), {shown(path)}", (patient,))
-
-
-def _is_trace(path: Path) -> bool:
-    """Return whether a file has the columns of a trace, and no others."""
-    if not path.is_file() or not is_trace_file(path):
-        return False
-    head = Head(path)
-    names = head.columns or list(head.fields) or [name.strip() for name in head.header.split(",")]
-    return REQUIRED_COLUMN in names and set(names) <= set(ALL_COLUMNS)
 
 
 def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame | None:

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from tltsched.errors import InputError
+from traces.files import is_trace_file
 from traces.importers.lines import DOCUMENT_BYTES, LINE_BYTES, READ_ERRORS, Line, broken, iter_lines, opened
+from traces.schema import ALL_COLUMNS, REQUIRED_COLUMN
 
 HEAD_BYTES = 1 << 16
 FIRST_LINES = 2_000  # a console log may talk for long before its first step
@@ -109,3 +111,12 @@ def _fields_of(text: bytes) -> dict[str, Any]:
         return {name: msgspec.Raw(msgspec.json.encode(inner)) for name, inner in value.items()}
     except (*JSON_ERRORS, AttributeError):
         return {}
+
+
+def holds_trace(path: Path) -> bool:
+    """Return whether a file has the columns of a trace, and no others."""
+    if not path.is_file() or not is_trace_file(path):
+        return False
+    head = Head(path)
+    names = head.columns or list(head.fields) or [name.strip() for name in head.header.split(",")]
+    return REQUIRED_COLUMN in names and set(names) <= set(ALL_COLUMNS)

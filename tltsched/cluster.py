@@ -308,6 +308,10 @@ class ClusterScheduler:
 
     def _next_phase(self) -> Commands:
         self._phase += 1
+        if self.config.phases[self._phase :][:1] == (PUBLISH_BEFORE_PHASE,) and not self.schedule.syncs(
+            self.step
+        ):
+            self._phase += 1
         if self._phase == len(self.config.phases):
             self.state = ClusterState.WAITING
             return (*self._publish(), *self._serve(), EndStep(self.step))

@@ -28,6 +28,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     measure: Measure
     published: tuple[float, float]  # both ends of what was reported
     rollout_share: float | None = None  # published share of the baseline's step; sets the other phases
+    baseline_parts: int = 1  # simulated steps that make one of the source's
+    arm_parts: int = 1
     skip_steps: int = 0  # while a schedule that carries responses over fills up
     control: bool = False  # shows when the result holds; its settings are nobody's, so it is not counted
     missing: str  # what the source does not say, or the model leaves out; empty: set up well enough
@@ -46,26 +48,31 @@ ROLLPACKER: dict[str, Any] = {
 }
 ROLLPACKER_COSTS = {"7b": "measured step times of one H100", "14b": "roofline", "32b": "roofline"}
 ROLLPACKER_ASSUMED = "log-normal lengths through published P75 and longest over median, group correlation 0.5"
+PARTS = 4  # source: trigger_parameter_sync_step; a batch is trained on in so many parts
 VERL: dict[str, Any] = {
     "source": "verl documentation, fully_async",
     "settings": "verl-async",
     "measure": "step seconds",
     "skip_steps": 4,
-    "missing": "lengths (seconds of generation alone); training on a quarter of the batch while the rest is "
-    "generated is not modelled, so that generation and update follow one another",
+    "missing": "lengths (seconds of generation alone)",
+    "arm_parts": PARTS,
     "assumed": "roofline of H20; shape of the lengths (scaled to the baseline's generation time); "
     "phase seconds are the source's own",
 }
 SHORT_TAIL = ("workload.lengths=azure-conversation", "workload.prompts_per_step=512")
 
 
-def _async(staleness: float) -> str:
-    return f"cluster.schedule={{kind='bounded_async', staleness={staleness}, trainer_share=0.5}}"
+def _async(staleness: float, update_s: float, other_s: float) -> tuple[str, ...]:
+    """Return the settings of an asynchronous run, a step for each part of a batch.
 
-
-def _trainer_s(update_s: float, other_s: float) -> tuple[str, ...]:
-    """Return the published seconds of a trainer of 64 GPUs; log-probabilities come with the rollouts."""
-    return ("phases.logprob_s=0.0", f"phases.policy_update_s={update_s}", f"phases.weight_sync_s={other_s}")
+    The seconds are published ones of a trainer of 64 GPUs; log-probabilities come with the rollouts.
+    """
+    return (
+        f"cluster.schedule={{kind='bounded_async', staleness={staleness}, trainer_share=0.5, "
+        f"sync_every={PARTS}}}",
+        f"workload.prompts_per_step={512 // PARTS}", f"workload.steps={16 * PARTS}", "phases.logprob_s=0.0",
+        f"phases.policy_update_s={update_s / PARTS}", f"phases.weight_sync_s={other_s}",
+    )  # fmt: skip
 
 
 CASES: tuple[Case, ...] = (
@@ -107,12 +114,12 @@ CASES: tuple[Case, ...] = (
     Case(
         id="verl-async", result="verl: synchronous to fully asynchronous (356.3 to 150.6 s a step)",
         baseline="none@synchronous", arm="none@synchronous", published=(150.63, 150.63),
-        arm_sets=(_async(0.5), *_trainer_s(113.16, 4.33)), **VERL,
+        arm_sets=_async(0.5, 113.16, 4.33), **VERL,
     ),
     Case(
         id="verl-staleness", result="verl: staleness 0 to 0.1 (231.3 to 171.3 s a step)",
-        baseline="none@synchronous", baseline_sets=(_async(0.0), *_trainer_s(98.77, 4.10)),
-        arm="none@synchronous", arm_sets=(_async(0.1), *_trainer_s(109.12, 4.01)), published=(171.30, 171.30),
+        baseline="none@synchronous", baseline_sets=_async(0.0, 98.77, 4.10), baseline_parts=PARTS,
+        arm="none@synchronous", arm_sets=_async(0.1, 109.12, 4.01), published=(171.30, 171.30),
         **VERL,
     ),
     Case(

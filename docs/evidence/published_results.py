@@ -54,13 +54,17 @@ def simulate(settings: dict[str, Any], arm: str) -> Cluster:
 def points_of(case: Case) -> list[Point]:
     """Simulate both arms of a case; returns a row an arm and step."""
     path = PUBLISHED / f"{case.settings}.toml"
-    sides = (("baseline", case.baseline, case.baseline_sets), ("arm", case.arm, case.arm_sets))
+    sides = (
+        ("baseline", case.baseline, case.baseline_sets, case.baseline_parts),
+        ("arm", case.arm, case.arm_sets, case.arm_parts),
+    )
     points: list[Point] = []
     other: dict[str, Any] = {}
-    for side, arm, sets in sides:
+    for side, arm, sets, parts in sides:
         cluster = simulate(merge(settings_of(path, sets), other), arm)
         found = [
-            {"case": case.id, "side": side, "step": step, **row} for step, row in enumerate(_steps(cluster))
+            {"case": case.id, "side": side, "step": step, **row}
+            for step, row in enumerate(_whole(_steps(cluster), parts))
         ]
         if case.rollout_share is not None and not other:
             mean_s = float(np.mean([row["rollout_s"] for row in found]))
@@ -69,6 +73,14 @@ def points_of(case: Case) -> list[Point]:
                 row["step_s"] = round(row["rollout_s"] + other["phases"]["policy_update_s"], 3)
         points += found[case.skip_steps :]
     return points
+
+
+def _whole(rows: list[dict[str, float]], parts: int) -> list[dict[str, float]]:
+    """Return the steps of the source: each is the sum of `parts` simulated ones."""
+    return [
+        {key: round(sum(row[key] for row in rows[first : first + parts]), 3) for key in rows[first]}
+        for first in range(0, len(rows), parts)
+    ]
 
 
 def _other_phases(seconds: float) -> dict[str, Any]:

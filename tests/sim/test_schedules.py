@@ -178,6 +178,21 @@ def test_bounded_staleness_admits_no_more_than_its_bound_allows() -> None:
     assert walls[0] > walls[1]
 
 
+def test_a_batch_in_parts_is_trained_on_while_its_rest_is_generated() -> None:
+    spec = {"kind": "bounded_async", "staleness": 0.0, "sync_every": 2}
+    jump, exact = (
+        run("bounded_async", world(steps=6), **{"cluster.schedule": spec, "run.mode": mode})
+        for mode in ("jump", "exact")
+    )
+    assert jump.steps["end_s"].tolist() == pytest.approx(exact.steps["end_s"].tolist(), rel=1e-9)
+    check_books(jump, 4)
+    synced = jump.intervals[jump.intervals["cause"] == "weight_sync"]
+    assert sorted(set(synced["step"])) == [1, 3, 5]
+    generated = jump.intervals[(jump.intervals["cause"] == "decode") & (jump.intervals["step"] == 0)]
+    updated = jump.intervals[(jump.intervals["cause"] == "policy_update") & (jump.intervals["step"] == 0)]
+    assert generated["end_s"].max() > updated["start_s"].min()
+
+
 def test_trainers_are_workers_of_the_books_that_never_generate() -> None:
     told = run("bounded_async", world())
     causes = told.intervals.groupby("worker")["cause"].agg(lambda rows: set(rows))

@@ -5,11 +5,22 @@ from __future__ import annotations
 import pytest
 
 from tltsched.cluster import ClusterConfig, ClusterScheduler
-from tltsched.commands import Assign, ClusterCommand, Drop, EndStep, Restart, StartTraining, TrainOn, Withdraw
+from tltsched.commands import (
+    Assign,
+    BeginPhase,
+    ClusterCommand,
+    Drop,
+    EndStep,
+    Restart,
+    StartTraining,
+    TrainOn,
+    Withdraw,
+)
 from tltsched.errors import InputError, ProtocolError
 from tltsched.events import (
     ChunksEnded,
     ClusterEvent,
+    PhaseEnded,
     Request,
     RequestsFinished,
     RequestsWithdrawn,
@@ -202,6 +213,26 @@ def test_bounded_async_trains_while_it_generates() -> None:
     assert answers(scheduler, done(0, 2), began(1, 4, 2, goal=2)) == [(), (Assign(0, (4, 5)),)]
 
 
+def test_bounded_async_trains_on_a_batch_in_parts_and_syncs_after_the_last() -> None:
+    schedule = BoundedAsyncConfig(staleness=0.0, sync_every=2)
+    scheduler = ClusterScheduler(2, ClusterConfig(schedule=schedule, phases=("policy_update", "weight_sync")))
+    update, sync = PhaseEnded(0.0, "policy_update"), PhaseEnded(0.0, "weight_sync")
+    assert scheduler.schedule.fresh_groups(1) == 2
+    assert answers(scheduler, began(0, 0, 2, goal=1), done(1, 1), update) == [
+        (Assign(0, (0,)), Assign(1, (1,))),
+        (TrainOn((1,)), BeginPhase("policy_update")),
+        (EndStep(0),),  # the other part generates on under the weights that it began with
+    ]
+    assert scheduler.schedule.fresh_groups(1) == 0
+    assert answers(scheduler, began(1, 2, 0, goal=1), done(0, 0), update, sync) == [
+        (),
+        (TrainOn((0,)), BeginPhase("policy_update")),
+        (BeginPhase("weight_sync"),),
+        (EndStep(1),),
+    ]
+    assert scheduler.schedule.fresh_groups(1) == 2
+
+
 @pytest.mark.parametrize(
     "refused",
     [gone(0, 0), gone(0), ChunksEnded(0.0, 0, (3,), (1,)), gone(7), done(0, 0, 0)],
@@ -237,6 +268,7 @@ def test_a_worker_that_is_lost_while_it_is_emptied_answers_no_more() -> None:
         (lambda: DividedConfig(kv_share=2.0), "kv_share"),
         (lambda: BoundedAsyncConfig(staleness=-1.0), "staleness"),
         (lambda: BoundedAsyncConfig(trainer_share=1.0), "trainer_share"),
+        (lambda: BoundedAsyncConfig(sync_every=0), "sync_every"),
         (lambda: BoundedAsyncConfig().trainers(1), "workers"),
         (lambda: ClusterConfig(schedule="bounded_async", spot=SpotConfig(enabled=True)), "spot"),
     ],

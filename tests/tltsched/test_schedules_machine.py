@@ -36,6 +36,7 @@ from tltsched.events import (
 from tltsched.record import RecordedCluster, Recorder, SchedulerSetup, build_cluster, encode, read, replay
 from tltsched.schedules import PRESETS, ScheduleSpec
 from tltsched.schedules.board import Capacity
+from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.schedules.divided import DividedConfig
 from tltsched.schedules.oversample_partial import OversamplePartialConfig
 from tltsched.schedules.repack import RepackConfig
@@ -49,6 +50,7 @@ SPECS: tuple[ScheduleSpec, ...] = (
     TailBatchingConfig(prompt_ratio=2.0, sample_ratio=1.0),
     RepackConfig(batch=4, transfer=True),
     DividedConfig(chunk_tokens=10, slots=2),
+    BoundedAsyncConfig(staleness=0.5, sync_every=3),
 )
 LONGEST = 60  # tokens of a response
 

@@ -59,6 +59,11 @@ class Schedule:
         """Return where the requests of a lost worker go; their tokens are lost."""
         return assigns(self.board.deal(requests))
 
+    def syncs(self, step: int) -> bool:
+        """Return whether the policy's weights go out to the rollout workers after this step."""
+        del step
+        return True
+
     def over(self) -> bool:
         """Return whether the rollout of the step is over."""
         return not self.board.busy

@@ -3,11 +3,13 @@
 Rollout workers never stop and other GPUs train. A step begins when the weights of the last one are out; its
 batch is the first groups that are complete. Fresh groups are admitted while, if trained in the order of
 admission, none would be staler than `staleness` policy updates: (staleness + 1) times the groups of a step
-are under way at the start of each. A weight update interrupts what is being generated: contexts are
-prefilled again under the new weights, and the response goes on (tokens of several versions). Modelled:
-weights are sent to all workers at once; a response's staleness counts from the weights that began it, and
-since groups overtake one another it may exceed the bound. Not modelled: dropping of stale responses, GPUs
-that change sides.
+are under way at the start of each. With `sync_every` the batch is trained on in so many parts, as verl's
+trigger_parameter_sync_step has it: a step is one part, it begins when the groups of the one before are
+trained on, weights go out after the last part, and groups are admitted then. A weight update interrupts what
+is being generated: contexts are prefilled again under the new weights, and the response goes on (tokens of
+several versions). Modelled: weights are sent to all workers at once; a response's staleness counts from the
+weights that began it, and since groups overtake one another it may exceed the bound. Not modelled: dropping
+of stale responses, GPUs that change sides.
 """
 
 from __future__ import annotations
@@ -40,7 +42,13 @@ class BoundedAsyncConfig(ScheduleConfig, tag="bounded_async", frozen=True):
         float, Meta(description="share of the workers that train the policy instead of generating")
     ] = 0.25
 
+    sync_every: Annotated[
+        int, Meta(description="steps, parts of a batch, from one weight update of the rollouts to the next")
+    ] = 1
+
     def __post_init__(self) -> None:
+        if not 1 <= self.sync_every <= 1024:
+            raise InputError("sync_every", self.sync_every, "1 to 1,024 steps", "1 updates after each step")
         if not 0.0 <= self.staleness <= 64.0:
             raise InputError("staleness", self.staleness, "0 to 64", "0 waits for each update")
         if not 0.0 < self.trainer_share < 1.0:
@@ -68,10 +76,19 @@ class BoundedAsync(Schedule):
         self._config = config
         self._groups = Groups()
         self._goal = 0
+        self._steps = 0  # that have ended
 
     def fresh_groups(self, groups: int) -> int:
-        """Return how many groups the bound admits now."""
-        return max(0, math.floor((self._config.staleness + 1.0) * groups) - len(self._groups.members))
+        """Return how many groups the bound admits now: those of all parts until the next weight update."""
+        if self._steps % self._config.sync_every:
+            return 0
+        admitted = math.floor((self._config.staleness + 1.0) * groups * self._config.sync_every)
+        return max(0, admitted - len(self._groups.members))
+
+    def syncs(self, step: int) -> bool:
+        """Return whether the last part of a batch is trained on."""
+        del step
+        return (self._steps % self._config.sync_every) == 0
 
     def begin(self, event: StepBegan) -> Moves:
         """Deal the fresh requests out to the workers with the fewest."""
@@ -91,6 +108,7 @@ class BoundedAsync(Schedule):
 
     def end(self) -> Moves:
         """Train on the groups that were complete first."""
+        self._steps += 1
         chosen = list(self._groups.complete)[: self._goal]
         trained = [request for group in chosen for request in self._groups.batch(group)]
         for group in chosen:

@@ -15,6 +15,8 @@ from traces.plan import Plan, PlanFiles
 MARKERS = "osD^v<>P"
 Floats = npt.NDArray[np.float64]
 
+FRONT = "#777777"
+
 
 def draw_plan(found: PlanFiles) -> Picture:
     """Draw every design that was simulated; finalists with interval and number."""
@@ -38,7 +40,9 @@ def draw_plan(found: PlanFiles) -> Picture:
                 markersize=6.5 if whole else 4, markerfacecolor=colour if whole else "white",
                 markeredgewidth=0.8, alpha=1.0 if whole else 0.6,
             )  # fmt: skip
-        _front(axes, across, rows, most)
+        quantity = bool(plan.usd_per_gpu_hour) or rows["gpus"].nunique() > 1
+        if quantity:
+            _front(axes, across, rows, most)
         labels = _finalists(axes, across, finalists, plan)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -46,7 +50,7 @@ def draw_plan(found: PlanFiles) -> Picture:
         axes.tick_params(axis="y", which="minor", labelsize=7)
         axes.set_ylabel("seconds a step for the same trained tokens\n(log scale)")
         axes.grid(axis="y", which="both", linewidth=0.4)
-        _legend(figure, colours, markers, labels)
+        _legend(figure, colours, markers, labels, quantity)
         return _title(plan)
 
     title, png = draw_above(build, 4.6 + 0.2 * len(finalists), _footer(found))
@@ -60,6 +64,7 @@ def draw_plan(found: PlanFiles) -> Picture:
 
 def _across(axes: Axes, plan: Plan, rows: pd.DataFrame) -> Floats:
     """Set the horizontal axis up; returns where each row stands on it."""
+    axes.margins(x=0.06)
     if plan.usd_per_gpu_hour:
         axes.set_xlabel("USD a step")
         return rows["usd_per_step"].to_numpy(dtype=np.float64)
@@ -85,16 +90,14 @@ def _aside(rows: pd.DataFrame, width: float) -> Floats:
 
 
 def _front(axes: Axes, across: Floats, rows: pd.DataFrame, most: int) -> None:
-    """Draw the Pareto front of the designs that ran all steps, where the axis is a quantity."""
-    if len(axes.get_xticklabels()) and any(text.get_text() for text in axes.get_xticklabels()):
-        return
+    """Draw the Pareto front of the designs that ran all steps."""
     whole = [(x, row["step_s"]) for x, (_, row) in zip(across.tolist(), rows.iterrows(), strict=True)
              if row["steps"] == most]  # fmt: skip
     front: list[tuple[float, float]] = []
     for x, y in sorted(whole):
         if not front or y < front[-1][1]:
             front.append((x, y))
-    axes.step(*zip(*front, strict=True), where="post", color="#777777", linewidth=1.0, zorder=1)
+    axes.step(*zip(*front, strict=True), where="post", color=FRONT, linewidth=1.0, zorder=1)
 
 
 def _finalists(axes: Axes, across: Floats, finalists: pd.DataFrame, plan: Plan) -> list[str]:
@@ -113,11 +116,15 @@ def _finalists(axes: Axes, across: Floats, finalists: pd.DataFrame, plan: Plan) 
     return labels
 
 
-def _legend(figure: SubFigure, colours: dict[str, str], markers: dict[str, str], labels: list[str]) -> None:
+def _legend(
+    figure: SubFigure, colours: dict[str, str], markers: dict[str, str], labels: list[str], front: bool
+) -> None:
     handles = [Line2D([], [], marker="o", linestyle="", color=colour, label=plain(name))
                for name, colour in colours.items()]  # fmt: skip
     handles += [Line2D([], [], marker=marker, linestyle="", color="#555555", label=plain(name))
                 for name, marker in markers.items()]  # fmt: skip
+    if front:
+        handles.append(Line2D([], [], color=FRONT, linewidth=1.0, label="Pareto front"))
     figure.legend(handles=handles, loc="outside lower right", ncols=1, handletextpad=0.2,
                   columnspacing=1.2)  # fmt: skip
     named = [Line2D([], [], linestyle="", label=plain(label)) for label in labels]

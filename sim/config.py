@@ -195,10 +195,9 @@ IMPLIED: dict[str, dict[str, Any]] = {
 
 def _overlaps(settings: dict[str, Any]) -> bool:
     """Return whether the schedule that the settings name goes on while the policy is trained."""
-    name = settings.get("cluster", {}).get("schedule", "synchronous")
-    if isinstance(name, dict):
-        name = name.get("kind", "")
-    return any(preset.overlaps for known, preset in PRESETS.items() if known == name)
+    named = settings.get("cluster", {}).get("schedule", "synchronous")
+    name = str(named.get("kind")) if isinstance(named, dict) else str(named)
+    return name in PRESETS and PRESETS[name].overlaps
 
 
 def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
@@ -214,8 +213,8 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
         settings = merge(settings, {"cluster": {"schedule": schedule}}) if schedule else settings
     named = settings.get("policy", Config().policy)
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
-    if _overlaps(settings):
-        implied = {}  # nobody falls idle, so the drafter is not trained
+    if _overlaps(settings):  # nobody falls idle, so the drafter is not trained
+        implied = {section: fields for section, fields in implied.items() if section != "cluster"}
     config = convert(with_drift(merge(implied, settings)), Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
     spot = config.cluster.spot if spec.needs_drafter else SpotConfig()  # a baseline has nothing to train

@@ -124,6 +124,7 @@ class ClusterScheduler:
         self.drafter_version = 0
         self._t_s = 0.0
         self._phase = -1
+        self._phases = config.phases  # of this step
         self._trained_tokens = 0
         self._fallback = Fallback(config.fallback)
         self._told: Serving = "head"  # what serves unless the driver was told otherwise
@@ -261,8 +262,8 @@ class ClusterScheduler:
         return ()
 
     def _end_phase(self, event: PhaseEnded) -> Commands:
-        if event.phase != self.config.phases[self._phase]:
-            raise ProtocolError(f"phase {self.config.phases[self._phase]} is running: {event}")
+        if event.phase != self._phases[self._phase]:
+            raise ProtocolError(f"phase {self._phases[self._phase]} is running: {event}")
         return self._next_phase()
 
     def _lose(self, event: WorkerLost) -> Commands:
@@ -290,12 +291,12 @@ class ClusterScheduler:
         commands: list[ClusterCommand] = []
         if self.state is ClusterState.ROLLOUT:
             over = self.schedule.over()
-            if not over or any(
-                self._withdrawing.values()
-            ):  # an empty answer may be due after the last finish
+            # An empty answer to a Withdraw may be due after the last finish.
+            if not over or any(self._withdrawing.values()):
                 started = () if over or self.schedule.closing else self._spot.start()
                 return (StartTraining(started),) if started else ()
             moves = self.schedule.end()
+            self._phases = self._phases_of_step()
             commands += self._move(moves)
             if not any(isinstance(move, TrainOn) for move in moves):
                 self.board.forget(tuple(self.board.finished))
@@ -306,17 +307,19 @@ class ClusterScheduler:
             commands += self._next_phase()
         return tuple(commands)
 
+    def _phases_of_step(self) -> tuple[str, ...]:
+        """Return the phases of the step whose rollout has ended: weights may stay where they are."""
+        if self.schedule.syncs():
+            return self.config.phases
+        return tuple(phase for phase in self.config.phases if phase != PUBLISH_BEFORE_PHASE)
+
     def _next_phase(self) -> Commands:
         self._phase += 1
-        if self.config.phases[self._phase :][:1] == (PUBLISH_BEFORE_PHASE,) and not self.schedule.syncs(
-            self.step
-        ):
-            self._phase += 1
-        if self._phase == len(self.config.phases):
+        if self._phase == len(self._phases):
             self.state = ClusterState.WAITING
             return (*self._publish(), *self._serve(), EndStep(self.step))
         self.state = ClusterState.PHASE
-        phase = self.config.phases[self._phase]
+        phase = self._phases[self._phase]
         new = (*self._publish(), *self._serve()) if phase == PUBLISH_BEFORE_PHASE else ()
         return (*new, BeginPhase(phase))
 

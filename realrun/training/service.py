@@ -126,7 +126,8 @@ class TrainingService(Service):
         if order.phase == "reward":
             rewards = trainer.rewards()
         elif order.phase == "logprob":
-            probes = self._log_probs()
+            trainer.log_probs()
+            probes = trainer.probe()
         elif order.phase == "policy_update":
             self._facts |= trainer.update_policy(order)
         else:
@@ -136,13 +137,6 @@ class TrainingService(Service):
         spans, facts = (*self._spans, (order.phase, now_s)), self._facts
         self._spans, self._facts = [], {}
         self._answer(PhaseDone(order.phase, now_s, spans, rewards, facts, probes))
-
-    def _log_probs(self) -> tuple[Probe, ...]:
-        self._trainer.log_probs()
-        start_s = perf_counter()
-        probes = self._trainer.probe()
-        self._facts["probe_s"] = (perf_counter() - start_s) / self._trainer.collective.size
-        return probes
 
 
 def without_model(config: RealConfig) -> RealConfig:

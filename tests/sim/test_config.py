@@ -186,3 +186,8 @@ def test_a_policy_without_drafts_trains_no_drafter() -> None:
     settings = {"cluster": {"spot": {"enabled": True}}}
     assert resolve(settings, "tlt").cluster.spot.enabled
     assert not resolve(settings, "none").cluster.spot.enabled
+
+
+def test_a_schedule_that_overlaps_takes_spot_training_alone_off_a_policy() -> None:
+    assert not resolve({}, "tlt@bounded_async").cluster.spot.enabled
+    assert resolve({}, "tlt_released@bounded_async").engine.graph_max_requests == 32

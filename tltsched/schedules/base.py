@@ -59,9 +59,8 @@ class Schedule:
         """Return where the requests of a lost worker go; their tokens are lost."""
         return assigns(self.board.deal(requests))
 
-    def syncs(self, step: int) -> bool:
-        """Return whether the policy's weights go out to the rollout workers after this step."""
-        del step
+    def syncs(self) -> bool:
+        """Return whether the policy's weights go out to the rollout workers after the step that has ended."""
         return True
 
     def over(self) -> bool:

@@ -80,15 +80,14 @@ class BoundedAsync(Schedule):
 
     def fresh_groups(self, groups: int) -> int:
         """Return how many groups the bound admits now: those of all parts until the next weight update."""
-        if self._steps % self._config.sync_every:
+        if not self.syncs():
             return 0
         admitted = math.floor((self._config.staleness + 1.0) * groups * self._config.sync_every)
         return max(0, admitted - len(self._groups.members))
 
-    def syncs(self, step: int) -> bool:
-        """Return whether the last part of a batch is trained on."""
-        del step
-        return (self._steps % self._config.sync_every) == 0
+    def syncs(self) -> bool:
+        """Return whether all parts of a batch are trained on."""
+        return self._steps % self._config.sync_every == 0
 
     def begin(self, event: StepBegan) -> Moves:
         """Deal the fresh requests out to the workers with the fewest."""

@@ -103,7 +103,7 @@ def _probes(axes: Axes, probed: list[Drafting]) -> None:
         axes.plot(steps, _values(rows, "serving_sampled"), marker=marker, **style)
         axes.plot(steps, _values(rows, "initial_sampled"), marker=marker, markerfacecolor="white",
                   linewidth=1.0, **{**style, "linestyle": ":"})  # fmt: skip
-    axes.set_title("heads probed on the responses of the step")
+    axes.set_title("heads probed on the responses of the step (dotted: the initial one)")
     axes.set_ylabel("expected acceptance length\n(tokens, bonus counted)")
 
 

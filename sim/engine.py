@@ -144,7 +144,7 @@ class JumpEngine(Engine):
             if stop == end or self.halted:
                 end, crowded = stop, crowded and stop == end
                 break
-        self.epoch = self._advance(trajectory, end)
+        self.epoch = self._advance(trajectory, end, reached)
         if crowded:
             self._settle()
             self.pool.preempt()
@@ -202,9 +202,9 @@ class JumpEngine(Engine):
             return max(full, self._position), True
         return max(end, self._position), False
 
-    def _advance(self, trajectory: Trajectory, end: int) -> Epoch:
+    def _advance(self, trajectory: Trajectory, end: int, after: State) -> Epoch:
+        """Make `after`, the state at cycle `end`, the present one; returns what the epoch did."""
         before, start = self._state, self._position
-        after = trajectory.at(end, trajectory.finished(end))
         self._position, self._state = end, after
         request_cycles = after.request_cycles - before.request_cycles
         finished = self._order[before.finished : after.finished]

@@ -152,6 +152,8 @@ class RequestPool:
 
     def _reused(self, indices: Ints) -> Ints:
         """Return the tokens that a first prefill takes over from an earlier response, for each index."""
+        if not self._reused_share:
+            return np.zeros(len(indices), np.int64)
         length = self.requests.length[indices]
         kept = np.minimum((self._reused_share * length).astype(np.int64), length - 1)
         return np.where(self.emitted[indices] == 0, kept, 0)

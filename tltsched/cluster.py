@@ -204,6 +204,8 @@ class ClusterScheduler:
 
     def _move(self, moves: Moves) -> Commands:
         """Carry out what the schedule decided; trainers are stopped before they get requests."""
+        if not moves:  # as after most finishes
+            return ()
         stopped = self._spot.stop([move.worker for move in moves if isinstance(move, Assign)])
         commands: list[ClusterCommand] = [StopTraining(stopped)] if stopped else []
         for each in moves:

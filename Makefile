@@ -42,10 +42,10 @@ validate: real
 	  --arms none,static:2,static:4,tlt_chains,goodput:off+1+2+4 --out out/cpu/replay
 	$(BIN)/tlt report crosscheck out/cpu/replay --calibration out/cpu/calibration.json
 
-# Figures of docs/evidence and the tables made from them; several minutes.
+# Figures of evidence/records and the tables made from them; several minutes.
 evidence: $(VENV)/.dev
-	$(BIN)/python docs/evidence/measure.py
-	$(BIN)/python -m analysis.evidence README.md docs/*.md
+	$(BIN)/python -m evidence.measure
+	$(BIN)/python -m evidence.tables README.md docs/*.md
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tlt.traces.runs.runfolder import CAUSES, Category, Summary
 from tltsched.errors import InputError
-from traces.runfolder import CAUSES, Category, Summary
 
 TOLERANCE = 1e-9  # relative to the wall time: floating-point rounding of summed seconds stays far below it
 

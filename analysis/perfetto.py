@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from analysis.running import running_requests
-from traces.runfolder import CAUSES, Summary
+from tlt.analysis.comparison.running_requests import running_requests
+from tlt.traces.runs.runfolder import CAUSES, Summary
 
 MAX_EVENTS = 1_000_000  # about 100 MB of JSON, and what the viewer's JSON importer takes without trouble
 CLUSTER = 0  # process id of the cluster; worker w has w + 1

@@ -8,23 +8,23 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from analysis.advice import advice_sentences, advice_terminal
-from analysis.canvas import Picture
-from analysis.compare import ComparisonTable, compare
-from analysis.counterfactual_report import present_counterfactual
-from analysis.kstar_report import present_kstar
-from analysis.page import render, shared_warnings
-from analysis.perfetto import to_trace
-from analysis.pictures import draw_all, save
-from analysis.plan_picture import draw_plan
-from analysis.plan_report import plan_of, plan_page, print_plan
-from analysis.run import RunSet, load_runs
-from analysis.tables import schedule_terminal, scheduled, terminal
-from analysis.verdict import Verdict, judge
-from traces.counterfactual import COUNTERFACTUAL
-from traces.kstar import KSTAR
-from traces.plan import PlanFiles
-from traces.runfolder import Advice
+from tlt.analysis.comparison.advice import advice_sentences, advice_terminal
+from tlt.analysis.comparison.compare import ComparisonTable, compare
+from tlt.analysis.comparison.page import render, shared_warnings
+from tlt.analysis.comparison.pictures import draw_all, save
+from tlt.analysis.comparison.tables import schedule_terminal, scheduled, terminal
+from tlt.analysis.comparison.verdict import Verdict, judge
+from tlt.analysis.counterfactual.report import present_counterfactual
+from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.kstar.report import present_kstar
+from tlt.analysis.load import RunSet, load_runs
+from tlt.analysis.perfetto import to_trace
+from tlt.analysis.plan.picture import draw_plan
+from tlt.analysis.plan.report import plan_of, plan_page, print_plan
+from tlt.traces.results.counterfactual import COUNTERFACTUAL
+from tlt.traces.results.kstar import KSTAR
+from tlt.traces.results.plan import PlanFiles
+from tlt.traces.runs.runfolder import Advice
 
 TRACE_EVENTS = 200_000  # keeps a run's trace.json near 25 MB, so that a comparison of long runs stays small
 

@@ -1,1 +1,1 @@
-"""The live engine under the same schedulers: measures what sim predicts, and leaves the same run folder."""
+"""The same decisions on a live engine: replay, calibration and training on vLLM."""

@@ -26,7 +26,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """The model that generates."""
 
     folder: Annotated[str, Meta(description="a prepared model folder (`tlt real model`)")] = ""
-    name: Annotated[str, Meta(description="its shape: a name of traces.models.MODELS")] = "SmolLM2-135M"
+    name: Annotated[str, Meta(description="its shape: a name of tlt.traces.common.models.MODELS")] = (
+        "SmolLM2-135M"
+    )
     dtype: Annotated[Dtype, Meta(description="number format of weights")] = "bfloat16"
     random_weights: Annotated[bool, Meta(description="engine fills weights at random (timing only)")] = False
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from realrun.config import RealConfig
-from realrun.engine import EngineRequest
-from realrun.training.config import TrainConfig
-from tltsched.fallback import Serving
-from tltsched.record import SchedulerSetup
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.training.config import TrainConfig
+from tltsched.drafter_choice import Serving
+from tltsched.event_log import SchedulerSetup
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
@@ -199,8 +199,8 @@ class HeadStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How well a head predicts this step's responses, on one worker and at one position.
 
-    `head` is "serving" or "initial"; the columns are those of traces.training.PROBE_COLUMNS. `tokens` weighs
-    workers against one another.
+    `head` is "serving" or "initial"; the columns are PROBE_COLUMNS of traces.runs.training. `tokens`
+    weighs workers against one another.
     """
 
     head: str
@@ -225,7 +225,8 @@ class Trained(Message, frozen=True, tag="trained", gc=False):
 
 
 class PhaseDone(Message, frozen=True, tag="phase_done", gc=False):
-    """The worker's part of a phase is done; `facts` add up over workers (traces.training.UPDATE_COLUMNS)."""
+    """The worker's part of a phase is done; `facts` add up over workers
+    (traces.runs.training.UPDATE_COLUMNS)."""
 
     phase: str
     t_s: float

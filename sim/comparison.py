@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-import sim
 import tltsched
-from sim.config import Config, resolve
-from sim.simulation import Simulation
-from sim.workload import load_workload
+from tlt import sim
+from tlt.sim.config import Config, resolve
+from tlt.sim.simulation import Simulation
+from tlt.sim.workload import load_workload
+from tlt.traces.lengths.files import write_trace
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.results.counterfactual import COUNTERFACTUAL
+from tlt.traces.runs.runfolder import Comparison, run_name, write_json
 from tltsched.errors import InputError
-from traces.counterfactual import COUNTERFACTUAL
-from traces.files import write_trace
-from traces.runfolder import Comparison, run_name, write_json
-from traces.schema import Trace
 
 FINGERPRINT = "fingerprint.txt"
 Progress = Callable[[str, int], None]

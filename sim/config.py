@@ -12,16 +12,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from sim.drafter import DrafterConfig
-from sim.drift import with_drift
-from sim.phases import PHASES, PhaseConfig
-from sim.roofline import Assumptions
+from tlt.sim.model.drafter import DrafterConfig
+from tlt.sim.model.drift import with_drift
+from tlt.sim.model.phases import PHASES, PhaseConfig
+from tlt.sim.steptimes.roofline import Assumptions
+from tlt.traces.common.settings import convert, merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
+from tltsched.policies import PolicySpec, parse_policy
 from tltsched.schedules import PRESETS
-from tltsched.speculation import PolicySpec, parse_policy
 from tltsched.spot import SpotConfig
-from traces.settings import convert, merge
 
 Mode = Literal["jump", "exact"]
 

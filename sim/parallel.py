@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.coefficients import Coefficients, Floats
-from sim.config import Config
-from sim.simulation import Simulation
-from traces.schema import Trace
+from tlt.sim.config import Config
+from tlt.sim.simulation import Simulation
+from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.traces.lengths.schema import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,26 +13,30 @@ import numpy as np
 import pandas as pd
 import simpy
 
-from sim.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
-from sim.calibration import Calibration, load
-from sim.cluster import Cluster
-from sim.coefficients import Coefficients
-from sim.config import AcceptanceConfig, Config
-from sim.costs import StepCosts
-from sim.drift import load_drift
-from sim.engine import Engine, JumpEngine
-from sim.exact_engine import ExactEngine
-from sim.gpus import GPUS
-from sim.history import HistoryCosts, HistoryLaw, drafter_of, reusing
-from sim.memory import kv_tokens
-from sim.phases import phases_of
-from sim.pool import MARGIN_TOKENS, Limits
-from sim.roofline import roofline
-from sim.worker import Listener, Worker
-from sim.workload import describe_lengths, steps_of
-from tltsched.arms import OFF
+from tlt.sim.config import AcceptanceConfig, Config
+from tlt.sim.kv_cache import kv_tokens
+from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.drift import load_drift
+from tlt.sim.model.exact_engine import ExactEngine
+from tlt.sim.model.jump_engine import Engine, JumpEngine
+from tlt.sim.model.phases import phases_of
+from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits
+from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, drafter_of, reusing
+from tlt.sim.model.worker import Listener, Worker
+from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.steptimes.gpus import GPUS
+from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.roofline import roofline
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.sim.workload import describe_lengths, steps_of
+from tlt.traces.common.models import MODELS
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
+from tltsched.draft_config import OFF
 from tltsched.errors import InputError, look_up
-from tltsched.record import (
+from tltsched.event_log import (
     RecordedCluster,
     RecordedWorker,
     Recorder,
@@ -40,17 +44,13 @@ from tltsched.record import (
     build_cluster,
     build_worker,
 )
+from tltsched.policies import PolicySpec
+from tltsched.policies.base import Policy
 from tltsched.schedules import schedule_name
-from tltsched.schedules.board import Capacity
 from tltsched.schedules.bounded_async import BoundedAsyncConfig
+from tltsched.schedules.cluster_view import Capacity
 from tltsched.schedules.synchronous import SynchronousConfig
-from tltsched.speculation import PolicySpec
-from tltsched.speculation.base import Policy
-from tltsched.steptime import AnyTimes
-from traces.models import MODELS
-from traces.runfolder import RunFolder, ScheduleFacts, Summary, write_json
-from traces.schema import Trace
-from traces.seeds import scheduler_rng
+from tltsched.step_times import AnyTimes
 
 
 def probe(spec: PolicySpec) -> Policy:
@@ -172,7 +172,7 @@ class Simulation:
         return cluster
 
     def run_into(self, folder: Path, label: str, progress: Callable[[int], None] | None = None) -> Summary:
-        """Simulate and write the run folder (traces.runfolder); returns its summary."""
+        """Simulate and write the run folder (tlt.traces.runs.runfolder); returns its summary."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "resolved_config.json", self.config)
         write_json(folder / "scheduler.json", self.setup)

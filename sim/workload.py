@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sim.config import WorkloadConfig
-from sim.stream import StepRequests
+from tlt.sim.config import WorkloadConfig
+from tlt.sim.model.requests import StepRequests
+from tlt.traces.lengths.generate import generate
+from tlt.traces.lengths.schema import KIND_LABELS, Trace
+from tlt.traces.lengths.shipped import load_histogram, load_trace
 from tltsched.errors import InputError
-from traces.generate import generate
-from traces.schema import KIND_LABELS, Trace
-from traces.shipped import load_histogram, load_trace
 
 
 def load_workload(config: WorkloadConfig, seed: int) -> Trace:

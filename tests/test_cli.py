@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import tlt
-from traces.runfolder import RunFolder
+from tlt.commands import main
+from tlt.traces.runs.runfolder import RunFolder
 
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 SURFACE: dict[str, set[str]] = {
@@ -109,14 +109,14 @@ def enter(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     """Run `tlt` in this process and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["tlt", *map(str, arguments)])
     with pytest.raises(SystemExit) as caught:
-        tlt.main()
+        main.main()
     code = caught.value.code
     assert code is None or isinstance(code, int)
     return code or 0
 
 
 def test_the_surface_holds_what_scripts_use() -> None:
-    found = surface(tlt.cli)
+    found = surface(main.cli)
     for command, parameters in SURFACE.items():
         assert command in found
         assert parameters <= found[command], command
@@ -124,7 +124,7 @@ def test_the_surface_holds_what_scripts_use() -> None:
 
 def test_the_surface_is_written_down() -> None:
     known = {group for group, _, _ in (command.partition(" ") for command in SURFACE)}
-    found = {name: parameters for name, parameters in surface(tlt.cli).items() if name.split()[0] in known}
+    found = {name: parameters for name, parameters in surface(main.cli).items() if name.split()[0] in known}
     assert found == SURFACE, "a new command or option: write it into SURFACE and into the README"
 
 
@@ -133,9 +133,9 @@ def test_the_surface_is_written_down() -> None:
 )
 def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
     script = (
-        "import sys, tlt\n"
+        "import sys\nfrom tlt.commands import main\n"
         "sys.argv[0] = 'tlt'\n"
-        "try:\n    tlt.main()\n"
+        "try:\n    main.main()\n"
         "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
@@ -148,9 +148,9 @@ def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
 
 
 def test_root_help_lists_every_group_and_loads_none() -> None:
-    answer = CliRunner().invoke(tlt.cli, ["--help"])
+    answer = CliRunner().invoke(main.cli, ["--help"])
     assert answer.exit_code == 0
-    for name, (_, text) in tlt.COMMANDS.items():
+    for name, (_, text) in main.COMMANDS.items():
         assert name in answer.output
         assert text.split(":")[0] in answer.output
 
@@ -210,7 +210,7 @@ def test_an_interrupt_ends_with_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sim.comparison.run_arm", interrupt)
+    monkeypatch.setattr("tlt.sim.comparison.run_arm", interrupt)
     assert enter(monkeypatch, "sim", "run", *TINY, "--out", tmp_path / "out") == 130
     printed = capsys.readouterr().err
     assert printed.strip().startswith("stopped")
@@ -219,11 +219,11 @@ def test_an_interrupt_ends_with_130(
 
 def test_fields_and_calibrations_are_listed() -> None:
     runner = CliRunner()
-    listed = runner.invoke(tlt.cli, ["sim", "fields"]).output
+    listed = runner.invoke(main.cli, ["sim", "fields"]).output
     assert "hardware.gpus = 64\n    GPUs of the cluster" in listed
     assert "cluster.spot.enabled" in listed
-    everything = runner.invoke(tlt.cli, ["sim", "calibrations"]).output
-    one = runner.invoke(tlt.cli, ["sim", "calibrations", "paper-qwen32b-tp4"]).output
+    everything = runner.invoke(main.cli, ["sim", "calibrations"]).output
+    one = runner.invoke(main.cli, ["sim", "calibrations", "paper-qwen32b-tp4"]).output
     assert one in everything
     assert "published: TLT on SGLang" in one
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import tlt
+from tlt.commands import main
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGES = [PROJECT / "docs/bring-your-run.md", *sorted((PROJECT / "docs/frameworks").glob("*.md"))]
@@ -45,7 +45,7 @@ def run_command(words: list[str], code: int) -> None:
         return
     assert words[0] == "tlt", words
     quick = QUICK.get(words[2], [])
-    done = CliRunner().invoke(tlt.cli, [*words[1:], *quick], obj=tlt.Toolbox())
+    done = CliRunner().invoke(main.cli, [*words[1:], *quick], obj=main.Toolbox())
     assert done.exit_code == code, f"{' '.join(words)}\n{done.output}\n{done.exception!r}"
 
 

@@ -8,12 +8,12 @@ from types import ModuleType
 import msgspec
 import pytest
 
-EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+EVIDENCE = Path(__file__).parent.parent / "evidence"
 
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return docs/evidence/published_results.py; its settings name files from the root of the project."""
+    """Return evidence/published_results.py; its settings name files from the root of the project."""
     monkeypatch.syspath_prepend(str(EVIDENCE))
     monkeypatch.chdir(EVIDENCE.parent.parent)
     import published_results

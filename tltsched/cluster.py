@@ -42,6 +42,7 @@ from tltsched.commands import (
     Withdraw,
 )
 from tltsched.dispatch import DISPATCH
+from tltsched.drafter_choice import Fallback, FallbackConfig, Serving
 from tltsched.errors import InputError, ProtocolError
 from tltsched.events import (
     ChunksEnded,
@@ -54,10 +55,9 @@ from tltsched.events import (
     TrainingStopped,
     WorkerLost,
 )
-from tltsched.fallback import Fallback, FallbackConfig, Serving
 from tltsched.schedules import ScheduleSpec, parse_schedule
 from tltsched.schedules.base import Move, Moves
-from tltsched.schedules.board import UNLIMITED, Board, Capacity
+from tltsched.schedules.cluster_view import UNLIMITED, Board, Capacity
 from tltsched.spot import SpotConfig, SpotState, SpotTrainer
 
 PUBLISH_BEFORE_PHASE = "weight_sync"

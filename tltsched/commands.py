@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from tltsched.arms import Arm
-from tltsched.fallback import Serving
+from tltsched.draft_config import Arm
+from tltsched.drafter_choice import Serving
 
 # What an engine must do before the first drafting cycle after it ran without a drafter: nothing (the
 # drafter's KV is in step), fill the drafter's KV, or requeue and prefill all again (released TLT).

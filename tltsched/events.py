@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tltsched.arms import Arm
+from tltsched.draft_config import Arm
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):

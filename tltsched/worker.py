@@ -18,11 +18,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from tltsched.arms import OFF, Arm
 from tltsched.commands import Draft
+from tltsched.draft_config import OFF, Arm
 from tltsched.errors import ProtocolError
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
-from tltsched.speculation.base import Batch, Choice, Outcome, Policy
+from tltsched.policies.base import Batch, Choice, Outcome, Policy
 
 NO_DRAFTER = -1
 _OFF_FOR_GOOD = Choice(OFF)

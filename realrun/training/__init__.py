@@ -1,1 +1,1 @@
-"""TLT's training loop on torch and a live engine: rollout, reward, log-probabilities, update, weight sync."""
+"""RL training on live engines: steps, phases, checkpoints, and one worker of it."""

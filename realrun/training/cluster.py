@@ -1,6 +1,6 @@
 """The live cluster in RL training: rollouts as in a replay, drafter training on idle workers, and phases.
 
-It carries out what the ClusterScheduler decides, as sim.cluster does on the simulated clock. If a
+It carries out what the ClusterScheduler decides, as tlt.sim.model.cluster does on the simulated clock. If a
 worker dies its step cannot be finished, because its part of the policy's gradient is gone: the run stops, and
 goes on from its last checkpoint when it is started again.
 """
@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from realrun.cluster import Cluster
-from realrun.engine import EngineRequest
-from realrun.executor import Executor, Heard, Lost, WorkerError
-from realrun.messages import (
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.messages import (
     HeadStep,
     Phase,
     PhaseDone,
@@ -26,8 +24,10 @@ from realrun.messages import (
     Train,
     Trained,
 )
-from realrun.runlog import Rollout, Stretch
-from realrun.training.advantages import advantages
+from tlt.realrun.replay.cluster import Cluster
+from tlt.realrun.replay.parts import Rollout, Stretch
+from tlt.realrun.training.policy.advantages import advantages
+from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
 from tltsched.commands import (
     BeginPhase,
     ClusterCommand,
@@ -37,9 +37,9 @@ from tltsched.commands import (
     StartTraining,
     StopTraining,
 )
+from tltsched.drafter_choice import Serving
+from tltsched.event_log import RecordedCluster, read
 from tltsched.events import DraftersMeasured, EpochEnded, PhaseEnded, TrainingStopped
-from tltsched.fallback import Serving
-from tltsched.record import RecordedCluster, read
 
 Minibatch = tuple[tuple[int, ...], int]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from realrun.config import (
+from tlt.realrun.config import (
     Count,
     DrafterConfig,
     EngineConfig,
@@ -16,8 +16,8 @@ from realrun.config import (
     WorkersConfig,
     WorkloadConfig,
 )
+from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
-from tltsched.fallback import FallbackConfig
 from tltsched.spot import SpotConfig
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -36,7 +36,9 @@ class TasksConfig(Section, frozen=True, kw_only=True):
 
     names: Annotated[
         tuple[str, ...],
-        Meta(description="task families of realrun.training.tasks or reasoning-gym, in equal shares"),
+        Meta(
+            description="task families of tlt.realrun.training.tasks.tasks or reasoning-gym, in equal shares"
+        ),
     ] = ("chain_sum", "basic_arithmetic", "simple_equations", "products", "collatz")
     difficulty_smallest: Annotated[
         Count, Meta(description="a problem's difficulty, about the steps of its solution, is at least this")

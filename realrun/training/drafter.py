@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from realrun.engine import Engine
-from realrun.messages import HeadStep, Probe
-from realrun.training.collective import Collective
-from realrun.training.config import TrainConfig
-from realrun.training.features import FeatureBuffer, Features
-from realrun.training.flat_state import AsyncWriter, read_state, write_state
-from realrun.training.head import Head, load_head
-from realrun.training.head_trainer import HeadTrainer
-from realrun.training.policy import Policy
+from tlt.realrun.engine.protocol import Engine
+from tlt.realrun.messages import HeadStep, Probe
+from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.training.head.features import FeatureBuffer, Features
+from tlt.realrun.training.head.module import Head, load_head
+from tlt.realrun.training.head.trainer import HeadTrainer
+from tlt.realrun.training.policy.collective import Collective
+from tlt.realrun.training.policy.flat_state import AsyncWriter, read_state, write_state
+from tlt.realrun.training.policy.model import Policy
 
 PROBE_TOKENS = 2048  # of this step's responses, a worker
 SEED_KEY = 4

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from realrun.arms import StepTimesOf, plan_arms
-from realrun.training.config import TrainConfig
+from tlt.realrun.replay.plan import StepTimesOf, plan_arms
+from tlt.realrun.training.config import TrainConfig
+from tlt.traces.runs.runfolder import run_name
 from tltsched.cluster import ClusterConfig
+from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
-from tltsched.fallback import FallbackConfig
-from tltsched.record import SchedulerSetup
+from tltsched.event_log import SchedulerSetup
 from tltsched.spot import SpotConfig
-from traces.runfolder import run_name
 
 KINDS = ("online", "frozen")
 
@@ -39,7 +39,7 @@ class TrainingArm(msgspec.Struct, frozen=True):
 def plan_training(
     config: TrainConfig, names: Sequence[str], step_times: StepTimesOf | None
 ) -> list[TrainingArm]:
-    """Return the arms; raises InputError for one that cannot run (realrun.arms.plan_arms)."""
+    """Return the arms; raises InputError for one that cannot run (tlt.realrun.replay.plan.plan_arms)."""
     if len(set(names)) != len(names):
         raise InputError("--arms", ",".join(names), "each arm once", "remove the repeated one")
     return [_plan(config, name, step_times) for name in names]

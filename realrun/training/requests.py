@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from realrun.engine import EngineRequest
-from realrun.training.config import TrainConfig
-from realrun.training.problems import Problems
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.training.tasks.problems import Problems
 from tltsched.errors import InputError
 
 SEED_KEY = 3  # keys 0 to 2 of the run's seed belong to lengths and prompts

@@ -8,8 +8,8 @@ from time import perf_counter
 
 import msgspec
 
-from realrun.config import RealConfig
-from realrun.messages import (
+from tlt.realrun.config import RealConfig
+from tlt.realrun.messages import (
     HeadStep,
     Order,
     Phase,
@@ -26,9 +26,9 @@ from realrun.messages import (
     Trained,
     Work,
 )
-from realrun.service import Service, engine_info, resolve
-from realrun.training.trainer import Trainer
-from tltsched.fallback import Serving
+from tlt.realrun.training.trainer import Trainer
+from tlt.realrun.workers.service import Service, engine_info, resolve
+from tltsched.drafter_choice import Serving
 
 
 class TrainingService(Service):

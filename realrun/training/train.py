@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from realrun.arms import StepTimesOf
-from realrun.executor import Executor, WorkerError, await_ready
-from realrun.messages import ArmSetup, PrepareTraining, Save, Saved
-from realrun.replay import LOGS, Progress, make_executor, restored_cluster, warm_batches
-from realrun.runlog import EngineRecord, engine_record
-from realrun.service import MAKE_ENGINE
-from realrun.training.cluster import TrainingCluster
-from realrun.training.collective import free_port
-from realrun.training.config import TrainConfig
-from realrun.training.log import HEADS, ArmLog
-from realrun.training.plan import TrainingArm, plan_training
-from realrun.training.requests import RequestSource
-from realrun.training.runfiles import write_run
+from tlt.realrun.messages import ArmSetup, PrepareTraining, Save, Saved
+from tlt.realrun.replay.parts import EngineRecord, engine_record
+from tlt.realrun.replay.plan import StepTimesOf
+from tlt.realrun.replay.replay import LOGS, Progress, make_executor, restored_cluster, warm_batches
+from tlt.realrun.training.checkpoints import HEADS, ArmLog
+from tlt.realrun.training.cluster import TrainingCluster
+from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.training.plan import TrainingArm, plan_training
+from tlt.realrun.training.policy.collective import free_port
+from tlt.realrun.training.requests import RequestSource
+from tlt.realrun.training.write_run import write_run
+from tlt.realrun.workers.local import Executor, WorkerError, await_ready
+from tlt.realrun.workers.service import MAKE_ENGINE
+from tlt.traces.runs.runfolder import Comparison, write_json
+from tltsched.drafter_choice import Serving
 from tltsched.errors import InputError
-from tltsched.fallback import Serving
-from tltsched.record import CLUSTER, RecordedCluster
-from traces.runfolder import Comparison, write_json
+from tltsched.event_log import CLUSTER, RecordedCluster
 
 HOST = "127.0.0.1"
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from traces.runfolder import (
+from tlt.traces.runs.runfolder import (
     COST_DRAW_COLUMNS,
     Advice,
     BatchAdvice,

@@ -4,12 +4,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from analysis.advice import ADVICE_HEADERS, advice_cells, advice_sentences, advice_terminal, pays_sentence
-from analysis.gain import draw_gain
-from analysis.report import present, write_report
-from analysis.run import load_run
 from tests.analysis.fake_run import advice_of, batch_advice, write_recommendation, write_run
-from traces.runfolder import BatchAdvice
+from tlt.analysis.comparison.advice import (
+    ADVICE_HEADERS,
+    advice_cells,
+    advice_sentences,
+    advice_terminal,
+    pays_sentence,
+)
+from tlt.analysis.comparison.gain_by_batch import draw_gain
+from tlt.analysis.load import load_run
+from tlt.analysis.report import present, write_report
+from tlt.traces.runs.runfolder import BatchAdvice
 
 TWO = {"none": {"speculates": False, "trains": False}, "static-4": {"policy": "static:4", "speed": 1.3}}
 OFF = {"arm": "off", "gain_low": 1.0, "gain_high": 1.0}

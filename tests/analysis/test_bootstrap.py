@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from analysis.bootstrap import fastest_shares, mean_difference_s, speedup
+from tlt.analysis.bootstrap import fastest_shares, mean_difference_s, speedup
 from tltsched.errors import InputError
 
 

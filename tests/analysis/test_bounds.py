@@ -7,16 +7,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.bounds import ceiling_sentence, ceilings
-from analysis.compare import compare
-from analysis.report import make_report
-from analysis.run import load_runs
-from analysis.verdict import judge
 from tests.analysis.fake_run import write_comparison, write_recommendation
+from tlt.analysis.comparison.bounds import ceiling_sentence, ceilings
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.verdict import judge
+from tlt.analysis.load import load_runs
+from tlt.analysis.report import make_report
+from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
+from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
-from traces.bounds import BOUNDS, Bounds, StepBound
-from traces.posterior import POSTERIOR, Posterior
-from traces.runfolder import write_json
 
 
 def bounds(steps: int, drafted: float | None = 20.0) -> Bounds:

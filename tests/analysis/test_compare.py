@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare import compare
-from analysis.run import load_runs
-from analysis.tables import html_table, ledger_cells, markdown, number, terminal
-from analysis.verdict import judge
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.tables import html_table, ledger_cells, markdown, number, terminal
+from tlt.analysis.comparison.verdict import judge
+from tlt.analysis.load import load_runs
+from tlt.traces.runs.runfolder import Comparison, RunFolder, write_json
 from tltsched.errors import InputError
-from traces.runfolder import Comparison, RunFolder, write_json
 
 SLOW = {"speculates": False, "trains": False}
 

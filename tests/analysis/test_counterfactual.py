@@ -8,25 +8,25 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from analysis.compare import compare as compare_runs
-from analysis.counterfactual import answer_of, left_behind, token_factor
-from analysis.counterfactual_picture import draw_counterfactual, title_of
-from analysis.counterfactual_words import (
+from tests.sim.observed_world import GIVEN, lengths, write_observed
+from tlt.analysis.comparison.compare import compare as compare_runs
+from tlt.analysis.counterfactual.figures import answer_of, left_behind, token_factor
+from tlt.analysis.counterfactual.picture import draw_counterfactual, title_of
+from tlt.analysis.counterfactual.words import (
     answer_sentences,
     batch_sentences,
     limit_sentence,
     observed_sentence,
     reproduction_sentence,
 )
-from analysis.report import present
-from analysis.run import RunSet, load_runs
-from sim.counterfactual import Request, counterfactual
-from sim.observed import observe
-from tests.sim.observed_world import GIVEN, lengths, write_observed
+from tlt.analysis.load import RunSet, load_runs
+from tlt.analysis.report import present
+from tlt.sim.counterfactual.answer import Request, counterfactual
+from tlt.sim.counterfactual.observed_run import observe
+from tlt.traces.importers.base import Options
+from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
+from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
-from traces.counterfactual import Counterfactual, read_counterfactual
-from traces.importers.base import Options
-from traces.runfolder import write_json
 
 ARMS = ["static:2", "none@oversample_partial", "none@longest_first"]
 

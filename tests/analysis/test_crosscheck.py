@@ -13,16 +13,16 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from analysis.cli import report
-from analysis.crosscheck import Crosscheck, crosscheck, error_text, kendall_tau, load_pair, regret
-from analysis.crosscheck_flags import find_flags
-from analysis.crosscheck_pictures import draw_crosscheck
-from analysis.crosscheck_report import render, verdict
-from sim.resimulate import resimulate
 from tests.sim.measured_world import write_calibration, write_measured
+from tlt.analysis.crosscheck.figures import Crosscheck, crosscheck, error_text, kendall_tau, load_pair, regret
+from tlt.analysis.crosscheck.flags import find_flags
+from tlt.analysis.crosscheck.pictures import draw_crosscheck
+from tlt.analysis.crosscheck.report import render, verdict
+from tlt.commands.report import report
+from tlt.sim.validate.replay_measured import resimulate
+from tlt.traces.results.resimulation import RESIMULATION, Resimulation
+from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tltsched.errors import InputError
-from traces.resimulation import RESIMULATION, Resimulation
-from traces.runfolder import RunFolder, read_struct, write_json
 
 DISTORTION = {"none": 1.0, "static:2": 1.1, "static:4": 1.0, "tlt_chains": 0.95}
 World = tuple[Path, Path, Path]

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from analysis.cli import report
-from analysis.decisions import partings, replay_decisions, turns
-from tltsched.arms import Arm
+from tlt.analysis.crosscheck.decisions import partings, replay_decisions, turns
+from tlt.commands.report import report
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.runfolder import Comparison, write_json
+from tltsched.draft_config import Arm
 from tltsched.errors import InputError
+from tltsched.event_log import RecordedWorker, Recorder, SchedulerSetup, build_worker
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
-from tltsched.record import RecordedWorker, Recorder, SchedulerSetup, build_worker
-from tltsched.speculation import parse_policy
-from traces.runfolder import Comparison, write_json
-from traces.seeds import scheduler_rng
+from tltsched.policies import parse_policy
 
 SETUP = SchedulerSetup(workers=2, policy=parse_policy("tlt_chains"), seed=3)
 

@@ -5,9 +5,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from analysis.evidence import Evidence, load_all, main, refresh, render_table
+from evidence.tables import Evidence, load_all, main, refresh, render_table
+from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
-from traces.runfolder import write_json
 
 DOCUMENT = """# Title
 Written like this in a text: `<!-- evidence: any -->`.

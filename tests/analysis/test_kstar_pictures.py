@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis.kstar_pictures import arm_words, draw_kstar, edges, even_sentence
-from analysis.kstar_report import first_to_pay, present_kstar
-from analysis.report import present
+from tlt.analysis.kstar.pictures import arm_words, draw_kstar, edges, even_sentence
+from tlt.analysis.kstar.report import first_to_pay, present_kstar
+from tlt.analysis.report import present
+from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, write_kstar
 from tltsched.errors import InputError
-from traces.kstar import CONFIGURED, KStar, KStarMap, write_kstar
 
 BATCHES, CONTEXTS, RATES = (1, 8, 64), (512.0, 4096.0), (0.2, 0.5, 0.8)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.ledger import (
+from tests.analysis.fake_run import write_run
+from tlt.analysis.ledger import (
     TOLERANCE,
     BooksError,
     book,
@@ -16,10 +17,9 @@ from analysis.ledger import (
     rollout_share_of_step,
     useful_tokens_per_s,
 )
-from analysis.run import load_run
-from tests.analysis.fake_run import write_run
+from tlt.analysis.load import load_run
+from tlt.traces.runs.runfolder import CAUSES, INTERVAL_COLUMNS, Summary
 from tltsched.errors import InputError
-from traces.runfolder import CAUSES, INTERVAL_COLUMNS, Summary
 
 SUMMARY = Summary(
     kind="simulated",

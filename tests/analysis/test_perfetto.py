@@ -1,10 +1,10 @@
 import json
 from pathlib import Path
 
-from analysis.perfetto import to_trace
-from analysis.run import Run, load_run
 from tests.analysis.fake_run import write_run
-from traces.runfolder import CAUSES
+from tlt.analysis.load import Run, load_run
+from tlt.analysis.perfetto import to_trace
+from tlt.traces.runs.runfolder import CAUSES
 
 
 def _trace(run: Run, **options: int) -> dict:

@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare import compare
-from analysis.course import acceptance_by_step, drafter_age
-from analysis.gantt import median_step, sample_causes, step_window_s
-from analysis.pictures import draw_all, save
-from analysis.run import RunSet, load_run, load_runs
-from analysis.running import running_requests
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
+from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.gantt import median_step, sample_causes, step_window_s
+from tlt.analysis.comparison.pictures import draw_all, save
+from tlt.analysis.comparison.running_requests import running_requests
+from tlt.analysis.load import RunSet, load_run, load_runs
+from tlt.traces.runs.runfolder import CAUSES, INTERVAL_COLUMNS, RESPONSE_COLUMNS, STEP_COLUMNS
 from tltsched.errors import InputError
-from traces.runfolder import CAUSES, INTERVAL_COLUMNS, RESPONSE_COLUMNS, STEP_COLUMNS
 
 NAMES = list(CAUSES)
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis.plan_picture import draw_plan
-from analysis.plan_report import plan_of, plan_page
-from analysis.plan_words import design_cells, input_cells, percent, plan_sentences
-from analysis.report import present
 from tests.analysis.fake_run import write_comparison
-from traces.plan import Input, Plan, PlanFiles, Rung, write_plan
+from tlt.analysis.plan.picture import draw_plan
+from tlt.analysis.plan.report import plan_of, plan_page
+from tlt.analysis.plan.words import design_cells, input_cells, percent, plan_sentences
+from tlt.analysis.report import present
+from tlt.traces.results.plan import Input, Plan, PlanFiles, Rung, write_plan
 
 HARDWARE = "8 x H200 TP1"
 BEST, SECOND = f"goodput@bounded_async on {HARDWARE}", f"static:4@bounded_async on {HARDWARE}"

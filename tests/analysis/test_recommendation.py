@@ -5,10 +5,10 @@ import msgspec
 import pandas as pd
 import pytest
 
-from analysis.compare import compare
-from analysis.run import load_runs
-from analysis.verdict import Verdict, judge
 from tests.analysis.fake_run import advice_of, batch_advice, write_comparison, write_recommendation
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.verdict import Verdict, judge
+from tlt.analysis.load import load_runs
 from tltsched.errors import InputError
 
 SLOW = {"speculates": False, "trains": False}

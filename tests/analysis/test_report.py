@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from analysis.ledger import BooksError
-from analysis.report import present, write_report
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
-from traces.runfolder import CAUSES, RunFolder, write_json
+from tlt.analysis.ledger import BooksError
+from tlt.analysis.report import present, write_report
+from tlt.traces.runs.runfolder import CAUSES, RunFolder, write_json
 
 EVIL = '<script>alert("x")</script>'
 VOID = {"meta", "img", "br", "link"}

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from analysis.cli import report
 from tests.analysis.fake_run import write_comparison, write_run
+from tlt.commands.report import report
+from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
-from traces.runfolder import RunFolder
 
 
 @pytest.mark.parametrize("words", [[], ["run"]])
@@ -51,5 +51,5 @@ def test_help_and_a_missing_folder() -> None:
 
 def test_the_command_line_loads_no_heavy_library() -> None:
     heavy = ("numpy", "pandas", "matplotlib", "scipy", "pyarrow", "rich")
-    program = f"import sys, analysis.cli; sys.exit(any(name in sys.modules for name in {heavy}))"
+    program = f"import sys, tlt.commands.report; sys.exit(any(name in sys.modules for name in {heavy}))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -7,11 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from analysis.retrain import draw_retrain, drift_rows, error_rows, find_retrain, median_rows, retrain_section
-from analysis.run import Run, load_runs
 from tests.analysis.training_runs import write_training
-from tltsched.errors import InputError
-from traces.retrain import (
+from tlt.analysis.load import Run, load_runs
+from tlt.analysis.training.predicted import (
+    draw_retrain,
+    drift_rows,
+    error_rows,
+    find_retrain,
+    median_rows,
+    retrain_section,
+)
+from tlt.traces.results.predicted_training import (
     DriftFit,
     DriftPoint,
     Figure,
@@ -23,7 +29,8 @@ from traces.retrain import (
     TrainingFit,
     Verdict,
 )
-from traces.runfolder import write_json
+from tlt.traces.runs.runfolder import write_json
+from tltsched.errors import InputError
 
 STEPS = 12
 

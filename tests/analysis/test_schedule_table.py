@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis.compare import compare
-from analysis.report import present
-from analysis.run import load_runs
-from analysis.tables import html_table, markdown, schedule_cells, schedule_terminal, scheduled
-from analysis.verdict import judge
 from tests.analysis.fake_run import write_run
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.tables import html_table, markdown, schedule_cells, schedule_terminal, scheduled
+from tlt.analysis.comparison.verdict import judge
+from tlt.analysis.load import load_runs
+from tlt.analysis.report import present
+from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, write_json
 from tltsched.errors import InputError
-from traces.runfolder import Comparison, RunFolder, ScheduleFacts, write_json
 
 FACTS = ScheduleFacts(name="oversample_partial", keeps_order=False, on_policy="mixed")
 

@@ -4,18 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare import compare
-from analysis.ledger import BooksError
-from analysis.run import load_runs
-from analysis.train import TrainFacts, examine
-from analysis.train_facts import ArmFacts
-from analysis.train_run import TrainSet, load_training
-from analysis.train_time import gpu_seconds, phase_seconds
 from tests.analysis import training_runs as made
 from tests.analysis.training_runs import FOLDERS, PLANS, ArmPlan, write_arm, write_training
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.ledger import BooksError
+from tlt.analysis.load import load_runs
+from tlt.analysis.training.facts import ArmFacts
+from tlt.analysis.training.figures import TrainFacts, examine
+from tlt.analysis.training.run import TrainSet, load_training
+from tlt.analysis.training.time import gpu_seconds, phase_seconds
+from tlt.traces.runs.decision_intervals import positions
+from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
-from traces.epochs import positions
-from traces.runfolder import RunFolder
 
 STEPS = 12
 

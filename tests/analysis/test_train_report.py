@@ -4,18 +4,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from analysis.bootstrap import Estimate
-from analysis.cli import report
-from analysis.train import examine
-from analysis.train_pictures import draw_training
-from analysis.train_report import render
-from analysis.train_run import load_training
-from analysis.train_tables import estimate_text, percent, times
-from analysis.train_verdict import judge_training
-from analysis.train_words import change, more_tokens, outside
 from tests.analysis.training_runs import FOLDERS, PLANS, ArmPlan, write_arm, write_training
+from tlt.analysis.bootstrap import Estimate
+from tlt.analysis.training.figures import examine
+from tlt.analysis.training.pictures import draw_training
+from tlt.analysis.training.report import render
+from tlt.analysis.training.run import load_training
+from tlt.analysis.training.tables import estimate_text, percent, times
+from tlt.analysis.training.verdict import judge_training
+from tlt.analysis.training.words import change, more_tokens, outside
+from tlt.commands.report import report
+from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
-from traces.runfolder import RunFolder
 
 PICTURES = (
     "train_step_time", "train_amdahl", "train_acceptance", "train_rewards", "train_lengths",

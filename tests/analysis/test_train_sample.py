@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from analysis.bootstrap import speedup
-from analysis.compare import SEED
-from analysis.train_sample import NOTHING, Resamples, amdahl, divide
+from tlt.analysis.bootstrap import speedup
+from tlt.analysis.comparison.compare import SEED
+from tlt.analysis.training.sample import NOTHING, Resamples, amdahl, divide
 
 
 def test_ratios_have_the_interval_of_the_plain_bootstrap() -> None:

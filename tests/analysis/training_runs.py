@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tltsched.arms import chain
+from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
+from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
+from tltsched.draft_config import chain
+from tltsched.event_log import CLUSTER, Recorder, worker_owner
 from tltsched.events import EpochEnded, Event, Request, RolloutBegan, StepBegan
-from tltsched.record import CLUSTER, Recorder, worker_owner
-from traces.runfolder import Comparison, RunFolder, Summary, write_json
-from traces.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 
 WORKERS, GROUPS, SAMPLES, CAP_TOKENS = 4, 6, 4, 2_000
 REQUESTS = GROUPS * SAMPLES

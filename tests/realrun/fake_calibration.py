@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import msgspec
 
-from realrun.config import RealConfig
-from realrun.engine import CycleFacts, EngineRequest
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.protocol import CycleFacts, EngineRequest
 
 FLOOR_S = 0.006
 TOKEN_S = 2e-5

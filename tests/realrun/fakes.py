@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from realrun.config import RealConfig
-from realrun.engine import CycleFacts, EngineRequest
-from tltsched.arms import OFF, Arm
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.protocol import CycleFacts, EngineRequest
+from tlt.traces.common.settings import merge
+from tltsched.draft_config import OFF, Arm
 from tltsched.errors import InputError
-from tltsched.steptime import ArmTimes, StepTimeTable
-from traces.settings import merge
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 SURVIVAL = 0.7  # each draft is accepted with this probability given the one before it
 STEP_S, REQUEST_S, DRAFT_S, PROMPT_TOKEN_S = 1e-3, 1e-5, 2e-4, 1e-5

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from realrun import vllm_compat
-from realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
-from realrun.engine import CycleFacts, Engine, EngineRequest
-from realrun.models import make_draft_model, make_head, prepare_model
+from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.protocol import CycleFacts, Engine, EngineRequest
+from tlt.realrun.models import make_draft_model, make_head, prepare_model
 
 KS = (0, 1, 2, 4)
 PROMPT_TOKENS = 12

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from realrun.arms import plan_arms
 from tests.realrun.fakes import config_of, flat_times
+from tlt.realrun.replay.plan import plan_arms
 from tltsched.errors import InputError
-from tltsched.speculation import PRESETS
-from tltsched.speculation.base import Policy
-from tltsched.steptime import AnyTimes
+from tltsched.policies import PRESETS
+from tltsched.policies.base import Policy
+from tltsched.step_times import AnyTimes
 
 EVERY_K = {"ks": list(range(9))}
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from realrun.bench import Block
-from realrun.calibrate import calibrate
-from realrun.config import CalibrationConfig, DrafterConfig, EngineConfig, RealConfig
-from realrun.grid import Cell, make_plan
-from realrun.partial import PartialFile
-from realrun.summarise import to_points, to_switch_points
-from sim.measured import fit_points
-from tltsched.arms import OFF, chain
+from tlt.realrun.calibrate.measurement_plan import Cell, make_plan
+from tlt.realrun.calibrate.points import to_points, to_switch_points
+from tlt.realrun.calibrate.progress_file import PartialFile
+from tlt.realrun.calibrate.sweep import calibrate
+from tlt.realrun.calibrate.time_steps import Block
+from tlt.realrun.config import CalibrationConfig, DrafterConfig, EngineConfig, RealConfig
+from tlt.sim.steptimes.fit_live import fit_points
+from tlt.traces.results.calibration_points import MeasuredPoints
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
-from traces.points import MeasuredPoints
 
 _spec = importlib.util.spec_from_file_location(
     "fake_calibration", Path(__file__).with_name("fake_calibration.py")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from realrun.executor import LocalExecutor, Lost, _environment, cores_of, worker_environment
-from realrun.messages import ArmSetup, Close, EngineRequest, Prepare, Ready, Report, Work
-from realrun.replay import make_executor
 from tests.realrun.fakes import config_of
+from tlt.realrun.messages import ArmSetup, Close, EngineRequest, Prepare, Ready, Report, Work
+from tlt.realrun.replay.replay import make_executor
+from tlt.realrun.workers.local import LocalExecutor, Lost, _environment, cores_of, worker_environment
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
-from tltsched.record import SchedulerSetup
-from tltsched.speculation import parse_policy
+from tltsched.event_log import SchedulerSetup
+from tltsched.policies import parse_policy
 
 FAKES = "tests.realrun.fakes"
 
@@ -101,7 +101,7 @@ def test_closing_ends_a_worker_that_is_at_work(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from realrun.executor import LocalExecutor
+from tlt.realrun.workers.local import LocalExecutor
 from tests.realrun.fakes import config_of
 from tests.realrun.test_executor import prepare, work
 

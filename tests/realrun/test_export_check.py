@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import tlt
-from realrun import vllm_compat
-from realrun.export_check import TABLE, check_export
 from tests.realrun.small_models import need_vllm
+from tlt.commands import main
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.check_export import TABLE, check_export
 from tltsched.errors import InputError
-from tltsched.speculation import parse_policy
-from tltsched.speculation.table import TableConfig
+from tltsched.policies import parse_policy
+from tltsched.policies.table import TableConfig
 
 RANGES = [[1, 8, 4], [9, 32, 2], [33, 64, 0]]
 
@@ -124,9 +124,9 @@ def test_an_export_of_the_simulator_is_read_by_vllm(tmp_path: Path) -> None:
              "acceptance.kind=geometric", "acceptance.rate=0.5")  # fmt: skip
     settings = [word for field in small for word in ("--set", field)]
     runner = CliRunner()
-    made = runner.invoke(tlt.cli, ["sim", "export", *settings, "--format", "vllm", "--out", str(out)])
+    made = runner.invoke(main.cli, ["sim", "export", *settings, "--format", "vllm", "--out", str(out)])
     assert made.exit_code == 0, made.output
-    read = runner.invoke(tlt.cli, ["real", "check-export", str(out)])
+    read = runner.invoke(main.cli, ["real", "check-export", str(out)])
     assert read.exit_code == 0, read.output
     policy = json.loads((tmp_path / "table.json.provenance.json").read_bytes())["policy"]
     assert policy.startswith("vllm_table:1-")

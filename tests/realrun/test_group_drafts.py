@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realrun.engine import EngineRequest
-from realrun.group_drafts import RECENT, GroupDrafts
-from realrun.vllm_engine import VllmEngine, make_engine
 from tests.realrun.small_models import need_vllm, run, tiny_config
+from tlt.realrun.engine.group_drafts import RECENT, GroupDrafts
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 
 K = 4
 

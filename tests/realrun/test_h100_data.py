@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import realrun
-import sim
-from tlt import Toolbox, cli
+from tlt.commands.main import Toolbox, cli
 
-DATA = Path(realrun.__path__[0]) / "data" / "h100-qwen2.5-7b" / "replay"
-CALIBRATION = Path(sim.__path__[0]) / "calibrations" / "vllm-0.32-h100-qwen2.5-7b.json"
+PROJECT = Path(__file__).parents[2]
+DATA = PROJECT / "evidence/runs/h100-qwen2.5-7b/replay"
+CALIBRATION = PROJECT / "sim/steptimes/calibrations" / "vllm-0.32-h100-qwen2.5-7b.json"
 
 
 @pytest.fixture(scope="module")

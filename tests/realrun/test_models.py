@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from realrun.config import ModelConfig, RealConfig, WorkloadConfig
-from realrun.models import aux_layers, config_json, make_draft_model, make_head, prepare_model
-from realrun.prompts import make_prompts, problem_prompts
 from tests.realrun.small_models import need
+from tlt.realrun.config import ModelConfig, RealConfig, WorkloadConfig
+from tlt.realrun.models import aux_layers, config_json, make_draft_model, make_head, prepare_model
+from tlt.realrun.prompts import make_prompts, problem_prompts
+from tlt.traces.common.models import MODELS
 from tltsched.errors import InputError
-from traces.models import MODELS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -14,17 +14,17 @@ import msgspec
 import pandas as pd
 import pytest
 
-from realrun.arms import plan_arms
-from realrun.executor import WorkerError
-from realrun.replay import replay
-from realrun.runlog import EngineRecord, in_order
-from realrun.workload import Workload
 from tests.realrun.fakes import config_of, flat_times
+from tlt.realrun.replay.parts import EngineRecord, in_order
+from tlt.realrun.replay.plan import plan_arms
+from tlt.realrun.replay.replay import replay
+from tlt.realrun.replay.workload import Workload
+from tlt.realrun.workers.local import WorkerError
+from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.commands import Command
 from tltsched.errors import InputError
+from tltsched.event_log import SchedulerSetup, read
 from tltsched.events import BatchFormed, EpochEnded, RequestsFinished, WorkerLost
-from tltsched.record import SchedulerSetup, read
-from traces.runfolder import Comparison, RunFolder, read_struct
 
 FAKES = "tests.realrun.fakes"
 ARMS = ("none", "static:2", "tlt_chains", "goodput:off+1+2+4")
@@ -156,7 +156,7 @@ def test_the_last_worker_says_why_it_died(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from realrun.replay import replay
+from tlt.realrun.replay.replay import replay
 from tests.realrun.fakes import config_of, flat_times
 
 if __name__ == "__main__":

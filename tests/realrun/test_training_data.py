@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.drift import load_drift
-from tltsched.record import SchedulerSetup, first_difference, read, replay
-from traces.runfolder import RunFolder, read_struct
-from traces.seeds import scheduler_rng
+from tlt.sim.model.drift import load_drift
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.runfolder import RunFolder, read_struct
+from tltsched.event_log import SchedulerSetup, first_difference, read, replay
 
-DATA = Path(__file__).parents[2] / "realrun" / "data" / "h200-smollm2-train"
+DATA = Path(__file__).parents[2] / "evidence" / "runs" / "h200-smollm2-train"
 NATURAL = DATA / "natural"
 TLT = "goodput-off-2-3-4-6-online"
 RUNS = [

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from realrun.config import RealConfig
-from realrun.vllm_engine import VllmEngine, _build, _scheduler_class
 from tests.realrun.small_models import PROMPT_TOKENS, need_vllm, requests, run, tiny_config
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.vllm_engine import VllmEngine, _build, _scheduler_class
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

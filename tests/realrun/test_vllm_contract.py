@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from realrun import vllm_compat
-from realrun.config import DrafterConfig, EngineConfig, RealConfig
-from realrun.vllm_settings import graph_sizes, k_table
 from tests.realrun.small_models import need_vllm
+from tlt.realrun.config import DrafterConfig, EngineConfig, RealConfig
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.vllm_settings import graph_sizes, k_table
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-# module -> names in it that realrun.vllm_engine, vllm_hooks, vllm_lookup, vllm_weights and vllm_compat use
+# module -> names in it that realrun.engine.vllm_* use
 NAMES: dict[str, Sequence[str]] = {
     "vllm": ["EngineArgs", "SamplingParams"],
     "vllm.sampling_params": ["RequestOutputKind"],

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from realrun.config import RealConfig
-from realrun.engine import EngineRequest
-from realrun.lossless import compare, draw
-from realrun.vllm_engine import VllmEngine, make_engine
+from evidence.lossless_sampling import compare, draw
 from tests.realrun.small_models import KS, PROMPT_TOKENS, need, need_vllm, requests, run, tiny_config
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 from tltsched.errors import InputError
 
 # vLLM and torch warn of their own future.
@@ -112,7 +112,7 @@ def test_synthetic_acceptance_accepts_at_the_given_rates(temperature: float, tmp
 
 @pytest.mark.parametrize("kind", ["eagle3", "draft_model"])
 def test_sampling_at_temperature_one_is_lossless(kind: str, tmp_path: Path) -> None:
-    """docs/evidence/lossless.py does the same with more tokens."""
+    """evidence/lossless.py does the same with more tokens."""
     need_vllm()
     config = tiny_config(tmp_path, kind, vocab=64, temperature=1.0, max_running=64)
     prompt = tuple(range(1, 9))

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from realrun.engine import EngineRequest
-from realrun.lossless import compare
-from realrun.vllm_engine import VllmEngine, make_engine
+from evidence.lossless_sampling import compare
 from tests.realrun.small_models import need_vllm, run, tiny_config
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
 

@@ -8,11 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from realrun import vllm_compat
-from realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
-from realrun.vllm_hooks import CycleHooks
-from realrun.vllm_settings import chunk_tokens, engine_arguments, graph_sizes, k_table, speculation, survival
 from tests.realrun.small_models import need
+from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.vllm_hooks import CycleHooks
+from tlt.realrun.engine.vllm_settings import (
+    chunk_tokens,
+    engine_arguments,
+    graph_sizes,
+    k_table,
+    speculation,
+    survival,
+)
 from tltsched.errors import InputError
 
 GPU = RealConfig(
@@ -145,7 +152,7 @@ class Base:
 
 
 class Hooked(CycleHooks, Base):
-    """As realrun.vllm_engine mixes it."""
+    """As tlt.realrun.engine.vllm_engine mixes it."""
 
 
 def test_hooks_tell_prefill_from_decode_and_count_by_position() -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from realrun.config import RealConfig
-from realrun.models import make_head
-from realrun.vllm_engine import VllmEngine, make_engine
 from tests.realrun.small_models import KS, need_vllm, requests, run, tiny_config
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
+from tlt.realrun.models import make_head
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,17 +7,17 @@ from functools import partial
 
 import pytest
 
-from realrun.engine import EngineRequest
-from realrun.messages import Finish
-from realrun.worker import Log, Worker
 from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
-from tltsched.arms import chain
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.messages import Finish
+from tlt.realrun.workers.worker import Log, Worker
+from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import Draft
+from tltsched.draft_config import chain
+from tltsched.event_log import Record, RecordedWorker, Recorder, SchedulerSetup, build_worker, read
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
-from tltsched.record import Record, RecordedWorker, Recorder, SchedulerSetup, build_worker, read
-from tltsched.speculation import PolicySpec, parse_policy
-from tltsched.speculation.goodput import GoodputConfig
-from traces.seeds import scheduler_rng
+from tltsched.policies import PolicySpec, parse_policy
+from tltsched.policies.goodput import GoodputConfig
 
 
 def requests(*lengths: int, prompt: int = 8, first: int = 0) -> list[EngineRequest]:

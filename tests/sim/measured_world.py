@@ -9,20 +9,20 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from sim.calibration import predict_s
-from sim.coefficients import Coefficients
-from sim.costs import StepCosts
-from sim.measured import fit_points
-from sim.resimulate import MeasuredArm, resimulate
-from tltsched.arms import OFF, chain
+from tlt.sim.steptimes.calibration import predict_s
+from tlt.sim.steptimes.fit_live import fit_points
+from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.sim.validate.replay_measured import MeasuredArm, resimulate
+from tlt.traces.common.models import MODELS
+from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
+from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
 from tltsched.cluster import ClusterConfig
 from tltsched.dispatch import contiguous
+from tltsched.draft_config import OFF, chain
+from tltsched.event_log import SchedulerSetup
 from tltsched.events import Request
-from tltsched.record import SchedulerSetup
-from tltsched.speculation import parse_policy
-from traces.models import MODELS
-from traces.points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
-from traces.runfolder import Comparison, RunFolder, Summary, write_json
+from tltsched.policies import parse_policy
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 TRUE = Coefficients(

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.comparison import run_arm
-from sim.config import resolve
-from traces.files import write_trace
-from traces.generate import generate
-from traces.histogram import from_lengths
-from traces.importers.phases import PhaseTime, PhaseTimes
-from traces.runfolder import RunFolder, write_json
-from traces.schema import Origin, Trace
+from tlt.sim.comparison import run_arm
+from tlt.sim.config import resolve
+from tlt.traces.importers.phases import PhaseTime, PhaseTimes
+from tlt.traces.lengths.files import write_trace
+from tlt.traces.lengths.generate import generate
+from tlt.traces.lengths.histogram import from_lengths
+from tlt.traces.lengths.schema import Origin, Trace
+from tlt.traces.runs.runfolder import RunFolder, write_json
 
 CALIBRATION = "vllm-0.32-h100-qwen2.5-7b"
 TRUE_SCALE = 1.3

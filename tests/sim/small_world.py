@@ -9,19 +9,19 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from sim.acceptance import Acceptance, AcceptanceLaw
-from sim.cluster import Cluster
-from sim.coefficients import Coefficients
-from sim.config import Config, resolve
-from sim.costs import StepCosts
-from sim.engine import Engine, JumpEngine
-from sim.exact_engine import ExactEngine
-from sim.pool import Limits, RequestPool, Submission
-from sim.simulation import Simulation
-from tltsched.arms import OFF
+from tlt.sim.config import Config, resolve
+from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw
+from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.exact_engine import ExactEngine
+from tlt.sim.model.jump_engine import Engine, JumpEngine
+from tlt.sim.model.running_batch import Limits, RequestPool, Submission
+from tlt.sim.simulation import Simulation
+from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.traces.lengths.schema import Origin, Trace
 from tltsched.commands import Draft
-from tltsched.record import Recorder
-from traces.schema import Origin, Trace
+from tltsched.draft_config import OFF
+from tltsched.event_log import Recorder
 
 ENGINES: dict[str, type[Engine]] = {"jump": JumpEngine, "exact": ExactEngine}
 # All coefficients are round numbers, so that expected times can be worked out by hand.

@@ -3,10 +3,10 @@ import csv
 import numpy as np
 import pytest
 
-from sim.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
-from sim.calibration import SHIPPED
-from sim.coefficients import Floats
-from tltsched.arms import OFF, Arm, chain
+from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.steptimes.calibration import SHIPPED
+from tlt.sim.steptimes.law import Floats
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import InputError
 
 LAWS: list[tuple[AcceptanceLaw, Arm]] = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.bounds import clairvoyant_bound
-from sim.stream import StepRequests
-from sim.workload import steps_of
 from tests.sim.small_world import PLAIN, config_of, costs, simulate, trace_of
 from tests.sim.test_simulation import SMALL, lengths_of
+from tlt.sim.advise.bounds import clairvoyant_bound
+from tlt.sim.model.requests import StepRequests
+from tlt.sim.workload import steps_of
 from tltsched.schedules import PRESETS
 
 

@@ -4,8 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from sim.acceptance import PublishedTree
-from sim.calibration import (
+from evidence.calibration_sources import build_all, encode
+from tests.sim.small_world import PLAIN
+from tlt.sim.model.acceptance import PublishedTree
+from tlt.sim.steptimes.calibration import (
     SHIPPED,
     Calibration,
     describe_calibration,
@@ -14,15 +16,13 @@ from sim.calibration import (
     predict_s,
     shipped_names,
 )
-from sim.calibration_sources import build_all, encode
-from sim.coefficients import Coefficients
-from sim.fit import LawSettings, fit
-from tests.sim.small_world import PLAIN
-from tltsched.arms import OFF, Arm, chain
+from tlt.sim.steptimes.fit import LawSettings, fit
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.models import MODELS
+from tlt.traces.results.calibration_points import Point, PrefillPoint
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import OffState
-from traces.models import MODELS
-from traces.points import Point, PrefillPoint
+from tltsched.policies.base import OffState
 
 PAPER = "paper-qwen32b-tp4"
 

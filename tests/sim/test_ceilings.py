@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.ceilings import bounds_of, write_bounds
-from sim.config import resolve
-from sim.simulation import Simulation
 from tests.sim.small_world import trace_of
+from tlt.sim.advise.ceilings import bounds_of, write_bounds
+from tlt.sim.config import resolve
+from tlt.sim.simulation import Simulation
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.results.bounds import read_bounds
 from tltsched.schedules import PRESETS
-from traces.bounds import read_bounds
-from traces.schema import Trace
 
 JOB: dict[str, Any] = {
     "hardware": {"gpus": 4, "tp": 1, "model": "Qwen2.5-7B"},

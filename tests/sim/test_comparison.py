@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.advice import BATCHES, advise, candidate_arms, contexts_by_batch, draw_costs, write_advice
-from sim.comparison import FINGERPRINT, compare, resolve_arms
-from sim.config import resolve
-from sim.simulation import Simulation
 from tests.sim.small_world import trace_of
+from tlt.sim.advise.advice import BATCHES, advise, candidate_arms, contexts_by_batch, draw_costs, write_advice
+from tlt.sim.comparison import FINGERPRINT, compare, resolve_arms
+from tlt.sim.config import resolve
+from tlt.sim.simulation import Simulation
+from tlt.traces.lengths.files import read_trace
+from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct, run_name
 from tltsched.errors import InputError
-from traces.files import read_trace
-from traces.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct, run_name
 
 ARMS = ["none", "static:8_8_32", "tlt"]
 STEPS = 2
@@ -23,7 +23,7 @@ STEPS = 2
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw step times less often than a recommendation does, to save time."""
-    monkeypatch.setattr("sim.advice.TABLE_DRAWS", 60)
+    monkeypatch.setattr("tlt.sim.advise.advice.TABLE_DRAWS", 60)
 
 
 def small(**acceptance: Any) -> dict[str, Any]:

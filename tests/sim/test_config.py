@@ -4,15 +4,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from sim.config import Config, resolve
-from sim.simulation import Simulation
-from sim.workload import load_workload
 from tests.sim.small_world import trace_of
+from tlt.sim.config import Config, resolve
+from tlt.sim.simulation import Simulation
+from tlt.sim.workload import load_workload
+from tlt.traces.common.settings import fields, settings_of
 from tltsched.errors import InputError
-from tltsched.speculation import PRESETS
-from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.threshold import ThresholdConfig
-from traces.settings import fields, settings_of
+from tltsched.policies import PRESETS
+from tltsched.policies.static import StaticConfig
+from tltsched.policies.threshold import ThresholdConfig
 
 
 def test_every_field_has_a_default_and_a_meaning() -> None:

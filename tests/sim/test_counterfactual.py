@@ -6,24 +6,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.config import resolve
-from sim.counterfactual import RESAMPLED_STEPS, Request, arms_of, counterfactual, lengths_to_replay
-from sim.log_fit import Times, fit_means, fit_scale
-from sim.logged import Logged, logged_of, phases_by_step_s
-from sim.observed import Observed, observe
-from sim.phases import OTHER
-from sim.simulation import Simulation
 from tests.sim.observed_world import GIVEN, HARDWARE, PHASES_S, REST_S, TRUE_SCALE, lengths, write_observed
+from tlt.sim.config import resolve
+from tlt.sim.counterfactual.answer import RESAMPLED_STEPS, Request, arms_of, counterfactual, lengths_to_replay
+from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
+from tlt.sim.counterfactual.log_times import Logged, logged_of, phases_by_step_s
+from tlt.sim.counterfactual.observed_run import Observed, observe
+from tlt.sim.model.phases import OTHER
+from tlt.sim.simulation import Simulation
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.phases import PhaseTimes
+from tlt.traces.lengths.files import write_trace
+from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.results.counterfactual import Counterfactual, LoggedTime, read_counterfactual
+from tlt.traces.runs.runfolder import RunFolder, read_struct
 from tltsched.errors import InputError
-from traces.counterfactual import Counterfactual, LoggedTime, read_counterfactual
-from traces.files import write_trace
-from traces.importers.base import Options
-from traces.importers.phases import PhaseTimes
-from traces.rollouts import GROUPS_OF_A_STEP
-from traces.runfolder import RunFolder, read_struct
-from traces.schema import Trace
 
-TRAINED = Path(__file__).parents[2] / "realrun/data/h200-smollm2-train"
+TRAINED = Path(__file__).parents[2] / "evidence/runs/h200-smollm2-train"
 VERL_LOG = Path(__file__).parents[2] / "traces/importers/samples/verl_console.log"
 
 

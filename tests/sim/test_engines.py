@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.acceptance import AcceptanceLaw, Geometric, PerPosition, PublishedTree
-from sim.coefficients import Floats
-from sim.pool import MARGIN_TOKENS, Limits, RequestPool
 from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submission
-from tltsched.arms import OFF, Arm, chain
+from tlt.sim.model.acceptance import AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
+from tlt.sim.steptimes.law import Floats
 from tltsched.commands import Draft
+from tltsched.draft_config import OFF, Arm, chain
 
 # A cycle takes 1 s whatever the batch and the context, so finish times count cycles.
 CLOCK = msgspec.structs.replace(

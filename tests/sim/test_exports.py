@@ -10,20 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.advice import advise, candidate_arms
-from sim.comparison import compare, run_arm
-from sim.config import resolve
-from sim.export_files import SUFFIX, Exported, export, simulation_of
-from sim.export_table import BatchTable, TableRange, TableRow, _cover, batch_table, static_arm
-from sim.exports import FORMATS, OFF_STATES, Target, k_ranges, to_fastrl, to_sglang, to_sglang_flags, to_vllm
-from sim.kstar import drafting_arms
-from sim.simulation import Simulation
-from sim.workload import load_workload
-from tltsched.arms import OFF, Arm, chain
+from tlt.sim.advise.advice import advise, candidate_arms
+from tlt.sim.advise.export.files import SUFFIX, Exported, export, simulation_of
+from tlt.sim.advise.export.formats import (
+    FORMATS,
+    OFF_STATES,
+    Target,
+    k_ranges,
+    to_fastrl,
+    to_sglang,
+    to_sglang_flags,
+    to_vllm,
+)
+from tlt.sim.advise.export.table import BatchTable, TableRange, TableRow, _cover, batch_table, static_arm
+from tlt.sim.advise.kstar import drafting_arms
+from tlt.sim.comparison import compare, run_arm
+from tlt.sim.config import resolve
+from tlt.sim.simulation import Simulation
+from tlt.sim.workload import load_workload
+from tlt.traces.runs.runfolder import BatchAdvice, read_struct, write_json
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import InputError
-from tltsched.speculation import parse_policy
-from tltsched.speculation.table import TableConfig
-from traces.runfolder import BatchAdvice, read_struct, write_json
+from tltsched.policies import parse_policy
+from tltsched.policies.table import TableConfig
 
 CHAINS: dict[str, Any] = {
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},

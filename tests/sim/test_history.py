@@ -8,10 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from sim.config import resolve
-from sim.drafter import DrafterConfig, HistoryConfig
-from sim.history import HistoryCosts, HistoryDrafter, HistoryLaw, drafter_of, reusing
-from sim.pool import Limits, RequestPool
 from tests.sim.small_world import (
     PLAIN,
     ROOM,
@@ -23,8 +19,12 @@ from tests.sim.small_world import (
     submission,
     trace_of,
 )
-from tltsched.arms import OFF, Arm, chain
+from tlt.sim.config import resolve
+from tlt.sim.model.drafter import DrafterConfig, HistoryConfig
+from tlt.sim.model.running_batch import Limits, RequestPool
+from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryDrafter, HistoryLaw, drafter_of, reusing
 from tltsched.commands import Draft
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import InputError
 
 HISTORY = HistoryConfig(hit_rate=0.5, survival_by_position=(0.8, 0.6, 0.45), first_epoch_steps=1)

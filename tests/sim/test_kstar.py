@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.acceptance import Geometric
-from sim.calibration import load
-from sim.config import resolve
-from sim.kstar import breakeven_rate, drafting_arms, kstar_map
-from sim.ranking import cycle_s, draw_factors, gains_of, parts_s, rank
 from tests.sim.small_world import PLAIN
-from tltsched.arms import OFF, Arm, chain
+from tlt.sim.advise.best_draft import cycle_s, draw_factors, gains_of, parts_s, rank
+from tlt.sim.advise.kstar import breakeven_rate, drafting_arms, kstar_map
+from tlt.sim.config import resolve
+from tlt.sim.model.acceptance import Geometric
+from tlt.sim.steptimes.calibration import load
+from tlt.traces.results.kstar import CONFIGURED, KStarMap, read_kstar, write_kstar
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import OffState
-from traces.kstar import CONFIGURED, KStarMap, read_kstar, write_kstar
+from tltsched.policies.base import OffState
 
 MEASURED = {
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},

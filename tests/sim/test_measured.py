@@ -7,11 +7,11 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from sim.calibration import Calibration
-from sim.coefficients import padded
-from sim.measured import fit_points, gpu_of, knots, off_tax
 from tests.sim.measured_world import BATCHES, TRUE, measured
-from tltsched.arms import OFF, chain
+from tlt.sim.steptimes.calibration import Calibration
+from tlt.sim.steptimes.fit_live import fit_points, gpu_of, knots, off_tax
+from tlt.sim.steptimes.law import padded
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
 
 

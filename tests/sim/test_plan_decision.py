@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.decision import Finalist, decide, response_of
-from sim.inputs import LENGTHS, Uncertain
-from sim.parallel import Timing
+from tlt.sim.parallel import Timing
+from tlt.sim.search.choose import Finalist, decide, response_of
+from tlt.sim.search.unknowns import LENGTHS, Uncertain
 
 COST = Uncertain(name="a's step times", spread="", command="measure a", sd=0.1, parts=("target",))
 SHARED = Uncertain(name="phases", spread="", command="measure phases", sd=0.3, parts=("phases",))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sim.designs import Design, Space, candidates, cost_source
 from tests.sim.small_world import trace_of
+from tlt.sim.search.space import Design, Space, candidates, cost_source
 from tltsched.errors import InputError
 
 JOB: dict[str, Any] = {

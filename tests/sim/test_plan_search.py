@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.designs import Space
-from sim.halving import halve
-from sim.inputs import MOVED, PROBE, inputs_of, probes
-from sim.parallel import Job, simulate_all
-from sim.plan_cli import prices_of, refuse_alone
-from sim.plan_files import write_files
-from sim.planning import Planner
-from sim.response import FACTORS
+from tlt.commands.sim_plan import prices_of, refuse_alone
+from tlt.sim.advise.sensitivity import FACTORS
+from tlt.sim.parallel import Job, simulate_all
+from tlt.sim.search.search import Planner
+from tlt.sim.search.space import Space
+from tlt.sim.search.successive_halving import halve
+from tlt.sim.search.unknowns import MOVED, PROBE, inputs_of, probes
+from tlt.sim.search.write import write_files
+from tlt.traces.results.plan import PLAN_COLUMNS, PlanFiles, read_plan
+from tlt.traces.runs.runfolder import Advice, Comparison, RunFolder, read_struct
 from tltsched.errors import InputError
-from traces.plan import PLAN_COLUMNS, PlanFiles, read_plan
-from traces.runfolder import Advice, Comparison, RunFolder, read_struct
 
 JOB: dict[str, Any] = {
     "hardware": {"gpus": 4, "tp": 1, "model": "Qwen2.5-7B"},

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sim.pool import MARGIN_TOKENS, Limits, RequestPool
 from tests.sim.small_world import submission
+from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
 
 MOST_PER_CYCLE = MARGIN_TOKENS // 2  # the pool's own assumption
 

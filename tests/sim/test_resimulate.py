@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.resimulate import MeasuredArm, acceptance_of, measured_survival, resimulate
 from tests.sim.measured_world import SURVIVAL, write_calibration, write_measured
-from tltsched.arms import chain
+from tlt.sim.validate.replay_measured import MeasuredArm, acceptance_of, measured_survival, resimulate
+from tlt.traces.results.resimulation import PREDICTED, Resimulation
+from tlt.traces.runs.runfolder import RunFolder, read_struct
+from tltsched.draft_config import chain
 from tltsched.errors import InputError
+from tltsched.event_log import Record
 from tltsched.events import EpochEnded, RolloutBegan
-from tltsched.record import Record
-from traces.resimulation import PREDICTED, Resimulation
-from traces.runfolder import RunFolder, read_struct
 
 ARMS = {"none": 1.0, "static:2": 1.1, "tlt_chains": 1.0}
 

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim.advice import draw_costs
-from sim.comparison import compare
-from sim.config import resolve
-from sim.response import first_steps, responses, write_posterior
 from tests.sim.small_world import trace_of
-from traces.posterior import POSTERIOR, Posterior
-from traces.runfolder import COST_DRAW_COLUMNS, RunFolder, read_struct, run_name
+from tlt.sim.advise.advice import draw_costs
+from tlt.sim.advise.sensitivity import first_steps, responses, write_posterior
+from tlt.sim.comparison import compare
+from tlt.sim.config import resolve
+from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, read_struct, run_name
 
 # Of the mean step of an arm, under step times drawn within their error. Decisions that follow from step
 # times, and the luck of acceptance, are what a linear response leaves out.

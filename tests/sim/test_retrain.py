@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.cli import sim
-from sim.config import resolve
-from sim.drift import load_drift
-from sim.retrain import drift_curve, prediction_errors, retrain
-from sim.simulation import Simulation
-from sim.workload import load_workload
 from tests.sim.measured_world import write_calibration
 from tests.sim.training_world import DRIFTING, SAMPLES, write_training_run
+from tlt.commands.sim import sim
+from tlt.sim.config import resolve
+from tlt.sim.model.drift import load_drift
+from tlt.sim.simulation import Simulation
+from tlt.sim.validate.training.predict import drift_curve, prediction_errors, retrain
+from tlt.sim.workload import load_workload
+from tlt.traces.lengths.generate import generate
+from tlt.traces.lengths.shipped import load_histogram
+from tlt.traces.results.predicted_training import Retrain, StepPrediction, sentences
+from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
 from tltsched.errors import InputError
-from traces.generate import generate
-from traces.retrain import Retrain, StepPrediction, sentences
-from traces.runfolder import Comparison, RunFolder, read_struct, write_json
-from traces.shipped import load_histogram
 
 Folders = tuple[Path, Path, Path]
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.comparison import compare, resolve_arms
-from sim.simulation import Simulation
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tests.sim.test_simulation import CHAINS, SMALL, check_books, check_replay, lengths_of, with_kv_tokens
+from tlt.sim.comparison import compare, resolve_arms
+from tlt.sim.simulation import Simulation
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
 from tltsched.schedules import PRESETS
-from traces.runfolder import RunFolder
-from traces.schema import Trace
 
 NAMES = sorted(PRESETS)
 PROMPT_TOKENS, SAMPLES, GROUPS = 30, 4, 12

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.simulation import Simulation
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
-from tltsched.arms import OFF
-from tltsched.record import encode, read, replay
-from traces.runfolder import CAUSES, RunFolder
-from traces.schema import Trace
-from traces.seeds import scheduler_rng
+from tlt.sim.simulation import Simulation
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.runs.runfolder import CAUSES, RunFolder
+from tltsched.draft_config import OFF
+from tltsched.event_log import encode, read, replay
 
 GOLDEN = Path(__file__).parent / "golden_records.sha256"
 

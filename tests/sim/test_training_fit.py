@@ -10,13 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.drafter import Drafter, DrafterConfig
-from sim.drift_fit import FittedLaw, fit_drift
-from sim.exponents import common_law, exponent_of
-from sim.positions import NOTHING, PositionCounts
-from sim.resampling import interval, resampled
-from sim.training_fit import NO_RECOVERY_TOKENS, FittedPhases, drafter_config, fit_training
-from sim.training_run import TrainingRun
 from tests.sim.measured_world import write_calibration
 from tests.sim.training_world import (
     DRIFTING,
@@ -28,8 +21,15 @@ from tests.sim.training_world import (
     UPDATE_S_PER_TOKEN,
     write_training_run,
 )
+from tlt.sim.model.drafter import Drafter, DrafterConfig
+from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts
+from tlt.sim.validate.training.acceptance_exponents import common_law, exponent_of
+from tlt.sim.validate.training.drift import FittedLaw, fit_drift
+from tlt.sim.validate.training.fit import NO_RECOVERY_TOKENS, FittedPhases, drafter_config, fit_training
+from tlt.sim.validate.training.resampling import interval, resampled
+from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.results.predicted_training import TrainingFit
 from tltsched.errors import InputError
-from traces.retrain import TrainingFit
 
 STEPS = 24
 

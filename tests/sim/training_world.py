@@ -1,6 +1,7 @@
 """Measured training runs with a known truth: the simulator makes them, and what it leaves out is added.
 
-Drift, recovery, phases and acceptance are given; probes follow the law of sim.drafter, with noise if wanted.
+Drift, recovery, phases and acceptance are given; probes follow the law of sim.model.drafter, with noise if
+wanted.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from sim.acceptance import PerPosition
-from sim.calibration import load
-from sim.drafter import Drafter, DrafterConfig
-from sim.resimulate import MeasuredArm, simulate_into
+from tlt.sim.model.acceptance import PerPosition
+from tlt.sim.model.drafter import Drafter, DrafterConfig
+from tlt.sim.steptimes.calibration import load
+from tlt.sim.validate.replay_measured import MeasuredArm, simulate_into
+from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
+from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.cluster import ClusterConfig
 from tltsched.dispatch import contiguous
+from tltsched.event_log import SchedulerSetup
 from tltsched.events import Request
-from tltsched.record import SchedulerSetup
-from tltsched.speculation import parse_policy
+from tltsched.policies import parse_policy
 from tltsched.spot import SpotConfig
-from traces.runfolder import RunFolder, Summary, write_json
-from traces.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 
 WORKERS, GROUPS, SAMPLES, CAP_TOKENS = 3, 12, 4, 800
 SURVIVAL = (0.8, 0.6, 0.45, 0.3)  # of a head that is trained in full

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from tltsched.speculation import PRESETS, PolicySpec
-from tltsched.speculation.beg_mab import BegMabConfig
-from tltsched.speculation.disable_by_batch import DisableByBatchConfig
-from tltsched.speculation.fastgrpo import FastGrpoConfig
-from tltsched.speculation.sglang_ema import EmaSlot, SglangEmaConfig
-from tltsched.speculation.sglang_throughput import SglangThroughputConfig
-from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.table import TableConfig, table_of_ranges
-from tltsched.speculation.threshold import ThresholdConfig
-from tltsched.speculation.turbospec import TurboSpecConfig
-from tltsched.speculation.vllm_adaptive import VllmAdaptiveConfig
-from tltsched.steptime import AnyTimes, ArmTimes, StepTimeTable
+from tltsched.policies import PRESETS, PolicySpec
+from tltsched.policies.beg_mab import BegMabConfig
+from tltsched.policies.disable_by_batch import DisableByBatchConfig
+from tltsched.policies.fastgrpo import FastGrpoConfig
+from tltsched.policies.sglang_ema import EmaSlot, SglangEmaConfig
+from tltsched.policies.sglang_throughput import SglangThroughputConfig
+from tltsched.policies.static import StaticConfig
+from tltsched.policies.table import TableConfig, table_of_ranges
+from tltsched.policies.threshold import ThresholdConfig
+from tltsched.policies.turbospec import TurboSpecConfig
+from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig
+from tltsched.step_times import AnyTimes, ArmTimes, StepTimeTable
 
 CONTESTED = BegMabConfig(
     variant="released", strategies=("8_4_16", "4_4_16", "2_2_4"), thresholds=(1, 6), epoch_cycles=4

@@ -8,17 +8,17 @@ from random import Random
 import msgspec
 import pytest
 
-import tltsched.speculation
-from tltsched.arms import OFF, Arm, chain
+import tltsched.policies
 from tltsched.commands import Draft, Entry
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import InputError
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
-from tltsched.speculation import PolicySpec, parse_policy
-from tltsched.speculation.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
-from tltsched.speculation.disable_by_batch import DisableByBatchConfig
+from tltsched.policies import PolicySpec, parse_policy
+from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.disable_by_batch import DisableByBatchConfig
 from tltsched.worker import WorkerScheduler
 
-REGISTRY = Path(tltsched.speculation.__file__)
+REGISTRY = Path(tltsched.policies.__file__)
 GUIDE = REGISTRY.parents[2] / "docs" / "adding-a-policy.md"
 
 

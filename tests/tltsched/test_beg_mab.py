@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tltsched.arms import Arm, parse_arm
+from tltsched.draft_config import Arm, parse_arm
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Choice, Outcome
-from tltsched.speculation.beg_mab import RELEASED_GROUPS, BegMabConfig, BegMabPolicy, PaperBegMab
-from tltsched.speculation.window import Window
+from tltsched.policies.base import Batch, Choice, Outcome
+from tltsched.policies.beg_mab import RELEASED_GROUPS, BegMabConfig, BegMabPolicy, PaperBegMab
+from tltsched.policies.estimators.sliding_median import Window
 
 WIDE, FAST, SLOW = "10_8_64", "8_8_16", "4_8_16"
 

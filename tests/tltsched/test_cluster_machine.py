@@ -19,6 +19,7 @@ from tltsched.commands import (
     StopTraining,
 )
 from tltsched.dispatch import DISPATCH
+from tltsched.event_log import RecordedCluster, Recorder, SchedulerSetup, build_cluster, encode, read, replay
 from tltsched.events import (
     ClusterEvent,
     PhaseEnded,
@@ -28,8 +29,7 @@ from tltsched.events import (
     TrainingStopped,
     WorkerLost,
 )
-from tltsched.record import RecordedCluster, Recorder, SchedulerSetup, build_cluster, encode, read, replay
-from tltsched.speculation.none import NoneConfig
+from tltsched.policies.none import NoneConfig
 from tltsched.spot import SpotConfig
 
 PHASES = ((), ("reward",), ("reward", "weight_sync"), ("weight_sync", "reward"))

@@ -6,9 +6,9 @@ import pytest
 
 from tltsched.cluster import ClusterConfig, ClusterScheduler
 from tltsched.commands import BeginPhase, EndStep, ServeDrafter
+from tltsched.drafter_choice import Fallback, FallbackConfig
 from tltsched.errors import ProtocolError
 from tltsched.events import DraftersMeasured, PhaseEnded, Request, RequestsFinished, StepBegan
-from tltsched.fallback import Fallback, FallbackConfig
 
 ON = FallbackConfig(enabled=True, break_even_length=1.2, margin=0.1)
 

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tltsched.arms import OFF, parse_arm
+from tltsched.draft_config import OFF, parse_arm
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Choice
-from tltsched.speculation.fastgrpo import FastGrpoConfig, FastGrpoPolicy
+from tltsched.policies.base import Batch, Choice
+from tltsched.policies.fastgrpo import FastGrpoConfig, FastGrpoPolicy
 
 
 def policy(*arms: str, capacity: int = 256, alpha: float = 1.0) -> FastGrpoPolicy:

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from tltsched.arms import OFF, Arm, chain, parse_arm
+from tltsched.draft_config import OFF, Arm, chain, parse_arm
 from tltsched.errors import InputError
-from tltsched.speculation.acceptance import AcceptanceEstimate
-from tltsched.speculation.base import Batch, Outcome
-from tltsched.speculation.goodput import GoodputConfig, GoodputPolicy
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.policies.base import Batch, Outcome
+from tltsched.policies.estimators.acceptance import AcceptanceEstimate
+from tltsched.policies.goodput import GoodputConfig, GoodputPolicy
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 TREE = parse_arm("8_4_48")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tltsched.arms import OFF, Arm, chain, parse_arm
+from tltsched.draft_config import OFF, Arm, chain, parse_arm
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Choice, Outcome, Policy, PolicyConfig
-from tltsched.speculation.beg_mab import BegMabConfig
-from tltsched.speculation.none import NoneConfig
-from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.table import TableConfig
-from tltsched.speculation.threshold import ThresholdConfig
+from tltsched.policies.base import Batch, Choice, Outcome, Policy, PolicyConfig
+from tltsched.policies.beg_mab import BegMabConfig
+from tltsched.policies.none import NoneConfig
+from tltsched.policies.static import StaticConfig
+from tltsched.policies.table import TableConfig
+from tltsched.policies.threshold import ThresholdConfig
 
 BUCKETS = ((1, "10_8_64"), (5, "4"), (9, "off"))
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tltsched.all_policies import POLICIES, TIMES
-from tltsched.arms import OFF, Arm
-from tltsched.speculation import POLICIES as KINDS
-from tltsched.speculation import PRESETS, PolicySpec
-from tltsched.speculation.base import Batch, Choice, Outcome, Policy
-from tltsched.speculation.turbospec import TurboSpecConfig
-from tltsched.speculation.vllm_adaptive import VllmAdaptiveConfig
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.draft_config import OFF, Arm
+from tltsched.policies import POLICIES as KINDS
+from tltsched.policies import PRESETS, PolicySpec
+from tltsched.policies.base import Batch, Choice, Outcome, Policy
+from tltsched.policies.turbospec import TurboSpecConfig
+from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 # Batch, context of a request, cycles (cut to what was asked for), acceptance of each further draft.
 EPOCHS = st.lists(

@@ -7,16 +7,16 @@ from random import Random
 import msgspec
 import pytest
 
-from tltsched.arms import OFF
+from tltsched.draft_config import OFF
 from tltsched.errors import InputError
-from tltsched.speculation import POLICIES, PRESETS, PolicySpec, parse_policy
-from tltsched.speculation.base import PolicyConfig
-from tltsched.speculation.beg_mab import BegMabConfig
-from tltsched.speculation.goodput import GoodputConfig
-from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.table import TableConfig
-from tltsched.speculation.threshold import ThresholdConfig
-from tltsched.steptime import AnyTimes, ArmTimes, StepTimeTable
+from tltsched.policies import POLICIES, PRESETS, PolicySpec, parse_policy
+from tltsched.policies.base import PolicyConfig
+from tltsched.policies.beg_mab import BegMabConfig
+from tltsched.policies.goodput import GoodputConfig
+from tltsched.policies.static import StaticConfig
+from tltsched.policies.table import TableConfig
+from tltsched.policies.threshold import ThresholdConfig
+from tltsched.step_times import AnyTimes, ArmTimes, StepTimeTable
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

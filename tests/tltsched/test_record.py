@@ -9,23 +9,11 @@ import msgspec
 import pytest
 
 from tests.tltsched.all_policies import TIMES
-from tltsched.arms import OFF
 from tltsched.cluster import ClusterConfig
 from tltsched.commands import Draft, EndStep
+from tltsched.draft_config import OFF
 from tltsched.errors import InputError, ProtocolError
-from tltsched.events import (
-    BatchFormed,
-    EpochEnded,
-    PhaseEnded,
-    Request,
-    RequestsFinished,
-    RolloutBegan,
-    RolloutEnded,
-    StepBegan,
-    TrainingStopped,
-    WorkerEvent,
-)
-from tltsched.record import (
+from tltsched.event_log import (
     Record,
     RecordedCluster,
     RecordedWorker,
@@ -38,9 +26,21 @@ from tltsched.record import (
     read,
     replay,
 )
-from tltsched.speculation import PRESETS, PolicySpec
-from tltsched.speculation.base import Rng
-from tltsched.speculation.static import StaticConfig
+from tltsched.events import (
+    BatchFormed,
+    EpochEnded,
+    PhaseEnded,
+    Request,
+    RequestsFinished,
+    RolloutBegan,
+    RolloutEnded,
+    StepBegan,
+    TrainingStopped,
+    WorkerEvent,
+)
+from tltsched.policies import PRESETS, PolicySpec
+from tltsched.policies.base import Rng
+from tltsched.policies.static import StaticConfig
 from tltsched.spot import SpotConfig
 
 

@@ -28,8 +28,8 @@ from tltsched.events import (
     WorkerLost,
 )
 from tltsched.schedules import PRESETS, SCHEDULES, ScheduleSpec, parse_schedule, schedule_name
-from tltsched.schedules.board import UNLIMITED, Capacity
 from tltsched.schedules.bounded_async import BoundedAsyncConfig
+from tltsched.schedules.cluster_view import UNLIMITED, Capacity
 from tltsched.schedules.divided import DividedConfig
 from tltsched.schedules.oversample_partial import OversamplePartialConfig
 from tltsched.schedules.repack import RepackConfig

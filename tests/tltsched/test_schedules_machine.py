@@ -22,6 +22,7 @@ from tltsched.commands import (
     TrainOn,
     Withdraw,
 )
+from tltsched.event_log import RecordedCluster, Recorder, SchedulerSetup, build_cluster, encode, read, replay
 from tltsched.events import (
     ChunksEnded,
     ClusterEvent,
@@ -33,15 +34,14 @@ from tltsched.events import (
     TrainingStopped,
     WorkerLost,
 )
-from tltsched.record import RecordedCluster, Recorder, SchedulerSetup, build_cluster, encode, read, replay
+from tltsched.policies.none import NoneConfig
 from tltsched.schedules import PRESETS, ScheduleSpec
-from tltsched.schedules.board import Capacity
 from tltsched.schedules.bounded_async import BoundedAsyncConfig
+from tltsched.schedules.cluster_view import Capacity
 from tltsched.schedules.divided import DividedConfig
 from tltsched.schedules.oversample_partial import OversamplePartialConfig
 from tltsched.schedules.repack import RepackConfig
 from tltsched.schedules.tail_batching import TailBatchingConfig
-from tltsched.speculation.none import NoneConfig
 from tltsched.spot import SpotConfig
 
 SPECS: tuple[ScheduleSpec, ...] = (

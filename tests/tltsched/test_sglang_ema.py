@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tltsched.arms import OFF, chain
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Choice, Outcome
-from tltsched.speculation.sglang_ema import EmaSlot, SglangEmaConfig, SglangEmaPolicy, Tiers
+from tltsched.policies.base import Batch, Choice, Outcome
+from tltsched.policies.sglang_ema import EmaSlot, SglangEmaConfig, SglangEmaPolicy, Tiers
 
 
 def policy(**settings: object) -> SglangEmaPolicy:

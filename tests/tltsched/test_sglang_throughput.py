@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from tltsched.arms import Arm, chain
+from tltsched.draft_config import Arm, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Choice, Outcome
-from tltsched.speculation.sglang_throughput import SglangThroughputConfig, SglangThroughputPolicy
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.policies.base import Batch, Choice, Outcome
+from tltsched.policies.sglang_throughput import SglangThroughputConfig, SglangThroughputPolicy
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 # Seconds of K in batches 0, 1, 2, ...: 10 + K in a batch of 1, and (K + 1) more for each further request.
 TIMES = StepTimeTable(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tltsched.arms import OFF, chain
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.policies.base import Batch
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 TABLE = StepTimeTable((ArmTimes(OFF, (1.0, 2.0, 4.0), 0.5), ArmTimes(chain(2), (3.0,))))
 

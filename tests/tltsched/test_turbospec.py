@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from tltsched.arms import OFF, chain
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Choice, Outcome
-from tltsched.speculation.turbospec import LinearLaw, TurboSpecConfig, TurboSpecPolicy, least_squares
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.policies.base import Batch, Choice, Outcome
+from tltsched.policies.turbospec import LinearLaw, TurboSpecConfig, TurboSpecPolicy, least_squares
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 ARMS = tuple(chain(k) for k in range(5))
 # Linear as the rule wants it: 10 s, 0.1 s a token read, 2 s a draft pass, 0.001 s a token of context.

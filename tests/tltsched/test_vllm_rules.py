@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tltsched.arms import OFF, chain
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
-from tltsched.speculation.base import Batch, Outcome
-from tltsched.speculation.table import TableConfig, table_of_ranges
-from tltsched.speculation.vllm_adaptive import VllmAdaptiveConfig, VllmAdaptivePolicy
-from tltsched.steptime import ArmTimes, StepTimeTable
+from tltsched.policies.base import Batch, Outcome
+from tltsched.policies.table import TableConfig, table_of_ranges
+from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig, VllmAdaptivePolicy
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 # 10 s a cycle, 1 s for each token to verify, and 0.001 s for each token of context beyond one draft.
 TIMES = StepTimeTable(tuple(ArmTimes(chain(k), (10.0, 11.0 + k), 0.001 if k > 1 else 0.0) for k in range(4)))

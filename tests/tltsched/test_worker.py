@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from tltsched.arms import OFF, Arm, chain
 from tltsched.commands import Draft
+from tltsched.draft_config import OFF, Arm, chain
 from tltsched.errors import ProtocolError
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
-from tltsched.speculation.base import PolicyConfig
-from tltsched.speculation.none import NoneConfig
-from tltsched.speculation.static import StaticConfig
-from tltsched.speculation.table import TableConfig
-from tltsched.speculation.threshold import ThresholdConfig
+from tltsched.policies.base import PolicyConfig
+from tltsched.policies.none import NoneConfig
+from tltsched.policies.static import StaticConfig
+from tltsched.policies.table import TableConfig
+from tltsched.policies.threshold import ThresholdConfig
 from tltsched.worker import WorkerScheduler, WorkerState
 
 DROPPED = TableConfig(arms_by_batch=((1, "4"), (5, "off")), off_state="dropped", entry="reprefill")

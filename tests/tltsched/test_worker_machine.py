@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.tltsched.all_policies import POLICIES, TIMES
-from tltsched.arms import OFF
 from tltsched.commands import Draft
+from tltsched.draft_config import OFF
 from tltsched.errors import ProtocolError
+from tltsched.event_log import RecordedWorker, Recorder, SchedulerSetup, build_worker, encode, read, replay
 from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
-from tltsched.record import RecordedWorker, Recorder, SchedulerSetup, build_worker, encode, read, replay
-from tltsched.speculation.base import Rng
+from tltsched.policies.base import Rng
 
 
 def make_rng(worker: int) -> Rng:

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tests.traces.doctor_runs import BATCH, DRAFT_S, PLAIN_S, STEPS, Tables, epoch
+from tlt.traces.runs.runfolder import ScheduleFacts
 from tltsched.events import EpochEnded
-from traces.runfolder import ScheduleFacts
 
 PROBLEM, NOTICE = "problem", "notice"
 Spoil = Callable[[Tables], None]

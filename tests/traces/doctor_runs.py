@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tltsched.arms import OFF, chain
+from tlt.traces.runs.engine_steps import CYCLE_COLUMNS
+from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, write_json
+from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.dispatch import longest_first
+from tltsched.draft_config import OFF, chain
+from tltsched.event_log import Record, encode
 from tltsched.events import BatchFormed, EpochEnded, Request, RolloutBegan, WorkerEvent
-from tltsched.record import Record, encode
-from traces.cycles import CYCLE_COLUMNS
-from traces.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, write_json
-from traces.training import REWARD_COLUMNS, UPDATE_COLUMNS
 
 STEPS, WORKERS, GROUPS, SAMPLES = 6, 2, 8, 4
 TOKEN_S = 0.01

@@ -21,14 +21,14 @@ from tests.traces.doctor_faults import (
     too_slow,
 )
 from tests.traces.doctor_runs import PLAIN_S, SAMPLES, healthy, write_comparison
-from tltsched.arms import Arm
+from tlt.traces.doctor import CHECKS
+from tlt.traces.doctor.base import Finding, Limits
+from tlt.traces.doctor.diagnosis import Diagnosis, examine
+from tlt.traces.doctor.subject import read_subject
+from tlt.traces.importers.base import Options
+from tltsched.draft_config import Arm
 from tltsched.errors import InputError
-from tltsched.steptime import ArmTimes, StepTimeTable
-from traces.doctor import CHECKS
-from traces.doctor.base import Finding, Limits
-from traces.doctor.diagnosis import Diagnosis, examine
-from traces.doctor.subject import read_subject
-from traces.importers.base import Options
+from tltsched.step_times import ArmTimes, StepTimeTable
 
 
 def look(path: Path, limits: Limits | None = None, **options: int) -> Diagnosis:

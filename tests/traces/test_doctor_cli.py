@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import tlt
 from tests.traces.doctor_faults import nothing_accepted, old_drafter
 from tests.traces.doctor_runs import PLAIN_S, healthy, write_comparison
-from traces.doctor import CHECKS
+from tlt.commands import main
+from tlt.traces.doctor import CHECKS
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLES = PROJECT / "traces/importers/samples"
 
 
 def doctor(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(tlt.cli, ["trace", "doctor", *map(str, arguments)], obj=tlt.Toolbox())
+    return CliRunner().invoke(main.cli, ["trace", "doctor", *map(str, arguments)], obj=main.Toolbox())
 
 
 def test_no_finding_is_an_answer_too(tmp_path: Path) -> None:
@@ -78,21 +78,21 @@ def test_bad_input(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["tlt", "trace", "doctor", *arguments])
     with pytest.raises(SystemExit) as caught:
-        tlt.main()
+        main.main()
     assert caught.value.code == 2
 
 
 def test_a_trace_that_was_imported(tmp_path: Path) -> None:
     out = tmp_path / "lengths.parquet"
     arguments = ["trace", "import", str(SAMPLES / "areal"), "--out", str(out)]
-    assert CliRunner().invoke(tlt.cli, arguments).exit_code == 0
+    assert CliRunner().invoke(main.cli, arguments).exit_code == 0
     done = doctor(out)
     assert done.exit_code == 0
     assert f"{out}: trace" in done.output
 
 
 def test_the_measured_replay() -> None:
-    done = doctor(PROJECT / "realrun/data/h100-qwen2.5-7b/replay")
+    done = doctor(PROJECT / "evidence/runs/h100-qwen2.5-7b/replay")
     assert done.exit_code == 1
     assert (
         "tlt_chains: with speculation configured but off a cycle takes 6.0% longer than in none"
@@ -102,7 +102,7 @@ def test_the_measured_replay() -> None:
 
 
 def test_the_measured_training() -> None:
-    done = doctor(PROJECT / "realrun/data/h200-smollm2-train/natural")
+    done = doctor(PROJECT / "evidence/runs/h200-smollm2-train/natural")
     assert done.exit_code == 1
     assert "static-4-frozen: the drafter is up to 19 policy updates old" in done.output
     assert "problem [dispatch]" in done.output

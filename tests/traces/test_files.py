@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tlt.traces.lengths.files import length_histogram, read_trace, sidecar_path, write_trace
+from tlt.traces.lengths.histogram import histogram_of
+from tlt.traces.lengths.read_blocks import SUFFIXES
+from tlt.traces.lengths.schema import INT32_MAX, INT64_MAX, Origin, Trace
+from tlt.traces.lengths.validate import to_trace
 from tltsched.errors import InputError
-from traces.blocks import SUFFIXES
-from traces.files import length_histogram, read_trace, sidecar_path, write_trace
-from traces.histogram import histogram_of
-from traces.schema import INT32_MAX, INT64_MAX, Origin, Trace
-from traces.validate import to_trace
 
 HEADER = b"prompt_tokens,response_tokens\n"
 

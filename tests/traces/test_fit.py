@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tlt.traces.lengths.fit import LAWS, Fit, fit_lengths
+from tlt.traces.lengths.histogram import LengthHistogram, from_lengths
+from tlt.traces.lengths.schema import Origin
+from tlt.traces.lengths.shipped import load_histogram
 from tltsched.errors import InputError
-from traces.fit import LAWS, Fit, fit_lengths
-from traces.histogram import LengthHistogram, from_lengths
-from traces.schema import Origin
-from traces.shipped import load_histogram
 
 MU, SIGMA, CAP = 7.0, 1.0, 2_500  # the cap cuts about a fifth
 

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from tlt.traces.lengths.generate import generate
+from tlt.traces.lengths.histogram import LengthHistogram
+from tlt.traces.lengths.schema import COLUMNS, Origin, Trace
+from tlt.traces.lengths.shipped import load_histogram, load_prompt_histogram
 from tltsched.errors import InputError
-from traces.generate import generate
-from traces.histogram import LengthHistogram
-from traces.schema import COLUMNS, Origin, Trace
-from traces.shipped import load_histogram, load_prompt_histogram
 
 SMALL = LengthHistogram(
     np.array([10, 20, 100]), np.array([5, 4, 1]), 100, Origin(source="x", kind="rollout", cap_tokens=100)

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tlt.traces.lengths.describe import BATCHES, describe
+from tlt.traces.lengths.histogram import LengthHistogram, from_lengths
+from tlt.traces.lengths.schema import Origin
+from tlt.traces.lengths.shipped import load_histogram
 from tltsched.errors import InputError
-from traces.describe import BATCHES, describe
-from traces.histogram import LengthHistogram, from_lengths
-from traces.schema import Origin
-from traces.shipped import load_histogram
 
 ORIGIN = Origin(source="x", kind="rollout")
 lengths_lists = st.lists(st.integers(1, 60), min_size=1, max_size=40)

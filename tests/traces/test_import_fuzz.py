@@ -11,17 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.phases import read_phases
 from tltsched.errors import InputError
-from traces.importers import IMPORTERS
-from traces.importers.base import Options
-from traces.importers.importing import import_trace
-from traces.importers.phases import read_phases
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "traces" / "importers" / "samples"
-_spec = importlib.util.spec_from_file_location(
-    "import_mutations", ROOT / "docs" / "evidence" / "import_mutations.py"
-)
+_spec = importlib.util.spec_from_file_location("import_mutations", ROOT / "evidence" / "import_mutations.py")
 assert _spec is not None
 assert _spec.loader is not None
 mutations = importlib.util.module_from_spec(_spec)

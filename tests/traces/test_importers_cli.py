@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tlt.commands.trace import trace
+from tlt.traces.importers import IMPORTERS
+from tlt.traces.lengths.files import read_trace
 from tltsched.errors import InputError
-from traces.cli import trace
-from traces.files import read_trace
-from traces.importers import IMPORTERS
 
 SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
 

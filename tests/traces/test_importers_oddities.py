@@ -9,13 +9,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tlt.traces.importers import report
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.reading import lines
+from tlt.traces.importers.reading.values import excerpt_of, number_in, text_of, whole
+from tlt.traces.importers.report import Report, Tally
+from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
-from traces.importers import lines, report
-from traces.importers.base import Options
-from traces.importers.importing import import_trace
-from traces.importers.report import Report, Tally
-from traces.importers.values import excerpt_of, number_in, text_of, whole
-from traces.schema import Trace
 
 AREAL = {"task_id": 1, "sample_idx": 0, "seqlen": 30, "prompt_len": 10, "head_version": 0, "tail_version": 0}
 

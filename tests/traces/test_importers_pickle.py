@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.reading import plain_pickle
+from tlt.traces.importers.reading.plain_pickle import OPAQUE, Items, NotPlainError, load_plain
 from tltsched.errors import InputError
-from traces.importers import plain_pickle
-from traces.importers.base import Options
-from traces.importers.importing import import_trace
-from traces.importers.plain_pickle import OPAQUE, Items, NotPlainError, load_plain
 
 
 def load(data: bytes) -> Any:

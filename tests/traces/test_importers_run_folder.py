@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from traces.importers.base import Options
-from traces.importers.importing import import_trace
-from traces.runfolder import RESPONSE_COLUMNS
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.runs.runfolder import RESPONSE_COLUMNS
 
 
 def test_responses_of_a_run_folder_are_read(tmp_path: Path) -> None:

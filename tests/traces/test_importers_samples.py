@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from traces.importers import IMPORTERS
-from traces.importers.base import Options
-from traces.importers.detect import detect
-from traces.importers.folder import regular_files
-from traces.importers.head import Head
-from traces.importers.importing import import_trace
-from traces.importers.report import Report, Tally
-from traces.importers.texts import tokeniser
-from traces.schema import Trace
+from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.detect import detect
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.reading.folder import regular_files
+from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.texts import tokeniser
+from tlt.traces.importers.report import Report, Tally
+from tlt.traces.lengths.schema import Trace
 
 SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
-BENCH = SAMPLES.parents[2] / "docs" / "evidence" / "vllm_bench" / "result.json"
+BENCH = SAMPLES.parents[2] / "evidence" / "records" / "vllm_bench" / "result.json"
 TEXTS = {"verl", "trl", "skyrl-eval", "roll"}
 
 # format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, capped)

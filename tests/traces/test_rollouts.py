@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tlt.traces.lengths.files import length_histogram, read_trace, write_trace
+from tlt.traces.runs.runfolder import RESPONSE_COLUMNS, RunFolder, Summary, write_json
 from tltsched.errors import InputError
-from traces.files import length_histogram, read_trace, write_trace
-from traces.runfolder import RESPONSE_COLUMNS, RunFolder, Summary, write_json
 
 
 def _write_run(path: Path, kind: str = "measured") -> Path:

@@ -2,9 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tlt.traces.lengths.schema import COLUMNS, Origin, Trace
+from tlt.traces.lengths.validate import to_trace
 from tltsched.errors import InputError
-from traces.schema import COLUMNS, Origin, Trace
-from traces.validate import to_trace
 
 ORIGIN = Origin(source="table", kind="rollout", cap_tokens=100)
 

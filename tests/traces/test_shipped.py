@@ -2,10 +2,10 @@ import re
 
 import pytest
 
+from tlt.traces.lengths.histogram import LengthHistogram
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.lengths.shipped import DATA, SHIPPED, load, load_histogram, load_prompt_histogram, load_trace
 from tltsched.errors import InputError
-from traces.histogram import LengthHistogram
-from traces.schema import Trace
-from traces.shipped import DATA, SHIPPED, load, load_histogram, load_prompt_histogram, load_trace
 
 # Published with the data: responses, p50, p75, p90, p99, max.
 PUBLISHED = {

@@ -13,7 +13,7 @@ import msgspec
 
 from tltsched.commands import Assign, Drop, Restart, TrainOn, Withdraw
 from tltsched.events import StepBegan
-from tltsched.schedules.board import Board, assigns
+from tltsched.schedules.cluster_view import Board, assigns
 
 Move = Assign | Withdraw | Restart | Drop | TrainOn
 Moves = Sequence[Move]

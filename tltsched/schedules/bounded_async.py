@@ -23,7 +23,7 @@ from tltsched.commands import TrainOn
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Moves, OnPolicy, Schedule, ScheduleConfig
-from tltsched.schedules.board import Board, assigns
+from tltsched.schedules.cluster_view import Board, assigns
 from tltsched.schedules.groups import Groups
 
 

@@ -20,7 +20,7 @@ from tltsched.commands import Assign
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
-from tltsched.schedules.board import Board
+from tltsched.schedules.cluster_view import Board
 
 
 class DividedConfig(ScheduleConfig, tag="divided", frozen=True):

@@ -1,7 +1,8 @@
 """Longest first with known lengths: what a synchronous schedule could do if it could see the future.
 
 The LPT rule (Graham, 1969): the longest request goes to the worker with the fewest tokens so far. It is a
-bound for placement, not a schedule that anybody can run; sim.bounds has the lower bound of any schedule.
+bound for placement, not a schedule that anybody can run; sim.advise.bounds has the lower bound of any
+schedule.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import ClassVar
 from tltsched.dispatch import longest_first
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
-from tltsched.schedules.board import Board, assigns
+from tltsched.schedules.cluster_view import Board, assigns
 
 
 class LongestFirstConfig(ScheduleConfig, tag="longest_first", frozen=True):

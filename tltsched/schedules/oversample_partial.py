@@ -18,7 +18,7 @@ from tltsched.commands import Assign, Drop, TrainOn
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Move, Moves, OnPolicy, Schedule, ScheduleConfig
-from tltsched.schedules.board import Board
+from tltsched.schedules.cluster_view import Board
 from tltsched.schedules.groups import Groups
 
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 from tltsched.commands import Assign, Withdraw
 from tltsched.errors import InputError
 from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
-from tltsched.schedules.board import Board, assigns
+from tltsched.schedules.cluster_view import Board, assigns
 
 
 class RepackConfig(ScheduleConfig, tag="repack", frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tltsched.schedules.base import Schedule, ScheduleConfig
-from tltsched.schedules.board import Board
+from tltsched.schedules.cluster_view import Board
 
 
 class SynchronousConfig(ScheduleConfig, tag="synchronous", frozen=True):

@@ -19,7 +19,7 @@ from tltsched.commands import Drop, Restart, TrainOn
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Move, Moves, Schedule, ScheduleConfig
-from tltsched.schedules.board import Board, assigns
+from tltsched.schedules.cluster_view import Board, assigns
 from tltsched.schedules.groups import Groups
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from traces.doctor import acceptance, arms, balance, engine, groups, lengths, phases, speculation
-from traces.doctor.base import Check
+from tlt.traces.doctor.base import Check
+from tlt.traces.doctor.checks import (
+    acceptance,
+    balance,
+    engine,
+    groups,
+    lengths,
+    phases,
+    same_work,
+    speculation,
+)
 
 CHECKS: tuple[Check, ...] = (
-    *arms.CHECKS,
+    *same_work.CHECKS,
     *lengths.CHECKS,
     *groups.CHECKS,
     *acceptance.CHECKS,

@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tltsched.arms import Arm
-from tltsched.steptime import StepTimeTable
-from traces.doctor.subject import Patient, Subject
+from tlt.traces.doctor.subject import Patient, Subject
+from tltsched.draft_config import Arm
+from tltsched.step_times import StepTimeTable
 
 Severity = Literal["problem", "notice"]
 

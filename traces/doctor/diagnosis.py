@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from traces.doctor import CHECKS
-from traces.doctor.base import CannotRunError, Finding, Limits
-from traces.doctor.subject import Subject
+from tlt.traces.doctor import CHECKS
+from tlt.traces.doctor.base import CannotRunError, Finding, Limits
+from tlt.traces.doctor.subject import Subject
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):

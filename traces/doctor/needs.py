@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from traces.cycles import CYCLES, stretches_of_cycles
-from traces.doctor.base import CannotRunError
-from traces.doctor.subject import Patient, RunTables
-from traces.epochs import RECORDS
+from tlt.traces.doctor.base import CannotRunError
+from tlt.traces.doctor.subject import Patient, RunTables
+from tlt.traces.runs.decision_intervals import RECORDS
+from tlt.traces.runs.engine_steps import CYCLES, stretches_of_cycles
 
 
 def need_run(patient: Patient) -> RunTables:
@@ -46,7 +46,7 @@ def need_drafts(patient: Patient) -> RunTables:
 
 
 def stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
-    """Return the decode stretches (traces.cycles.STRETCH_COLUMNS), and the file that they are of."""
+    """Return the decode stretches (STRETCH_COLUMNS), and the file that they are of."""
     if run.cycles is not None:
         return stretches_of_cycles(run.cycles), CYCLES
     if run.epochs is not None:

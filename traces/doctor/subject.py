@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.phases import PhaseTimes, read_phases
+from tlt.traces.importers.reading.head import holds_trace
+from tlt.traces.importers.reading.lines import shown
+from tlt.traces.importers.report import Report
+from tlt.traces.lengths.files import read_trace
+from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
+from tlt.traces.lengths.schema import COLUMNS
+from tlt.traces.runs.decision_intervals import RECORDS, Epochs, read_epochs
+from tlt.traces.runs.engine_steps import CYCLE_COLUMNS, CYCLES
+from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct
+from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.errors import InputError
-from traces.cycles import CYCLE_COLUMNS, CYCLES
-from traces.epochs import RECORDS, Epochs, read_epochs
-from traces.files import read_trace
-from traces.importers.base import Options
-from traces.importers.head import holds_trace
-from traces.importers.importing import import_trace
-from traces.importers.lines import shown
-from traces.importers.phases import PhaseTimes, read_phases
-from traces.importers.report import Report
-from traces.rollouts import GROUPS_OF_A_STEP
-from traces.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct
-from traces.schema import COLUMNS
-from traces.training import REWARD_COLUMNS, UPDATE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Patient:
 
     name: str
     rows: pd.DataFrame | None
-    kind: str  # of traces.schema.Kind
+    kind: str  # of tlt.traces.lengths.schema.Kind
     cap_tokens: int | None
     run: RunTables | None = None
     phases: PhaseTimes | None = None

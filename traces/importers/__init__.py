@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traces.importers import (
+from tlt.traces.importers.base import Importer
+from tlt.traces.importers.formats import (
     areal,
     bench,
     mooncake,
@@ -16,7 +17,6 @@ from traces.importers import (
     verl,
     verl_metrics,
 )
-from traces.importers.base import Importer
 
 IMPORTERS: dict[str, Importer] = {
     one.name: one

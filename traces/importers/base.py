@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from traces.importers.head import Head
-from traces.importers.texts import Tokenise
-from traces.schema import Kind
+from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.texts import Tokenise
+from tlt.traces.lengths.schema import Kind
 
 Lengths = Literal["exact", "re-tokenised", "generated"]
 WHOLE_NAME = re.compile("")  # fits any name: a format whose files are named freely

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
+from tlt.traces.importers.reading.values import excerpt_of
+from tlt.traces.importers.report import Report, Staleness, Tally
+from tlt.traces.lengths.schema import COLUMNS, INT32_MAX, INT64_MAX
+from tlt.traces.lengths.validate import KEY
 from tltsched.errors import InputError
-from traces.importers.base import Importer, Options, Response, Skip, Source
-from traces.importers.report import Report, Staleness, Tally
-from traces.importers.values import excerpt_of
-from traces.schema import COLUMNS, INT32_MAX, INT64_MAX
-from traces.validate import KEY
 
 BLOCK_ROWS = 1 << 16
 MOST_ROWS = 100_000_000  # about 10 GB of memory

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.base import Importer
+from tlt.traces.importers.reading.head import UTF16, Head
+from tlt.traces.importers.reading.lines import shown
 from tltsched.errors import InputError
-from traces.importers import IMPORTERS
-from traces.importers.base import Importer
-from traces.importers.head import UTF16, Head
-from traces.importers.lines import shown
 
 TRIED_FILES = 64
 

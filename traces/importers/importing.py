@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.collect import Collector
+from tlt.traces.importers.detect import detect
+from tlt.traces.importers.reading.folder import regular_files, sources
+from tlt.traces.importers.reading.lines import BrokenFileError, shown
+from tlt.traces.importers.report import Report, Tally
+from tlt.traces.lengths.schema import Origin, Trace
 from tltsched.errors import InputError, look_up
-from traces.importers import IMPORTERS
-from traces.importers.base import Options
-from traces.importers.collect import Collector
-from traces.importers.detect import detect
-from traces.importers.folder import regular_files, sources
-from traces.importers.lines import BrokenFileError, shown
-from traces.importers.report import Report, Tally
-from traces.schema import Origin, Trace
 
 PROGRESS_ROWS = 10_000
 

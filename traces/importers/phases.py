@@ -13,13 +13,13 @@ from typing import Literal
 
 import msgspec
 
+from tlt.traces.importers.base import Skip
+from tlt.traces.importers.reading.folder import regular_files
+from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.lines import shown
+from tlt.traces.importers.reading.metric_lines import Metrics, iter_metrics
+from tlt.traces.importers.report import Tally
 from tltsched.errors import InputError
-from traces.importers.base import Skip
-from traces.importers.folder import regular_files
-from traces.importers.head import Head
-from traces.importers.lines import shown
-from traces.importers.metric_lines import Metrics, iter_metrics
-from traces.importers.report import Tally
 
 FORMAT_VERSION = 1
 KEPT_STEPS = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traces.importers.base import Lengths
+from tlt.traces.importers.base import Lengths
 
 MOST_REASONS = 100  # a file made to have countless reasons must not fill the memory
 OTHER_REASONS = "other reasons"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from realrun.models import prepare_model
+from tlt.realrun.models import prepare_model
 
 torch = pytest.importorskip("torch")
-heads = pytest.importorskip("realrun.training.head")
-features = pytest.importorskip("realrun.training.features")
+heads = pytest.importorskip("tlt.realrun.training.head.module")
+features = pytest.importorskip("tlt.realrun.training.head.features")
 
 VOCAB, HIDDEN = 64, 64
 DRAFT_IDS = tuple(range(1, VOCAB, 2))

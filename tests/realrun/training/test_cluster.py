@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from realrun.engine import EngineRequest
-from realrun.executor import Heard, Lost, WorkerError
-from realrun.messages import (
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.messages import (
     Finish,
     HeadStep,
     Order,
@@ -24,10 +23,11 @@ from realrun.messages import (
     Trained,
     Work,
 )
-from realrun.training.cluster import StepPart, TrainingCluster, head_length
+from tlt.realrun.training.cluster import StepPart, TrainingCluster, head_length
+from tlt.realrun.workers.local import Heard, Lost, WorkerError
 from tltsched.cluster import ClusterConfig, ClusterScheduler
-from tltsched.fallback import FallbackConfig
-from tltsched.record import CLUSTER, RecordedCluster, Recorder, read
+from tltsched.drafter_choice import FallbackConfig
+from tltsched.event_log import CLUSTER, RecordedCluster, Recorder, read
 from tltsched.spot import SpotConfig
 
 SAMPLES = 2

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realrun.models import prepare_model
-from realrun.training.advantages import advantages
-from realrun.training.config import UpdateConfig
 from tests.realrun.small_models import need
+from tlt.realrun.models import prepare_model
+from tlt.realrun.training.config import UpdateConfig
+from tlt.realrun.training.policy.advantages import advantages
 
 torch = pytest.importorskip("torch")
-grpo = pytest.importorskip("realrun.training.grpo")
-policies = pytest.importorskip("realrun.training.policy")
-flat_state = pytest.importorskip("realrun.training.flat_state")
+grpo = pytest.importorskip("tlt.realrun.training.policy.grpo")
+policies = pytest.importorskip("tlt.realrun.training.policy.model")
+flat_state = pytest.importorskip("tlt.realrun.training.policy.flat_state")
 
 VOCAB = 64
 CONFIG = UpdateConfig(learning_rate=1e-3, warmup_steps=4, token_budget=40)

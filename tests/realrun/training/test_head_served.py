@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from realrun.engine import EngineRequest
-from realrun.models import aux_layers
-from realrun.training.config import HeadConfig
 from tests.realrun.small_models import KS, need_vllm, requests, run, tiny_config
 from tests.realrun.training.head_cases import heads, torch
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.models import aux_layers
+from tlt.realrun.training.config import HeadConfig
 
-trainers = pytest.importorskip("realrun.training.head_trainer")
-agreements = pytest.importorskip("realrun.training.head_agreement")
-policies = pytest.importorskip("realrun.training.policy")
-vocabularies = pytest.importorskip("realrun.training.draft_vocabulary")
+trainers = pytest.importorskip("tlt.realrun.training.head.trainer")
+agreements = pytest.importorskip("tlt.realrun.training.head.agreement")
+policies = pytest.importorskip("tlt.realrun.training.policy.model")
+vocabularies = pytest.importorskip("tlt.realrun.training.head.draft_vocabulary")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
 
@@ -49,7 +49,7 @@ def predicted(same: Any) -> list[int]:
 
 def test_an_engine_accepts_the_drafts_that_training_predicts(tmp_path: Path) -> None:
     need_vllm()
-    from realrun.vllm_engine import make_engine
+    from tlt.realrun.engine.vllm_engine import make_engine
 
     config = tiny_config(tmp_path)
     model = Path(config.model.folder)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from realrun.training.config import HeadConfig
 from tests.realrun.training.head_cases import (
     DRAFT_IDS,
     drafting,
@@ -17,10 +16,11 @@ from tests.realrun.training.head_cases import (
     tiny_model,
     torch,
 )
+from tlt.realrun.training.config import HeadConfig
 
-trainers = pytest.importorskip("realrun.training.head_trainer")
-losses = pytest.importorskip("realrun.training.head_loss")
-agreements = pytest.importorskip("realrun.training.head_agreement")
+trainers = pytest.importorskip("tlt.realrun.training.head.trainer")
+losses = pytest.importorskip("tlt.realrun.training.head.loss")
+agreements = pytest.importorskip("tlt.realrun.training.head.agreement")
 
 CONFIG = HeadConfig(warmup_steps=0, learning_rate=1e-3)
 SHAPES = ((4, 9), (2, 12), (1, 1), (6, 3), (3, 2))  # prompt and response tokens; the third has no chain
@@ -163,7 +163,7 @@ def test_an_average_of_nothing_is_what_was_there(model: Path) -> None:
 
 
 def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
-    from realrun.training.flat_state import read_state, write_state
+    from tlt.realrun.training.policy.flat_state import read_state, write_state
 
     config = HeadConfig(learning_rate=1e-3, warmup_steps=5)
     trainer = made(model, config)

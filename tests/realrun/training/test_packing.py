@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realrun import vllm_compat
-from realrun.models import prepare_model
 from tests.realrun.small_models import need
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.models import prepare_model
 
 torch = pytest.importorskip("torch")
-packing = pytest.importorskip("realrun.training.packing")
+packing = pytest.importorskip("tlt.realrun.training.policy.packing")
 
 LENGTHS = (5, 17, 3, 1, 30, 9)
 

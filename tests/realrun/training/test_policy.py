@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from realrun.models import aux_layers, prepare_model
 from tests.realrun.small_models import need
+from tlt.realrun.models import aux_layers, prepare_model
 
 torch = pytest.importorskip("torch")
-policies = pytest.importorskip("realrun.training.policy")
+policies = pytest.importorskip("tlt.realrun.training.policy.model")
 
 VOCAB = 64
 SHAPES = ((4, 9), (2, 20), (1, 1), (6, 3), (3, 14))  # prompt and response tokens

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from realrun.training.config import TasksConfig
-from realrun.training.scoring import SCORERS, parse_answer, score, score_tokens
-from realrun.training.tasks import Problem, Scorer, make_problems
 from tests.realrun.small_models import need
+from tlt.realrun.training.config import TasksConfig
+from tlt.realrun.training.tasks.scoring import SCORERS, parse_answer, score, score_tokens
+from tlt.realrun.training.tasks.tasks import Problem, Scorer, make_problems
 
 
 def _problem(scorer: Scorer, answer: str) -> Problem:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realrun.training.config import TasksConfig
-from realrun.training.expressions import NotWholeError, reductions
-from realrun.training.tasks import (
+from tests.realrun.small_models import need
+from tlt.realrun.training.config import TasksConfig
+from tlt.realrun.training.tasks.expressions import NotWholeError, reductions
+from tlt.realrun.training.tasks.tasks import (
     FAMILIES,
     HELD_OUT,
     RL,
@@ -27,7 +28,6 @@ from realrun.training.tasks import (
     random_prompts,
     read_prompts,
 )
-from tests.realrun.small_models import need
 from tltsched.errors import InputError
 
 CONFIG = TasksConfig()

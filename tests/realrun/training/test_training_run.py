@@ -10,14 +10,14 @@ import msgspec
 import pandas as pd
 import pytest
 
-from realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConfig
-from realrun.models import make_head, prepare_model
-from realrun.training.config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
 from tests.realrun.small_models import need_vllm
-from tltsched.fallback import FallbackConfig
-from tltsched.record import SchedulerSetup, first_difference, read, replay
-from traces.runfolder import RunFolder, read_struct
-from traces.seeds import scheduler_rng
+from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConfig
+from tlt.realrun.models import make_head, prepare_model
+from tlt.realrun.training.config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.runfolder import RunFolder, read_struct
+from tltsched.drafter_choice import FallbackConfig
+from tltsched.event_log import SchedulerSetup, first_difference, read, replay
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
 
@@ -56,7 +56,7 @@ def long_tail(root: Path, config: TrainConfig) -> str:
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_rewards(tmp_path: Path) -> None:
     need_vllm()
-    from realrun.training.train import train
+    from tlt.realrun.training.train import train
 
     def run(name: str, steps: int) -> pd.DataFrame:
         train(tiny(tmp_path, steps), ["none"], tmp_path / name, lambda _: None)
@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_rewards(tmp_path: Path) -> N
 
 def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: Path) -> None:
     need_vllm()
-    from realrun.training.train import train
+    from tlt.realrun.training.train import train
 
     config = tiny(tmp_path, 3)
     rollout = msgspec.structs.replace(config.rollout, forced_lengths=long_tail(tmp_path, config))
@@ -99,7 +99,7 @@ def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: P
 
 def test_drafts_come_without_a_model_while_the_head_is_below_break_even(tmp_path: Path) -> None:
     need_vllm()
-    from realrun.training.train import train
+    from tlt.realrun.training.train import train
 
     config = tiny(tmp_path, 2)
     rollout = msgspec.structs.replace(config.rollout, forced_lengths=long_tail(tmp_path, config))

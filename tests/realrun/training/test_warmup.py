@@ -11,19 +11,19 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from realrun import vllm_compat
-from realrun.models import prepare_model
-from realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig
-from realrun.training.tasks import HELD_OUT, WARM_UP, encode, make_problem
-from realrun.training.warmup_cli import warm_up as command
-from realrun.training.worked import solve
-from realrun.training.worked_samples import (
+from tests.realrun.small_models import need
+from tlt.commands.real_warm_up import warm_up as command
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.models import prepare_model
+from tlt.realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig
+from tlt.realrun.training.tasks.tasks import HELD_OUT, WARM_UP, encode, make_problem
+from tlt.realrun.training.tasks.worked import solve
+from tlt.realrun.training.tasks.worked_samples import (
     WorkedSample,
     make_samples,
     sample_stream,
     template_of,
 )
-from tests.realrun.small_models import need
 from tltsched.errors import InputError
 
 TASKS = TasksConfig(names=("chain_sum", "collatz"), difficulty_largest=6)
@@ -86,7 +86,7 @@ def test_a_stream_does_not_depend_on_its_processes(folder: Path) -> None:
 def test_a_packed_loss_is_the_loss_of_each_sample_alone(folder: Path) -> None:
     import torch
 
-    from realrun.training.warmup import WarmUp
+    from tlt.realrun.training.tasks.warm_up import WarmUp
 
     samples = _samples(folder, 9)
     trainer = WarmUp(folder, RECIPE, "cpu")
@@ -131,8 +131,8 @@ def test_the_kernel_with_borders_gives_the_loss_and_gradient_of_the_mask(
 ) -> None:
     import torch
 
-    from realrun.training import packed_attention
-    from realrun.training.warmup import WarmUp
+    from tlt.realrun.training.policy import packed_attention
+    from tlt.realrun.training.tasks.warm_up import WarmUp
 
     monkeypatch.setattr(packed_attention, "varlen_attn", _reference_kernel)
     samples = _samples(folder, 9)
@@ -153,7 +153,7 @@ def test_training_lowers_the_held_out_loss_and_writes_a_model_folder(folder: Pat
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from realrun.training.warmup import HeldOut, Progress, WarmedUp, warm_up
+    from tlt.realrun.training.tasks.warm_up import HeldOut, Progress, WarmedUp, warm_up
 
     ticks = count()
     seen: list[Progress | HeldOut] = []
@@ -182,7 +182,7 @@ def test_training_lowers_the_held_out_loss_and_writes_a_model_folder(folder: Pat
 
 
 def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
-    from realrun.training.warmup import warm_up
+    from tlt.realrun.training.tasks.warm_up import warm_up
 
     config = msgspec.structs.replace(CONFIG, warm_up=msgspec.structs.replace(RECIPE, tokens=1000))
     for name in ("one", "two"):
@@ -200,7 +200,7 @@ def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> Non
 
 
 def test_an_interrupt_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
-    from realrun.training.warmup import HeldOut, Progress, warm_up
+    from tlt.realrun.training.tasks.warm_up import HeldOut, Progress, warm_up
 
     def stop(facts: Progress | HeldOut) -> None:
         if isinstance(facts, Progress):
@@ -212,7 +212,7 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path, tmp_path: Path) -> Non
 
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
-    from realrun.training.warmup import learning_rate
+    from tlt.realrun.training.tasks.warm_up import learning_rate
 
     config = WarmUpConfig(tokens=1000, learning_rate=1.0, warmup_share=0.1)
     rates = [learning_rate(config, tokens) for tokens in (50, 100, 550, 1000, 1010)]
@@ -221,7 +221,7 @@ def test_the_rate_rises_then_falls_to_nothing() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_rate_at_the_ends_of_the_warm_up_share(share: float) -> None:
-    from realrun.training.warmup import learning_rate
+    from tlt.realrun.training.tasks.warm_up import learning_rate
 
     config = WarmUpConfig(tokens=1000, learning_rate=1.0, warmup_share=share)
     assert 0 <= learning_rate(config, 500) <= 1
@@ -229,7 +229,7 @@ def test_the_rate_at_the_ends_of_the_warm_up_share(share: float) -> None:
 
 
 def test_errors_of_the_user(folder: Path, tmp_path: Path) -> None:
-    from realrun.training.warmup import warm_up
+    from tlt.realrun.training.tasks.warm_up import warm_up
 
     def run(model: Path, out: Path, tasks: TasksConfig = TASKS) -> None:
         config = TrainConfig(tasks=tasks, warm_up=RECIPE)

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from realrun.training.config import TasksConfig
-from realrun.training.expressions import apply
-from realrun.training.scoring import score
-from realrun.training.tasks import FAMILIES, Problem, make_problems
-from realrun.training.worked import WORKED, require_worked, solve
 from tests.realrun.small_models import need
+from tlt.realrun.training.config import TasksConfig
+from tlt.realrun.training.tasks.expressions import apply
+from tlt.realrun.training.tasks.scoring import score
+from tlt.realrun.training.tasks.tasks import FAMILIES, Problem, make_problems
+from tlt.realrun.training.tasks.worked import WORKED, require_worked, solve
 from tltsched.errors import InputError
 
 OPERATION = re.compile(r"^(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)$", re.MULTILINE)

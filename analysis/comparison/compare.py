@@ -1,0 +1,213 @@
+"""Compare runs of the same lengths: one row an arm, each against the first."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from tlt.analysis.bootstrap import Estimate, speedup
+from tlt.analysis.ledger import Ledger, book, check_books, rollout_share_of_step, useful_tokens_per_s
+from tlt.analysis.load import Run, RunSet
+from tlt.traces.lengths.run_as_trace import by_request
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.runfolder import ScheduleFacts
+from tltsched.errors import InputError
+
+SEED = 0  # of the bootstrap: the same runs give the same interval
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm's rollout schedule costs beside time."""
+
+    name: str
+    on_policy: str
+    keeps_order: bool
+    clairvoyant: bool
+    staleness_mean: float  # policy updates between the begin of a response and its training
+    staleness_max: int
+    wasted_share: float  # of the response tokens that were generated
+    trained_responses: float  # a step
+    trained_tokens: float  # response tokens a step
+    seconds_per_million_tokens: float  # of RL steps, per trained response tokens
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm. Times are seconds; acceptance lengths count the bonus token (None: nothing was drafted)."""
+
+    arm: str
+    mean_step_s: float
+    total_s: float  # sum of the RL steps
+    rollout_s: float  # mean of the RL steps
+    rollout_share: float
+    speedup: Estimate  # over the baseline, pooled over draws if there are any; the baseline's is exactly 1
+    idle_share: float
+    drafter_share_of_idle: float
+    tokens_per_s: float  # response tokens / wall time, whole cluster
+    acceptance_length_with_bonus: float | None
+    books_difference: float  # relative, as check_books returns it
+    ledger: Ledger
+    warnings: tuple[str, ...]
+    schedule: ScheduleRow
+
+
+class ComparisonTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows in the order of the runs, and sentences about the comparison as a whole."""
+
+    name: str
+    rows: tuple[Row, ...]
+    steps: int
+    warnings: tuple[str, ...]
+
+
+def compare(runs: RunSet) -> ComparisonTable:
+    """Build the table of a comparison, or of a single run.
+
+    Raises BooksError if the books of a run do not close and InputError if the runs did not roll out the same
+    responses: (step, request, response_tokens) must be equal in every run. Runs that trained a policy may
+    differ in lengths, since each generated its own; so may schedules that change the order of samples. Then
+    a warning says how far they do.
+    """
+    baseline = runs.runs[0]
+    reference = _rolled_out(baseline)
+    warnings = differences(runs.runs)
+    for run in runs.runs[1:]:
+        if not (run.keeps_order() and baseline.keeps_order()):
+            warnings += _own_batches(baseline, run)
+        elif run.trained_policy() and baseline.trained_policy():
+            warnings += _own_lengths(baseline, reference, run)
+        else:
+            _check_same_responses(baseline.arm, reference, run)
+    return ComparisonTable(
+        name=runs.name,
+        rows=tuple(_row(run, runs) for run in runs.runs),
+        steps=len(baseline.steps),
+        warnings=tuple(warnings),
+    )
+
+
+def _row(run: Run, runs: RunSet) -> Row:
+    difference = check_books(run.summary, run.intervals)
+    ledger = book(run.summary, run.intervals)
+    step_s = run.step_seconds()
+    rollout_s = run.steps["rollout_end_s"].to_numpy() - run.steps["start_s"].to_numpy()
+    against = (
+        Estimate(1.0, (1.0, 1.0), "the baseline itself")
+        if run is runs.runs[0]
+        else speedup(runs.step_seconds(runs.runs[0]), runs.step_seconds(run), seed=SEED)
+    )
+    return Row(
+        arm=run.arm,
+        mean_step_s=float(step_s.mean()) if len(step_s) else 0.0,
+        total_s=float(step_s.sum()),
+        rollout_s=float(rollout_s.mean()) if len(rollout_s) else 0.0,
+        rollout_share=rollout_share_of_step(run.steps),
+        speedup=against,
+        idle_share=ledger.idle_share(),
+        drafter_share_of_idle=ledger.drafter_share_of_idle(),
+        tokens_per_s=useful_tokens_per_s(run.summary),
+        acceptance_length_with_bonus=acceptance_length_with_bonus(run.steps),
+        books_difference=difference,
+        ledger=ledger,
+        warnings=run.summary.warnings,
+        schedule=_schedule_row(run),
+    )
+
+
+def _schedule_row(run: Run) -> ScheduleRow:
+    tokens = int(run.responses["response_tokens"].sum())
+    steps = max(len(run.steps), 1)
+    facts, rows = run.schedule or (ScheduleFacts(name="synchronous", keeps_order=True, on_policy="yes"), None)
+    trained = len(run.responses)
+    wasted, stale, stalest = 0, 0.0, 0
+    if rows is not None and len(rows):
+        # What is unfinished at the end is neither trained on nor wasted.
+        wasted = int(rows["wasted_tokens"].sum())
+        stale = float((rows["staleness_mean"] * rows["trained_responses"]).sum()) / max(trained, 1)
+        stalest = int(rows["staleness_max"].max())
+    return ScheduleRow(
+        name=facts.name,
+        on_policy=facts.on_policy,
+        keeps_order=facts.keeps_order,
+        clairvoyant=facts.clairvoyant,
+        staleness_mean=stale,
+        staleness_max=stalest,
+        wasted_share=wasted / (wasted + tokens) if tokens else 0.0,
+        trained_responses=trained / steps,
+        trained_tokens=tokens / steps,
+        seconds_per_million_tokens=float(run.step_seconds().sum()) / tokens * 1e6 if tokens else 0.0,
+    )
+
+
+def _rolled_out(run: Run) -> pd.DataFrame:
+    return by_request(run.responses, "step", "request", "response_tokens")
+
+
+def _check_same_responses(baseline: str, reference: pd.DataFrame, run: Run) -> None:
+    rows = _rolled_out(run)
+    if len(rows) != len(reference):
+        got = f"{len(rows)} responses, but {baseline} has {len(reference)}"
+    else:
+        unequal = np.flatnonzero((rows.to_numpy() != reference.to_numpy()).any(axis=1))
+        if len(unequal) == 0:
+            return
+        here, there = rows.iloc[int(unequal[0])], reference.iloc[int(unequal[0])]
+        got = f"{_response(here)}, where {baseline} has {_response(there)}"
+    raise InputError(
+        f"responses of {run.arm}",
+        got,
+        "the same (step, request, response_tokens) in every run",
+        "the comparison is invalid: run every policy on the same lengths and seed",
+    )
+
+
+def _own_lengths(baseline: Run, reference: pd.DataFrame, run: Run) -> list[str]:
+    """Say how far the lengths of a run that trained a policy are from the baseline's."""
+    rows = _rolled_out(run)
+    if rows.equals(reference):
+        return []
+    mean, base = (float(each["response_tokens"].mean()) for each in (rows, reference))
+    return [
+        f"{run.arm} generated other lengths than {baseline.arm}: {mean:,.1f} tokens a response in the mean, "
+        f"not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
+    ]
+
+
+def _own_batches(baseline: Run, run: Run) -> list[str]:
+    """Say how the batches of an arm whose schedule changes the order of samples differ from the baseline's.
+
+    Raises InputError if its steps train on another number of responses.
+    """
+    counts = [each.responses.groupby("step").size().to_numpy() for each in (baseline, run)]
+    if len(counts[0]) != len(counts[1]) or (counts[0] != counts[1]).any():
+        raise InputError(
+            f"responses of {run.arm}", f"{counts[1].tolist()[:4]}... a step",
+            f"as many a step as {baseline.arm} has",
+            "the comparison is invalid: every step must train on the same number of responses",
+        )  # fmt: skip
+    mean, base = (float(each.responses["response_tokens"].mean()) for each in (run, baseline))
+    words = (
+        f"{run.arm} trains on other responses than {baseline.arm}, as many a step: {mean:,.0f} tokens in the "
+        f"mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
+    )
+    left = 0 if run.schedule is None else int(run.schedule[1]["carried_responses"].iloc[-1])
+    if left:
+        words += (
+            f" At its end {left:,} responses are under way or put off, {left / len(run.responses):.0%} of "
+            "those it trained on, and the long ones are among them: more steps make that matter less."
+        )
+    return [words]
+
+
+def _response(row: pd.Series[int]) -> str:
+    return f"step {row['step']} request {row['request']} of {row['response_tokens']} tokens"
+
+
+def differences(runs: tuple[Run, ...]) -> list[str]:
+    """Name the facts in which the runs differ though a fair comparison needs them equal."""
+    sentences = []
+    for field in ("kind", "gpus", "gpu", "model", "cost_source", "lengths_source", "tool_version"):
+        values = list(dict.fromkeys(str(getattr(run.summary, field)) for run in runs))
+        if len(values) > 1:
+            sentences.append(f"The runs differ in {field}: {'; '.join(values)}.")
+    return sentences

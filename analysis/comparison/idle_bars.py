@@ -1,0 +1,100 @@
+"""The ledger as bars: GPU time by cause, one bar an arm."""
+
+from __future__ import annotations
+
+import matplotlib.colors
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+
+from tlt.analysis.comparison.bounds import Ceiling, ceilings
+from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, arm_label, cause_legend, draw
+from tlt.analysis.ledger import Ledger
+from tlt.analysis.load import Run
+from tlt.traces.results.bounds import Bounds
+from tlt.traces.runs.runfolder import CAUSES
+
+_BOUND_ROWS = 0.55  # height of a bound's label, in bars
+_LABEL_FROM = 4.0  # percent of the baseline: a narrower segment has no room for its figure
+
+
+def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds | None = None) -> Picture:
+    """Draw the ledgers of `runs` (same order) in percent of the baseline's GPU time.
+
+    Lines show the `bounds`: what no schedule could undercut.
+    """
+    whole_gpu_s = ledgers[0].total_gpu_s()
+    scale = 100 / whole_gpu_s if whole_gpu_s > 0 else 0.0
+    used = [cause for cause in CAUSES if any(ledger.gpu_seconds[cause] > 0 for ledger in ledgers)]
+
+    limits = [] if bounds is None or not bounds.rows else ceilings(bounds, runs[0])
+    limits.sort(key=lambda limit: -limit.speedup)  # a label then meets no line of another
+
+    def build(figure: SubFigure) -> str:
+        axes = figure.subplots()
+        for row, ledger in enumerate(ledgers):
+            _bar(axes, row, ledger, scale)
+        longest = max([100.0, *(ledger.total_gpu_s() * scale for ledger in ledgers)])
+        axes.set_xlim(0, longest * (1.3 if limits else 1.16))
+        axes.set_ylim(len(runs) - 0.4, -0.6 - _BOUND_ROWS * len(limits))
+        axes.set_yticks(range(len(runs)), [arm_label(run) for run in runs])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x")
+        axes.set_xlabel(f"GPU time, % of {arm_label(runs[0])} ({_hours(whole_gpu_s)})")
+        cause_legend(figure, used)
+        _lines(axes, limits)
+        return _title(runs, ledgers)
+
+    title, png = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, runs)
+    caption = (
+        "GPU-seconds booked to each cause, as a share of the first policy's total; a shorter bar is a faster "
+        "run. Every GPU-second is booked exactly once."
+    )
+    if limits:
+        caption += " Dashed lines are bounds: what no schedule could undercut, under what its label says."
+    return Picture("ledger", title, caption, png)
+
+
+def _lines(axes: Axes, limits: list[Ceiling]) -> None:
+    """Draw each bound as a line through the bars, its label in a row of its own above them."""
+    for index, limit in enumerate(limits):
+        at, row = 100 / limit.speedup, -0.6 - _BOUND_ROWS * (len(limits) - index - 0.5)
+        axes.plot([at, at], [row, axes.get_ylim()[0]], color="#000000", linestyle="--", linewidth=0.8)
+        axes.text(at + 0.6, row, f"{limit.speedup:.2f}x: {limit.words}", fontsize=7.5, va="center")
+
+
+def _bar(axes: Axes, row: int, ledger: Ledger, scale: float) -> None:
+    left = 0.0
+    for cause, gpu_s in ledger.gpu_seconds.items():
+        width = gpu_s * scale
+        axes.barh(row, width, left=left, height=0.74, color=CAUSE_COLOURS[cause], linewidth=0)
+        if width >= _LABEL_FROM:
+            axes.text(
+                left + width / 2,
+                row,
+                f"{width:.0f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=_ink(CAUSE_COLOURS[cause]),
+            )
+        left += width
+    cover = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of a bound's line that passes
+    axes.text(left, row, f"  {_hours(ledger.total_gpu_s())}", va="center", fontsize=8.5, bbox=cover)
+
+
+def _hours(gpu_s: float) -> str:
+    hours = gpu_s / 3600
+    return f"{hours:,.0f} GPU-h" if hours >= 100 else f"{hours:#.3g} GPU-h"
+
+
+def _ink(fill: str) -> str:
+    """Return black or white, whichever reads better on `fill`."""
+    red, green, blue = matplotlib.colors.to_rgb(fill)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"
+
+
+def _title(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> str:
+    idle = [ledger.idle_share() for ledger in ledgers]
+    words = f"Idle is {idle[0]:.0%} of the GPU time under {arm_label(runs[0])}"
+    least = min(range(len(idle)), key=lambda index: idle[index])
+    return words if least == 0 else f"{words} and {idle[least]:.0%} under {arm_label(runs[least])}"

@@ -1,0 +1,52 @@
+"""All pictures of a report, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tlt.analysis.comparison.by_step import draw_course
+from tlt.analysis.comparison.gain_by_batch import draw_gain
+from tlt.analysis.comparison.gantt import draw_gantt, median_step
+from tlt.analysis.comparison.idle_bars import draw_bars
+from tlt.analysis.comparison.lengths import draw_lengths
+from tlt.analysis.comparison.running_requests import draw_running
+from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.ledger import Ledger
+from tlt.analysis.load import Run
+from tlt.traces.results.bounds import Bounds
+from tlt.traces.runs.runfolder import Advice
+
+
+def draw_all(
+    runs: tuple[Run, ...],
+    ledgers: tuple[Ledger, ...],
+    step: int | None = None,
+    advice: Advice | None = None,
+    bounds: Bounds | None = None,
+) -> list[Picture]:
+    """Draw every picture of `runs` and their `ledgers` (same order), and of the `advice` if it has rows.
+
+    The bars show the `bounds`.
+
+    `step` is the RL step that the Gantt and the running requests show; None takes the baseline's step of
+    median duration. A run without steps has neither picture, and a single step has no course. Raises
+    InputError if a run has no such step.
+    """
+    pictures = [draw_gain(runs, advice)] if advice is not None and advice.rows else []
+    pictures.append(draw_bars(runs, ledgers, bounds))
+    shown = median_step(runs[0]) if step is None else step
+    if shown is not None:
+        pictures += [draw_gantt(runs, shown), draw_running(runs, shown)]
+    pictures.append(draw_lengths(runs[0]))
+    if len(runs[0].steps) > 1:
+        pictures.append(draw_course(runs))
+    return pictures
+
+
+def save(pictures: list[Picture], folder: Path) -> list[Path]:
+    """Write the pictures as PNG files into `folder`, which is made if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{picture.name}.png" for picture in pictures]
+    for path, picture in zip(paths, pictures, strict=True):
+        path.write_bytes(picture.png)
+    return paths

@@ -1,0 +1,235 @@
+"""The answer in words: which arm is fastest, by how much, and whether that could be otherwise."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from tlt.analysis.bootstrap import (
+    FEW_DRAWS,
+    FEW_STEPS,
+    LEVEL,
+    Estimate,
+    Floats,
+    fastest_shares,
+    mean_difference_s,
+    speedup,
+)
+from tlt.analysis.comparison.bounds import ceiling_sentence
+from tlt.analysis.comparison.compare import SEED, ComparisonTable, Row
+from tlt.analysis.comparison.cost_draws import Recommendation
+from tlt.analysis.comparison.tables import number
+from tlt.analysis.load import RunSet
+from tlt.traces.runs.runfolder import CAUSES
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run. `gain` is best over baseline, `lead` best over runner-up; 1 means no difference.
+
+    `recommended` is the best arm only if its gain's interval lies above 1, and the baseline otherwise. Of a
+    recommendation the intervals and `fastest_shares` pool the spread over steps and the drawn step times.
+    """
+
+    best: str
+    runner_up: str | None
+    recommended: str
+    is_gain: bool
+    gain: Estimate
+    lead: Estimate | None
+    order_may_flip: bool  # `lead` is not above 1, or another arm wins more than 2.5 % of the resamples
+    fastest_shares: dict[str, float]  # arm -> share of the resamples that it wins; empty if there are none
+    sentence: str
+    covers: str  # what the intervals rest on, where that is not said of every comparison
+    ceiling: str = ""  # how far any schedule could go, where that is known
+
+
+def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
+    """Return the verdict over a table and the runs it was made from. A single run has no rival."""
+    rows = table.rows
+    if len(rows) == 1:
+        return _alone(rows[0])
+    ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
+    best, second = ranked[0], ranked[1]
+    step_s = {run.arm: runs.step_seconds(run) for run in runs.runs}
+    lead = speedup(step_s[second.arm], step_s[best.arm], seed=SEED)
+    saved_s = mean_difference_s(step_s[rows[0].arm], step_s[best.arm], seed=SEED)
+    shares = _shares(step_s) if lead.interval is not None else {}
+    is_gain = best is not rows[0] and best.speedup.above(1.0)
+    recommended = best.arm if is_gain else rows[0].arm
+    sentences = [
+        _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
+        _order_sentence(best, second, lead) if is_gain else "",
+        _choice_sentence(best.arm, recommended, shares),
+        _schedule_sentence(best, rows[0]),
+        _losers_sentence(rows),
+    ]
+    covers = [
+        _cover_sentence(runs.recommendation, table.steps) if shares else "",
+        _few_sentence(table.steps, runs.recommendation),
+    ]
+    return Verdict(
+        best=best.arm,
+        runner_up=second.arm,
+        recommended=recommended,
+        is_gain=is_gain,
+        gain=best.speedup,
+        lead=lead,
+        order_may_flip=not lead.above(1.0) or _rival(best.arm, shares)[1] > (1 - LEVEL) / 2,
+        fastest_shares=shares,
+        sentence=" ".join(filter(None, sentences)),
+        covers=" ".join(filter(None, covers)),
+        ceiling=ceiling_sentence(runs.bounds, runs.runs[0]),
+    )
+
+
+def interval_words(estimate: Estimate, unit: str = "x") -> str:
+    """Return `2.310x (95 % interval 2.204 to 2.412)`, or the value and why it has no interval."""
+    if np.isnan(estimate.value):
+        return f"n/a ({estimate.reason})"
+    if estimate.interval is None:
+        return f"{number(estimate.value)}{unit} (no interval: {estimate.reason})"
+    low, high = estimate.interval
+    return f"{number(estimate.value)}{unit} (95 % interval {number(low)} to {number(high)})"
+
+
+def _alone(row: Row) -> Verdict:
+    used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
+    most = max(used, key=lambda cause: used[cause], default="")
+    words = f"Under {row.arm} an RL step takes {row.mean_step_s:.4g} s in the mean. "
+    words += f"{row.idle_share:.1%} of the GPU time is idle"
+    words += f" and {row.rollout_share:.1%} of the step is rollout."
+    if most:
+        words += f" Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})."
+    return Verdict(
+        best=row.arm,
+        runner_up=None,
+        recommended=row.arm,
+        is_gain=False,
+        gain=row.speedup,
+        lead=None,
+        order_may_flip=False,
+        fastest_shares={},
+        sentence=words + " A speedup needs a second run of the same lengths.",
+        covers="",
+    )
+
+
+def _gain_sentence(best: Row, baseline: Row, is_gain: bool, steps: int, saved_s: Estimate) -> str:
+    if is_gain:
+        return (
+            f"Run {best.arm}: its RL steps are {interval_words(best.speedup)} as fast as under "
+            f"{baseline.arm}, over {steps} steps; it saves {interval_words(saved_s, ' s')} a step."
+        )
+    if best is baseline:
+        return f"Stay with {baseline.arm}: no other policy was faster over {steps} steps."
+    if best.speedup.interval is None:
+        return (
+            f"No gain is claimed over {baseline.arm}: {best.arm} was fastest with a speedup of "
+            f"{interval_words(best.speedup)}, so the spread between steps is unknown."
+        )
+    return (
+        f"No policy is a gain over {baseline.arm}: the fastest, {best.arm}, has a speedup of "
+        f"{interval_words(best.speedup)}, which is not above 1."
+    )
+
+
+def _order_sentence(best: Row, second: Row, lead: Estimate) -> str:
+    words = f"{second.arm} comes second; {best.arm} is {interval_words(lead)} as fast as it, "
+    return words + ("so the order holds." if lead.above(1.0) else "so their order may flip.")
+
+
+def _schedule_sentence(best: Row, baseline: Row) -> str:
+    """Say what the fastest arm's rollout schedule costs beside time, where the baseline's does not."""
+    schedule, words = best.schedule, []
+    if schedule.on_policy != baseline.schedule.on_policy or schedule.staleness_max:
+        words.append(
+            f"trains on responses that are {schedule.staleness_mean:.2f} policy updates old in the mean and "
+            f"{schedule.staleness_max} at most"
+        )
+    if not schedule.keeps_order and baseline.schedule.keeps_order:
+        words.append("changes the order of samples")
+    if schedule.wasted_share >= 0.001:
+        words.append(f"throws {schedule.wasted_share:.1%} of the generated tokens away")
+    if schedule.clairvoyant:
+        words.append("needs to know lengths in advance, so it is a bound and nobody can run it")
+    return f"Its schedule, {schedule.name}, {', and '.join(words)}." if words else ""
+
+
+def _losers_sentence(rows: tuple[Row, ...]) -> str:
+    slower = [
+        f"{row.arm} ({row.speedup.value:.3g}x)"
+        for row in rows[1:]
+        if row.speedup.interval is not None and row.speedup.interval[1] < 1
+    ]
+    return f"Slower than {rows[0].arm}: {', '.join(slower)}." if slower else ""
+
+
+def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
+    shares = fastest_shares(list(step_s.values()), seed=SEED).tolist()
+    return dict(zip(step_s, shares, strict=True))
+
+
+def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
+    """Return the arm that is fastest most often where `best` is not, and in which share of the resamples."""
+    others = {arm: share for arm, share in shares.items() if arm != best}
+    arm = max(others, key=lambda name: others[name], default="")
+    return arm, others.get(arm, 0.0)
+
+
+def _choice_sentence(best: str, chosen: str, shares: dict[str, float]) -> str:
+    """Say how often the fastest arm is another one, and which."""
+    if not shares:
+        return ""
+    rival, share = _rival(best, shares)
+    if share == 0:
+        return f"{best} is the fastest in every resample."
+    rest = max(0.0, 1 - shares[best] - share)
+    others = f" (to others in {_percent(rest)})" if rest > 1e-9 else ""
+    words = f"{best} is the fastest in {_percent(shares[best])} of the resamples"
+    if best != chosen:
+        return f"{words}, which is not enough to choose it."
+    return f"{words}; the choice would flip to {rival} in {_percent(share)}{others}."
+
+
+def _percent(share: float) -> str:
+    """Return one decimal; what is neither none nor all is never rounded to it."""
+    if 0 < share < 0.001:
+        return "less than 0.1%"
+    return "more than 99.9%" if 0.999 < share < 1 else f"{share:.1%}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
+    """Say what the intervals of a recommendation cover and what they do not."""
+    if recommendation is None:
+        return ""
+    lengths = f"lengths (bootstrap over {steps} RL steps)"
+    found, draws = recommendation.error, recommendation.draws()
+    error = f"step-time error of {100 * found.share:.1f} %, {found.source}"
+    if draws == 0:
+        return (
+            f"The intervals are over {lengths} only, since no step times were drawn (draws = 0). They cover "
+            f"neither the {error}, nor acceptance, which is given."
+        )
+    way = ", linear response" if found.linear else ""
+    return (
+        f"The intervals are over {lengths} and {error} ({_count(draws, 'draw')}{way}). "
+        "They do not cover acceptance, which is given."
+    )
+
+
+def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
+    """Warn of intervals that rest on too little."""
+    few = []
+    draws = 0 if recommendation is None else recommendation.draws()
+    if 2 <= steps < FEW_STEPS:
+        few.append((_count(steps, "step"), FEW_STEPS))
+    if steps >= 2 and 0 < draws < FEW_DRAWS:
+        few.append((_count(draws, "draw"), FEW_DRAWS))
+    if not few:
+        return ""
+    counts, enough = " and ".join(count for count, _ in few), " and ".join(str(least) for _, least in few)
+    return f"With only {counts} the interval is likely too narrow; {enough} or more are better."

@@ -1,0 +1,1 @@
+"""The answer of a counterfactual: figures, sentences, picture, page."""

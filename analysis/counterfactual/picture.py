@@ -1,0 +1,125 @@
+"""Seconds of a step by arm, the observed ones and the bounds as lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from tlt.analysis.comparison.tables import number
+from tlt.analysis.counterfactual.figures import Answer, ArmAnswer
+from tlt.analysis.drawing.figure import Picture, draw, plain
+from tlt.analysis.load import RunSet
+from tlt.traces.results.counterfactual import Counterfactual
+
+ROLLOUT, AFTER, BOUND, OBSERVED = "#6aaed6", "#c9c9c9", "#e4eef6", "#d62728"
+PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # under a text on lines
+LINE_ROWS = 0.5  # height of a bound's label, in bars
+
+
+def draw_counterfactual(told: Counterfactual, answer: Answer, runs: RunSet) -> Picture:
+    """Draw a bar an arm with its interval."""
+
+    def build(figure: SubFigure) -> str:
+        axes = figure.subplots()
+        logged = told.logged("step")
+        longest = max(
+            [_reach(arm, answer.arms[0]) for arm in answer.arms] + ([logged.mean_s] if logged else [])
+        )
+        axes.set_xlim(0, longest * 1.24)
+        axes.set_ylim(len(answer.arms) - 0.4, -0.6 - LINE_ROWS * len(answer.ceilings))
+        for row, arm in enumerate(answer.arms):
+            _bar(axes, row, arm, answer.arms[0], longest)
+        _lines(axes, answer, longest)
+        if logged is not None:
+            axes.plot([logged.mean_s] * 2, [-0.5, len(answer.arms) - 0.5], color=OBSERVED, linewidth=1.4)
+        axes.set_yticks(range(len(answer.arms)), [plain(arm.arm) for arm in answer.arms])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x")
+        axes.set_xlabel(f"seconds of an RL step (mean of {answer.steps})")
+        _legend(figure, logged is not None, any(arm.bound for arm in answer.arms))
+        return title_of(answer)
+
+    height = 0.4 * (len(answer.arms) + LINE_ROWS * len(answer.ceilings)) + 1.9
+    title, png = draw(build, height, runs.runs)
+    caption = (
+        "Mean seconds of an RL step on the lengths of the observed run, the rollout in blue and what follows "
+        "it in grey. The black line on a bar is the 95 % interval of its speedup, as seconds. Dashed lines "
+        "are bounds: what no schedule could undercut, under what their labels say."
+    )
+    return Picture("counterfactual", title, caption, png)
+
+
+def title_of(answer: Answer) -> str:
+    """Return what the picture says."""
+    arms = {arm.arm: arm for arm in answer.arms}
+    best, base = arms[answer.best], answer.arms[0]
+    if best is base:
+        return f"No ranked arm is faster than {plain(base.arm)}"
+    flips = ", the ranking may flip" if answer.may_flip else ""
+    share = f"{best.step_s / base.step_s:.0%}"
+    return f"{plain(best.arm)} would take {share} of the time of {plain(base.arm)}{flips}"
+
+
+def _interval_s(arm: ArmAnswer, base: ArmAnswer) -> tuple[float, float] | None:
+    """Return the interval of the speedup as seconds of a step."""
+    if arm is base or arm.speedup.interval is None:
+        return None
+    low, high = arm.speedup.interval
+    return base.step_s / high, base.step_s / low
+
+
+def _reach(arm: ArmAnswer, base: ArmAnswer) -> float:
+    ends = _interval_s(arm, base)
+    return max(arm.step_s, ends[1]) if ends else arm.step_s
+
+
+def _bar(axes: Axes, row: int, arm: ArmAnswer, base: ArmAnswer, longest: float) -> None:
+    hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if arm.bound else {}
+    axes.barh(row, arm.rollout_s, height=0.66, color=ROLLOUT, linewidth=0, **hatch)
+    axes.barh(
+        row, arm.step_s - arm.rollout_s, left=arm.rollout_s, height=0.66, color=AFTER, linewidth=0, **hatch
+    )
+    ends = _interval_s(arm, base)
+    if ends:
+        axes.plot(ends, [row, row], color="#000000", linewidth=1.4, solid_capstyle="butt")
+    gain = "" if arm is base else f"  {arm.speedup.value:.2f}x"
+    axes.text(
+        _reach(arm, base) + 0.012 * longest,
+        row,
+        f"{number(arm.step_s)} s{gain}",
+        va="center",
+        fontsize=8.5,
+        bbox=PAPER,
+    )
+
+
+def _lines(axes: Axes, answer: Answer, longest: float) -> None:
+    # The lowest bound has the topmost label: its line then runs left of all the others.
+    for index, limit in enumerate(sorted(answer.ceilings, key=lambda limit: limit.seconds)):
+        row = -0.6 - LINE_ROWS * (len(answer.ceilings) - index - 0.5)
+        axes.plot(
+            [limit.seconds] * 2, [row, axes.get_ylim()[0]], color="#000000", linestyle="--", linewidth=0.8
+        )
+        axes.text(
+            limit.seconds + 0.008 * longest, row, f"{number(limit.seconds)} s: {limit.words}",
+            fontsize=7.5, va="center",
+        )  # fmt: skip
+
+
+def _legend(figure: SubFigure, logged: bool, bound: bool) -> None:
+    handles: list[Line2D | Patch] = [
+        Patch(facecolor=ROLLOUT, label="rollout"),
+        Patch(facecolor=AFTER, label="phases after it"),
+        Line2D([], [], color="#000000", linewidth=1.4, label="95 % interval"),
+    ]
+    if logged:
+        handles.append(Line2D([], [], color=OBSERVED, linewidth=1.4, label="observed"))
+    if bound:
+        handles.append(
+            Patch(facecolor=ROLLOUT, hatch="///", edgecolor="white", label="knows lengths: a bound")
+        )
+    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))

@@ -1,0 +1,154 @@
+"""A counterfactual in sentences: how well the model reproduces the run, and what would have paid."""
+
+from __future__ import annotations
+
+from tlt.analysis.bootstrap import Estimate
+from tlt.analysis.comparison.tables import number
+from tlt.analysis.counterfactual.figures import Answer, ArmAnswer
+from tlt.traces.results.counterfactual import Counterfactual
+from tlt.traces.results.predicted_training import figure, signed
+
+
+def observed_sentence(told: Counterfactual) -> str:
+    """Say what was read."""
+    facts, steps = told.lengths, len(told.steps)
+    words = (
+        f"Observed under {told.policy}: {_count(steps, 'step')}, {facts.responses:,} responses to "
+        f"{facts.prompts:,} prompts; tokens of a response: mean {facts.mean:,.0f}, median "
+        f"{facts.median:,.0f}, p90 {facts.p90:,.0f}, p99 {facts.p99:,.0f}, longest {facts.longest:,} "
+        f"({facts.capped:,} cut)."
+    )
+    if not told.times:
+        return f"{words} The log has no times."
+    times = ", ".join(f"{time.name} {number(time.mean_s)} s" for time in told.times)
+    return f"{words} Mean times of a step, {told.times_source}: {times}."
+
+
+def reproduction_sentence(told: Counterfactual) -> str:
+    """Say how far the model is from the log."""
+    fit = told.fit
+    if fit is None:
+        return (
+            "Reproduction: not checked, since the log has no rollout seconds. All that follows is modelled, "
+            f"with step times {told.cost_source}."
+        )
+    scale = f"x {figure(fit.scale, '.3f')}"
+    if not fit.errors:
+        return (
+            f"Reproduction: all step times are taken {scale}, which makes the modelled rollouts as long as "
+            "the logged ones. No step is left to judge that by."
+        )
+    errors = ", ".join(f"{signed(error.error)} in {error.quantity}" for error in fit.errors)
+    assert fit.fitted_scale is not None, "there are errors"
+    return (
+        f"Reproduction of {told.policy}: {errors}, over {_count(len(fit.judged_steps), 'further step')} "
+        "(modelled less logged; 95 % intervals over steps). One factor on all step times was "
+        f"fitted to the {len(fit.fitted_steps)} before: x {figure(fit.fitted_scale, '.3f')}. Below it is "
+        f"that of all steps, {scale}."
+    )
+
+
+def answer_sentences(answer: Answer) -> list[str]:
+    """Say what would have been fastest, what it saves and costs, and whether the order may flip."""
+    arms = {arm.arm: arm for arm in answer.arms}
+    best, base = arms[answer.best], answer.arms[0]
+    if best is base:
+        return [f"Stay with {base.arm}: no other arm that is ranked is faster in the model."]
+    found = [_gain(best, base, answer)]
+    kept = [arm for arm in answer.arms if arm.rank and _keeps_all(arm) and arm is not base]
+    if not _keeps_all(best):
+        found.append(_costs(best))
+        if kept:
+            plain = min(kept, key=lambda arm: arm.step_s)
+            found.append(
+                f"Of what keeps order and policy, {plain.arm} is the fastest: {_speedup(plain.speedup)}."
+            )
+    found.append(_order(answer, best))
+    return found
+
+
+def batch_sentences(answer: Answer) -> list[str]:
+    """Say of each arm that trains on other responses how it is counted."""
+    found = []
+    for arm in answer.arms:
+        if arm.keeps_order:
+            continue
+        words = (
+            f"{arm.arm} trains on other responses than observed: its rollouts are counted "
+            f"{arm.token_factor:.2f} times as long, so that all arms train on as many tokens."
+        )
+        if arm.left_behind:
+            words += f" At its end {arm.left_behind:,} responses are under way or put off"
+            words += ": too many to rank it, give more steps." if arm.unsettled else "."
+        found.append(words)
+    return found
+
+
+def limit_sentence(told: Counterfactual, answer: Answer) -> str:
+    """Say how far anything could go."""
+    parts = [f"{each.speedup:.2f}x ({each.words})" for each in answer.ceilings]
+    bounds = [f"{arm.speedup.value:.2f}x ({arm.arm})" for arm in answer.arms if arm.bound]
+    words = "Bounds, modelled: " + ", ".join((*bounds, *parts)) + "." if parts or bounds else ""
+    amdahl = told.amdahl()
+    if amdahl is not None:
+        share, ceiling = amdahl
+        words += (
+            f" Logged: rollouts are {share:.1%} of a step, so that no rollout whatever makes it more than "
+            f"{ceiling:.2f}x as fast (Amdahl)."
+        )
+    return words.strip()
+
+
+def _gain(best: ArmAnswer, base: ArmAnswer, answer: Answer) -> str:
+    sure = best.speedup.above(1.0)
+    money = "" if best.saved_usd is None else f", {_amount(best.saved_usd, '{:,.2f}')} USD"
+    saved = _amount(best.saved_gpu_hours, "{:,.3g}")
+    words = (
+        f"{best.arm} is the fastest in the model: {_speedup(best.speedup)} over {base.arm}; in "
+        f"{_count(answer.steps, 'step')} it saves {saved} GPU-hours{money}."
+    )
+    return words if sure else f"{words} The interval does not lie above 1: no gain is claimed."
+
+
+def _costs(arm: ArmAnswer) -> str:
+    parts = []
+    if arm.on_policy != "yes":
+        parts.append(
+            f"trains on responses that are {arm.staleness_mean:.2f} policy updates old in the mean and "
+            f"{arm.staleness_max} at most"
+        )
+    if not arm.keeps_order:
+        parts.append("changes the order of samples")
+    if arm.wasted_share >= 0.001:
+        parts.append(f"throws {arm.wasted_share:.1%} of the tokens away")
+    return f"It {', and '.join(parts)}." if parts else ""
+
+
+def _order(answer: Answer, best: ArmAnswer) -> str:
+    if answer.runner_up is None:
+        return ""
+    share = f"{best.fastest_share:.1%}"
+    words = f"{answer.runner_up} comes second; {best.arm} is ahead of all in {share} of the resamples"
+    return f"{words}, so the ranking may flip." if answer.may_flip else f"{words}."
+
+
+def _keeps_all(arm: ArmAnswer) -> bool:
+    return arm.on_policy == "yes" and arm.keeps_order and not arm.bound
+
+
+def _speedup(estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return f"{estimate.value:.2f}x (no interval: {estimate.reason})"
+    low, high = estimate.interval
+    return f"{estimate.value:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def _amount(estimate: Estimate, form: str) -> str:
+    if estimate.interval is None:
+        return form.format(estimate.value)
+    low, high = (form.format(end) for end in estimate.interval)
+    return f"{form.format(estimate.value)} [{low}, {high}]"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

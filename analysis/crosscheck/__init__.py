@@ -1,0 +1,1 @@
+"""Simulated against measured, and recorded decisions replayed."""

@@ -1,0 +1,224 @@
+"""Whether the schedulers decide today as they did in a run, and where two runs first decide differently."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import BinaryIO
+
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.runfolder import Comparison, read_struct
+from tltsched.commands import Command, Draft
+from tltsched.errors import InputError, ProtocolError
+from tltsched.event_log import Record, SchedulerSetup, encode, read, replay, worker_owner
+from tltsched.events import BatchFormed, EpochEnded, RolloutBegan
+
+RECORDS, SETUP = "records.jsonl", "scheduler.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first line that differs (None: that side has ended), and the event that it answers."""
+
+    line: int
+    event: str
+    recorded: str | None
+    replayed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionReplay:
+    """A run's records against what fresh schedulers make of its events."""
+
+    folder: Path
+    events: int
+    commands: int
+    recorded_sha256: str
+    replayed_sha256: str
+    difference: Difference | None
+
+    def text(self) -> str:
+        """Return the result in words."""
+        if self.difference is None:
+            return (
+                f"{self.folder}: all {self.events + self.commands:,} lines are byte-identical "
+                f"({self.events:,} events, {self.commands:,} commands), sha256 {self.recorded_sha256}"
+            )
+        found = self.difference
+        return "\n".join(
+            (
+                f"{self.folder}: decisions differ from line {found.line:,} on",
+                f"  event    {found.event}",
+                f"  recorded {found.recorded or '(no line)'}",
+                f"  replayed {found.replayed or '(no line)'}",
+                f"  sha256   recorded {self.recorded_sha256}, replayed {self.replayed_sha256}",
+            )
+        )
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the run folders of a comparison, or the folder itself."""
+    if (folder / "comparison.json").is_file():
+        return [folder / name for name in read_struct(folder / "comparison.json", Comparison).runs]
+    return [folder]
+
+
+def replay_decisions(folder: Path) -> DecisionReplay:
+    """Feed the recorded events of a run folder to fresh schedulers and compare the lines byte by byte.
+
+    Raises InputError if the folder has no records or setup. An event that the schedulers now refuse counts as
+    a difference, with what they said.
+    """
+    setup = read_struct(folder / SETUP, SchedulerSetup)
+    recorded, replayed = hashlib.sha256(), hashlib.sha256()
+    counts = {False: 0, True: 0}
+    event, difference = "(none)", None
+    with _open(folder) as lines, _open(folder) as again:
+        made = _replayed(setup, read(lines))
+        for number, (line, new) in enumerate(zip_longest(again, made), 1):
+            recorded.update(line or b"")
+            replayed.update(new or b"")
+            if line is not None:
+                (record,) = read([line])
+                counts[isinstance(record.body, Command)] += 1
+                if not isinstance(record.body, Command):
+                    event = line.decode().strip()
+            if difference is None and line != new:
+                difference = Difference(number, event, _shown(line), _shown(new))
+    return DecisionReplay(
+        folder, counts[False], counts[True], recorded.hexdigest(), replayed.hexdigest(), difference
+    )
+
+
+def _replayed(setup: SchedulerSetup, records: Iterable[Record]) -> Iterator[bytes]:
+    try:
+        for record in replay(setup, records, partial(scheduler_rng, setup.seed)):
+            yield encode(record)
+    except ProtocolError as error:
+        yield f"refused: {error}\n".encode()
+
+
+def _open(folder: Path) -> BinaryIO:
+    path = folder / RECORDS
+    if not path.is_file():
+        raise InputError("run folder", str(folder), f"a folder with {RECORDS}", "run it with records on")
+    return path.open("rb")
+
+
+def _shown(line: bytes | None) -> str | None:
+    return None if line is None else line.decode().strip()
+
+
+# --- two runs against one another -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A decision that changed the arm: in which rollout, for which batch, and after which facts."""
+
+    step: int
+    requests: int
+    context_tokens: int
+    arm: str
+    cycles: int  # of the epoch before; 0 at the start of a batch
+    acceptance_length_with_bonus: float | None  # of the epoch before
+    cycle_s: float | None
+
+    def text(self) -> str:
+        """Return the decision and its facts in words."""
+        facts = [f"{self.requests} requests", f"{self.context_tokens:,} context tokens"]
+        if self.cycles:
+            facts.append(f"after {self.cycles} cycles")
+            facts.append(f"of {(self.cycle_s or 0) * 1e3:.3f} ms")
+            facts.append(
+                f"accepting {self.acceptance_length_with_bonus or 1:.3f} tokens with the bonus token"
+            )
+        return f"rollout {self.step}: {self.arm} at {', '.join(facts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where one worker of two runs first decides differently; None: that run has no such decision."""
+
+    worker: int
+    agreed: int  # changes of arm before it that are equal in rollout, batch and arm
+    ours: Turn | None
+    theirs: Turn | None
+
+    def fact(self) -> str:
+        """Name what differed."""
+        ours, theirs = self.ours, self.theirs
+        if ours is None or theirs is None:
+            return "the number of changes"
+        if ours.step != theirs.step:
+            return "the rollout in which the arm changes"
+        if ours.arm != theirs.arm:
+            return (
+                "the arm, for the same batch" if ours.requests == theirs.requests else "the arm and the batch"
+            )
+        return "the batch at which the arm changes"
+
+    def text(self, ours: Path, theirs: Path) -> str:
+        """Return the parting in words; the folders name the runs."""
+        lines = [f"worker {self.worker}: after {self.agreed} equal changes of arm, {self.fact()} differs"]
+        for folder, turn in ((ours, self.ours), (theirs, self.theirs)):
+            lines.append(f"  {folder}: {turn.text() if turn else '(no further change)'}")
+        return "\n".join(lines)
+
+
+def turns(folder: Path, worker: int) -> list[Turn]:
+    """Return the decisions of a worker that changed its arm, in order; each rollout begins anew."""
+    found: list[Turn] = []
+    owner, step, arm = worker_owner(worker), -1, ""
+    facts: BatchFormed | EpochEnded | None = None
+    with _open(folder) as lines:
+        for record in read(lines):
+            body = record.body
+            if record.owner != owner:
+                continue
+            if isinstance(body, RolloutBegan):
+                step, arm = body.step, ""
+            elif isinstance(body, (BatchFormed, EpochEnded)):
+                facts = body
+            elif isinstance(body, Draft) and str(body.arm) != arm:
+                arm = str(body.arm)
+                assert facts is not None  # a Draft answers one of the two
+                found.append(_turn(step, arm, facts))
+    return found
+
+
+def _turn(step: int, arm: str, facts: BatchFormed | EpochEnded) -> Turn:
+    cycles, length, cycle_s = 0, None, None
+    if isinstance(facts, EpochEnded) and facts.cycles:
+        cycles = facts.cycles
+        length = 1 + sum(facts.accepted_by_position) / facts.request_cycles
+        cycle_s = facts.decode_s / facts.cycles
+    return Turn(step, facts.requests, facts.context_tokens, arm, cycles, length, cycle_s)
+
+
+def partings(ours: Path, theirs: Path) -> list[Parting]:
+    """Return for each worker where the runs first decide differently; workers that agree are left out.
+
+    Raises InputError if the runs have not the same number of workers.
+    """
+    workers = [read_struct(folder / SETUP, SchedulerSetup).workers for folder in (ours, theirs)]
+    if workers[0] != workers[1]:
+        raise InputError(
+            "--against", workers[1], f"a run of {workers[0]} workers", "simulate the same cluster"
+        )
+    found = []
+    for worker in range(workers[0]):
+        pairs = zip_longest(turns(ours, worker), turns(theirs, worker))
+        for agreed, (our, their) in enumerate(pairs):
+            if our is None or their is None or _key(our) != _key(their):
+                found.append(Parting(worker, agreed, our, their))
+                break
+    return found
+
+
+def _key(turn: Turn) -> tuple[int, int, str]:
+    return turn.step, turn.requests, turn.arm

@@ -1,0 +1,119 @@
+"""Measured engine cycles against the law: by K, by context and by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tlt.analysis.bootstrap import Estimate
+from tlt.traces.results.resimulation import PREDICTED, PREDICTED_COLUMNS
+
+BINS = 6
+Floats = npt.NDArray[np.float64]
+Interval = Callable[[float, Floats], Estimate]
+Sums = Callable[[Floats], Floats]
+
+
+class Bin(msgspec.Struct, frozen=True, kw_only=True):
+    """Cycles of which a figure lies in [low, high]; `error` is predicted over measured seconds, less 1."""
+
+    low: float
+    high: float
+    cycles: int
+    seconds: float
+    error: Estimate
+
+
+class CycleCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Steady decode cycles. `typical_error` is the median of the absolute errors of single cycles."""
+
+    cycles: int
+    left_out: int  # with prefill, right after a change of K, or with a compilation
+    compiled_s: float
+    error: Estimate
+    typical_error: float
+    error_per_1000_tokens: float  # slope of a single cycle's error over its mean context
+    by_k: tuple[Bin, ...]
+    by_context: tuple[Bin, ...]  # mean context of one request
+    by_batch: tuple[Bin, ...]
+
+
+def load_cycles(folder: Path, steps: npt.NDArray[np.int64]) -> pd.DataFrame | None:
+    """Return the measured cycles of these steps with their predictions; None if the folder has none."""
+    path = folder / PREDICTED
+    if not path.is_file():
+        return None
+    rows = pd.read_parquet(path)[list(PREDICTED_COLUMNS)].astype(PREDICTED_COLUMNS)
+    return rows[rows["step"].isin(steps)].reset_index(drop=True)
+
+
+def steady(cycles: pd.DataFrame) -> pd.DataFrame:
+    """Return the cycles that the law speaks of, with `context`, the mean of one request, and `error`."""
+    rows = cycles[cycles["steady"] & ~cycles["compiled"] & (cycles["seconds"] > 0)]
+    return rows.assign(
+        context=rows["context_tokens"] / rows["batch"], error=rows["predicted_s"] / rows["seconds"] - 1.0
+    )
+
+
+def check_cycles(
+    cycles: pd.DataFrame, steps: npt.NDArray[np.int64], interval: Interval, sums: Sums
+) -> CycleCheck | None:
+    """Return the comparison; `sums` adds up values by step over resamples, `interval` makes an estimate."""
+    rows = steady(cycles)
+    if rows.empty:
+        return None
+
+    def error(some: pd.DataFrame) -> Estimate:
+        by_step = some.groupby("step")[["seconds", "predicted_s"]].sum().reindex(steps, fill_value=0.0)
+        measured = by_step["seconds"].to_numpy(np.float64)
+        predicted = by_step["predicted_s"].to_numpy(np.float64)
+        drawn = sums(measured)
+        ratio = np.divide(sums(predicted), drawn, out=np.ones_like(drawn), where=drawn > 0)
+        return interval(float(predicted.sum() / measured.sum() - 1.0), ratio - 1.0)
+
+    def bins(column: str, edges: Floats) -> tuple[Bin, ...]:
+        place = np.clip(np.searchsorted(edges, rows[column], side="right") - 1, 0, max(len(edges) - 2, 0))
+        found = []
+        for _, some in rows.groupby(place):
+            found.append(
+                Bin(
+                    low=float(some[column].min()),
+                    high=float(some[column].max()),
+                    cycles=len(some),
+                    seconds=float(some["seconds"].sum()),
+                    error=error(some),
+                )
+            )
+        return tuple(found)
+
+    depths = np.unique(rows["k"].to_numpy(np.float64))
+    return CycleCheck(
+        cycles=len(rows),
+        left_out=len(cycles) - len(rows),
+        compiled_s=float(cycles["seconds"][cycles["compiled"]].sum()),
+        error=error(rows),
+        typical_error=float(rows["error"].abs().median()),
+        error_per_1000_tokens=_slope(rows) * 1000,
+        by_k=bins("k", np.append(depths, depths[-1] + 1)),
+        by_context=bins("context", _edges(rows["context"])),
+        by_batch=bins("batch", _edges(rows["batch"])),
+    )
+
+
+def _edges(values: pd.Series[float]) -> Floats:
+    """Return edges of bins that hold about as many cycles each."""
+    return np.unique(np.quantile(values.to_numpy(np.float64), np.linspace(0, 1, BINS + 1)))
+
+
+def _slope(rows: pd.DataFrame) -> float:
+    """Return the slope of a line through the errors over the mean context, each cycle with its seconds."""
+    context, error = rows["context"].to_numpy(np.float64), rows["error"].to_numpy(np.float64)
+    weight = rows["seconds"].to_numpy(np.float64)
+    context = context - np.average(context, weights=weight)
+    squares = float((weight * context**2).sum())
+    return float((weight * context * error).sum()) / squares if squares > 0 else 0.0

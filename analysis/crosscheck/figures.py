@@ -1,0 +1,262 @@
+"""Holds a simulation of a measured comparison against it: times, speedups, order, idle time, cycles.
+
+Intervals are percentile intervals of a bootstrap over rollouts: a resample draws rollouts with replacement
+and takes, of all arms, the measured and the simulated times of the drawn ones. Rollouts that the acceptance
+was measured on are left out where others are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tlt.analysis.bootstrap import LEVEL, RESAMPLES, Estimate
+from tlt.analysis.comparison.compare import SEED
+from tlt.analysis.crosscheck.engine_steps import CycleCheck, check_cycles, load_cycles
+from tlt.analysis.crosscheck.flags import Flag, find_flags
+from tlt.analysis.load import Run, load_runs
+from tlt.traces.results.resimulation import RESIMULATION, Resimulation
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.runfolder import CAUSES, read_struct
+from tltsched.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+ROLLOUT_CAUSES = tuple(cause for cause, (category, _) in CAUSES.items() if category in ("rollout", "idle"))
+
+
+class CauseCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU-seconds of one cause; `difference` is simulated less measured, a share of the measured GPU time."""
+
+    cause: str
+    measured_gpu_s: float
+    simulated_gpu_s: float
+    difference: Estimate
+
+
+class ArmCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm. Errors are simulated over measured less 1; acceptance lengths count the bonus token."""
+
+    arm: str
+    measured_s: float  # sum of the rollouts' makespans
+    simulated_s: float
+    makespan_error: Estimate
+    measured_speedup: Estimate
+    simulated_speedup: Estimate
+    speedup_error: Estimate
+    measured_acceptance: float | None
+    simulated_acceptance: float | None
+    break_even_length: float | None
+    causes: tuple[CauseCheck, ...]
+    between_cycles: float | None  # share of the workers' busy time that lies between measured cycles
+    cycles: CycleCheck | None
+
+
+class Crosscheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What the report says. `choice` is the arm that the simulator would have taken."""
+
+    name: str
+    rollouts: int
+    basis: Resimulation
+    arms: tuple[ArmCheck, ...]
+    order: Estimate  # Kendall's tau between measured and simulated times; 1: the same order
+    best: str
+    choice: str
+    regret: Estimate  # time of the choice over that of the best, less 1
+    flags: tuple[Flag, ...]
+
+    def worst(self) -> ArmCheck:
+        """Return the arm whose makespan is predicted worst."""
+        return max(self.arms, key=lambda arm: abs(arm.makespan_error.value))
+
+    def worst_error(self) -> float:
+        """Return the largest absolute error of a makespan or a speedup, as a share."""
+        errors = [arm.makespan_error.value for arm in self.arms]
+        return max(abs(error) for error in (*errors, *(arm.speedup_error.value for arm in self.arms)))
+
+    def stopped(self) -> bool:
+        """Return whether a flag forbids any conclusion."""
+        return any(flag.stops for flag in self.flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The runs of both worlds, arm by arm, and the rollouts to judge by."""
+
+    name: str
+    measured: tuple[Run, ...]
+    simulated: tuple[Run, ...]
+    basis: Resimulation
+    steps: npt.NDArray[np.int64]
+
+
+def load_pair(measured: Path, simulated: Path) -> Pair:
+    """Read both folders; raises InputError if one is not readable or they do not hold the same arms."""
+    real, model = load_runs(measured), load_runs(simulated)
+    basis = read_struct(simulated / RESIMULATION, Resimulation)
+    by_name = {run.path.name: run for run in model.runs}
+    names = [run.path.resolve().name for run in real.runs]
+    if sorted(by_name) != sorted(names) or {run.summary.kind for run in real.runs} != {"measured"}:
+        raise InputError(
+            "--simulated", f"{', '.join(by_name)} for {', '.join(names)}", "the arms of a measured run",
+            "leave --simulated out and give --calibration, to simulate the run again",
+        )  # fmt: skip
+    every = real.runs[0].steps["step"].to_numpy(np.int64)
+    for run in (*real.runs, *model.runs):
+        every = every[np.isin(every, run.steps["step"])]
+    judged = every[~np.isin(every, basis.acceptance_steps)]
+    return Pair(
+        real.name, real.runs, tuple(by_name[name] for name in names), basis, judged if len(judged) else every
+    )
+
+
+def crosscheck(pair: Pair) -> Crosscheck:
+    """Return all figures, with intervals, and the flags that qualify them."""
+    sample = Sample(pair)
+    arms = tuple(_arm(pair, sample, index) for index in range(len(pair.measured)))
+    best, choice = sample.fastest(sample.real), sample.fastest(sample.model)
+    return Crosscheck(
+        name=pair.name,
+        rollouts=len(pair.steps),
+        basis=pair.basis,
+        arms=arms,
+        order=sample.estimate(kendall_tau),
+        best=pair.measured[best].arm,
+        choice=pair.measured[choice].arm,
+        regret=sample.estimate(regret),
+        flags=find_flags(pair.measured, pair.simulated, pair.basis, pair.steps),
+    )
+
+
+class Sample:
+    """Makespans of the judged rollouts, [arms, rollouts], and their sums over resamples."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.real = np.array([_makespans(run, pair.steps) for run in pair.measured])
+        self.model = np.array([_makespans(run, pair.steps) for run in pair.simulated])
+        rollouts = len(pair.steps)
+        self.drawn = np.random.default_rng(SEED).integers(rollouts, size=(RESAMPLES, rollouts))
+
+    def fastest(self, makespans: Floats) -> int:
+        """Return the arm of the least time in all."""
+        return int(makespans.sum(axis=1).argmin())
+
+    def estimate(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
+        """Return a figure of (measured, simulated) sums, both [arms, n], with its interval."""
+        value = figure(self.real.sum(axis=1)[:, None], self.model.sum(axis=1)[:, None])
+        if self.real.shape[1] < 2:
+            return Estimate(float(value[0]), None, "needs at least 2 rollouts")
+        return self.interval(float(value[0]), figure(self.sums(self.real), self.sums(self.model)))
+
+    def sums(self, values: Floats) -> Floats:
+        """Return values by rollout, [..., rollouts], summed over each resample, [..., resamples]."""
+        return np.asarray(values[..., self.drawn].sum(axis=-1), np.float64)
+
+    def interval(self, value: float, drawn: Floats) -> Estimate:
+        """Return a value with the interval of its resamples."""
+        if self.real.shape[1] < 2:
+            return Estimate(value, None, "needs at least 2 rollouts")
+        tail = (1 - LEVEL) / 2
+        low, high = np.quantile(drawn, [tail, 1 - tail])
+        return Estimate(value, (float(low), float(high)))
+
+
+def kendall_tau(real: Floats, model: Floats) -> Floats:
+    """Return Kendall's tau (a) between the arms' times, [n]; 1 for a single arm."""
+    first, second = np.triu_indices(len(real), 1)
+    if not len(first):
+        return np.ones(real.shape[1])
+    agree = np.sign(real[first] - real[second]) * np.sign(model[first] - model[second])
+    return np.asarray(agree.mean(axis=0))
+
+
+def regret(real: Floats, model: Floats) -> Floats:
+    """Return the measured time of the arm that is simulated fastest, over the least one, less 1, [n]."""
+    chosen = np.take_along_axis(real, model.argmin(axis=0)[None], axis=0)[0]
+    return np.asarray(chosen / real.min(axis=0) - 1.0)
+
+
+def _makespans(run: Run, steps: npt.NDArray[np.int64]) -> Floats:
+    rows = run.steps.set_index("step").loc[steps]
+    return (rows["rollout_end_s"] - rows["start_s"]).to_numpy(np.float64)
+
+
+def _arm(pair: Pair, sample: Sample, index: int) -> ArmCheck:
+    real, model = pair.measured[index], pair.simulated[index]
+    told = next(arm for arm in pair.basis.arms if arm.run == model.path.name)
+    real_steps = real.steps[real.steps["step"].isin(pair.steps)]
+    model_steps = model.steps[model.steps["step"].isin(pair.steps)]
+    cycles = load_cycles(model.path, pair.steps)
+    return ArmCheck(
+        arm=real.arm,
+        measured_s=float(sample.real[index].sum()),
+        simulated_s=float(sample.model[index].sum()),
+        makespan_error=sample.estimate(lambda r, m: m[index] / r[index] - 1.0),
+        measured_speedup=sample.estimate(lambda r, _: r[0] / r[index]),
+        simulated_speedup=sample.estimate(lambda _, m: m[0] / m[index]),
+        speedup_error=sample.estimate(lambda r, m: (m[0] / m[index]) / (r[0] / r[index]) - 1.0),
+        measured_acceptance=acceptance_length_with_bonus(real_steps),
+        simulated_acceptance=acceptance_length_with_bonus(model_steps),
+        break_even_length=told.break_even_length,
+        causes=_causes(pair, sample, index),
+        between_cycles=_between(real, pair, float(cycles["seconds"].sum())) if cycles is not None else None,
+        cycles=check_cycles(cycles, pair.steps, sample.interval, sample.sums) if cycles is not None else None,
+    )
+
+
+def _causes(pair: Pair, sample: Sample, index: int) -> tuple[CauseCheck, ...]:
+    real, model = pair.measured[index], pair.simulated[index]
+    gpus = real.summary.gpus_per_worker
+    whole = sample.real[index] * real.summary.gpus
+    spent, modelled = seconds_by_cause(real, pair.steps), seconds_by_cause(model, pair.steps)
+    checks = []
+    for cause in ROLLOUT_CAUSES:
+        measured, simulated = spent[cause] * gpus, modelled[cause] * gpus
+        if not measured.any() and not simulated.any():
+            continue
+        apart = simulated - measured
+        checks.append(
+            CauseCheck(
+                cause=cause,
+                measured_gpu_s=float(measured.sum()),
+                simulated_gpu_s=float(simulated.sum()),
+                difference=sample.interval(
+                    float(apart.sum() / whole.sum()), sample.sums(apart) / sample.sums(whole)
+                ),
+            )
+        )
+    return tuple(checks)
+
+
+def seconds_by_cause(run: Run, steps: npt.NDArray[np.int64]) -> dict[str, Floats]:
+    """Return the worker-seconds of each cause of a rollout in each step, [steps]."""
+    rows = run.intervals
+    spent = pd.DataFrame(
+        {"cause": rows["cause"].astype(str), "step": rows["step"], "seconds": rows["end_s"] - rows["start_s"]}
+    ).pivot_table(index="step", columns="cause", values="seconds", aggfunc="sum", fill_value=0.0)
+    table = spent.reindex(index=steps, columns=list(ROLLOUT_CAUSES), fill_value=0.0)
+    return {cause: table[cause].to_numpy(np.float64) for cause in ROLLOUT_CAUSES}
+
+
+def _between(run: Run, pair: Pair, cycles_s: float) -> float:
+    spent = seconds_by_cause(run, pair.steps)
+    busy_s = sum(float(seconds.sum()) for cause, seconds in spent.items() if CAUSES[cause][0] == "rollout")
+    return 1.0 - cycles_s / busy_s if busy_s > 0 else 0.0
+
+
+def error_text(estimate: Estimate) -> str:
+    """Return `+3.2% [+1.0, +5.1]`, or the bare value where there is no interval."""
+    return f"{estimate.value:+.1%}{bracket(estimate)}"
+
+
+def bracket(estimate: Estimate) -> str:
+    """Return ` [+1.0, +5.1]`, the interval in percent; nothing where there is none."""
+    if estimate.interval is None:
+        return ""
+    low, high = estimate.interval
+    return f" [{100 * low:+.1f}, {100 * high:+.1f}]"

@@ -1,0 +1,174 @@
+"""What stops or qualifies a conclusion from a cross-check."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tlt.analysis.crosscheck.engine_steps import load_cycles
+from tlt.analysis.load import Run
+from tlt.traces.lengths.run_as_trace import by_request
+from tlt.traces.results.resimulation import Resimulation
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
+
+FEW_ROLLOUTS = 5
+SHARE_THAT_COUNTS = 0.01  # of measured time
+SLACK = 1.01  # of a calibrated range: contexts within one percent of its end are inside
+_LOST = re.compile(rb'"kind":"worker_lost"')
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """A reason for caution; one that stops forbids any conclusion."""
+
+    name: str
+    text: str
+    stops: bool
+
+
+def find_flags(
+    measured: tuple[Run, ...],
+    simulated: tuple[Run, ...],
+    basis: Resimulation,
+    steps: npt.NDArray[np.int64],
+) -> tuple[Flag, ...]:
+    """Return the flags, those that stop first."""
+    flags = [
+        *_lengths(measured, simulated),
+        *_engine(measured, basis),
+        *_rollouts(measured, basis, steps),
+    ]
+    for real, model in zip(measured, simulated, strict=True):
+        flags += [*_workers(real, model, basis), *_acceptance(real, model, basis, steps)]
+        flags += _cycles(real, model, basis, steps)
+    return tuple(sorted(flags, key=lambda flag: not flag.stops))
+
+
+def _lengths(measured: tuple[Run, ...], simulated: tuple[Run, ...]) -> list[Flag]:
+    columns = ("step", "request", "prompt_tokens", "response_tokens")
+    reference = by_request(measured[0].responses, *columns)
+    return [
+        Flag("lengths", f"{run.summary.kind} {run.arm} has other lengths than {measured[0].arm}", True)
+        for run in (*measured[1:], *simulated)
+        if not by_request(run.responses, *columns).equals(reference)
+    ]
+
+
+def _engine(measured: tuple[Run, ...], basis: Resimulation) -> list[Flag]:
+    flags = []
+    for run in measured:
+        engine = _engine_json(run)
+        if engine is None:
+            flags.append(Flag("engine", f"{run.arm} does not say which engine it ran on", False))
+            continue
+        ran = f"{engine.get('engine')} {engine.get('engine_version')}"
+        calibrated = f"{basis.engine} {basis.engine_version}"
+        if ran != calibrated:
+            flags.append(Flag("engine", f"{run.arm} ran on {ran}, the calibration is of {calibrated}", True))
+        if engine.get("device") != basis.device:
+            flags.append(
+                Flag(
+                    "device",
+                    f"{run.arm} ran on {engine.get('device')}, the calibration is of {basis.device}",
+                    True,
+                )
+            )
+    return flags
+
+
+def _engine_json(run: Run) -> dict[str, Any] | None:
+    path = run.path / "engine.json"
+    return dict(msgspec.json.decode(path.read_bytes())) if path.is_file() else None
+
+
+def _rollouts(measured: tuple[Run, ...], basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:
+    flags = []
+    if len(steps) < FEW_ROLLOUTS:
+        text = (
+            f"only {len(steps)} rollouts: intervals are likely too narrow; {FEW_ROLLOUTS} or more are better"
+        )
+        flags.append(Flag("rollouts", text, False))
+    if np.isin(steps, basis.acceptance_steps).any():
+        text = "acceptance was measured on the rollouts that are judged: no prediction, but a description"
+        flags.append(Flag("acceptance", text, False))
+    if len({run.summary.steps for run in measured}) > 1:
+        flags.append(Flag("rollouts", "the arms have different numbers of rollouts", True))
+    return flags
+
+
+def _workers(real: Run, model: Run, basis: Resimulation) -> list[Flag]:
+    path = real.path / "records.jsonl"
+    if path.is_file() and _LOST.search(path.read_bytes()):
+        text = f"{real.arm} lost a worker: what it had generated was generated again elsewhere"
+        return [Flag("workers", text, True)]
+    told = next(arm for arm in basis.arms if arm.run == model.path.name)
+    if not told.same_placement:
+        text = f"{real.arm}: requests ran on other workers than in the simulation"
+        return [Flag("placement", text, True)]
+    return []
+
+
+def _acceptance(real: Run, model: Run, basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:
+    rows = real.steps[real.steps["step"].isin(steps)]
+    length = acceptance_length_with_bonus(rows)
+    if length is None:
+        return []
+    told = next(arm for arm in basis.arms if arm.run == model.path.name)
+    if int(rows["accepted_tokens"].sum()) == 0:
+        text = f"{real.arm}: no draft was accepted, so its time says nothing about speculation that works"
+        return [Flag("acceptance", text, False)]
+    if _all_accepted(real, steps):
+        text = (
+            f"{real.arm}: every draft was accepted, which no drafter achieves: verification was not at work"
+        )
+        return [Flag("acceptance", text, True)]
+    if told.break_even_length is not None and length < told.break_even_length:
+        text = (
+            f"{real.arm}: acceptance length {length:.2f} is below the break-even of "
+            f"{told.break_even_length:.2f} (with bonus) at its batches: a loss was to be expected"
+        )
+        return [Flag("acceptance", text, False)]
+    return []
+
+
+def _all_accepted(real: Run, steps: npt.NDArray[np.int64]) -> bool:
+    path = real.path / "cycles.parquet"
+    if not path.is_file():
+        return False
+    rows = pd.read_parquet(path, columns=["step", "drafted_tokens", "accepted_tokens"])
+    return every_draft_accepted(rows[rows["step"].isin(steps)])
+
+
+def _cycles(real: Run, model: Run, basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:
+    cycles = load_cycles(model.path, steps)
+    if cycles is None or not cycles["seconds"].sum():
+        return [
+            Flag("cycles", f"{real.arm} has no record of single cycles: step times are not checked", False)
+        ]
+    seconds, batch = cycles["seconds"], cycles["batch"]
+    context = cycles["context_tokens"] / batch.clip(lower=1)
+    limits = basis.calibrated
+    beyond = {
+        f"batches above {limits.batch[1]}": batch > limits.batch[1],
+        f"batches above {limits.draft_batch[1]} while drafting": (cycles["k"] > 0)
+        & (batch > limits.draft_batch[1]),
+        f"contexts above {limits.context_tokens[1]:,.0f} tokens": context > limits.context_tokens[1] * SLACK,
+        f"more than {limits.held_tokens:,.0f} tokens in the cache": cycles["context_tokens"]
+        > limits.held_tokens * SLACK,
+    }
+    shares = {where: float(seconds[outside].sum() / seconds.sum()) for where, outside in beyond.items()}
+    flags = [
+        Flag("range", f"{real.arm}: {share:.1%} of its time is outside the calibration ({where})", False)
+        for where, share in shares.items()
+        if share > SHARE_THAT_COUNTS
+    ]
+    compiled_s = float(seconds[cycles["compiled"]].sum())
+    if compiled_s:
+        count = int(cycles["compiled"].sum())
+        text = f"{real.arm}: something was compiled inside {count} timed cycles ({compiled_s:.2f} s)"
+        flags.append(Flag("compiled", text, compiled_s > SHARE_THAT_COUNTS * float(seconds.sum())))
+    return flags

@@ -1,0 +1,222 @@
+"""The cross-check in words, tables, a page and files."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tlt.analysis.bootstrap import Estimate
+from tlt.analysis.comparison.page import document, figure
+from tlt.analysis.comparison.pictures import save
+from tlt.analysis.comparison.tables import html_rows, number, speedup_text
+from tlt.analysis.crosscheck.engine_steps import Bin, CycleCheck
+from tlt.analysis.crosscheck.figures import ArmCheck, Crosscheck, bracket, crosscheck, error_text, load_pair
+from tlt.analysis.crosscheck.pictures import draw_crosscheck
+from tlt.analysis.drawing.figure import Picture
+from tlt.traces.runs.runfolder import write_json
+
+NAME = "crosscheck"
+HEADERS = (
+    "Arm", "Measured (s)", "Simulated (s)", "Error [95 %]", "Speedup, measured", "Speedup, simulated",
+    "Error [95 %]", "Accept. length, measured", "simulated", "break-even",
+)  # fmt: skip
+CYCLE_HEADERS = ("Arm", "Cycles", "Left out", "Error [95 %]", "Typical error of one",
+                 "Error per 1,000 tokens of context", "Time between cycles")  # fmt: skip
+BIN_HEADERS = ("Arm", "By", "From", "To", "Cycles", "Seconds", "Error [95 %]")
+CAUSE_HEADERS = ("Arm", "Cause", "Measured (GPU-s)", "Simulated (GPU-s)", "Difference [95 %]")
+NOTE = (
+    "Errors are simulated over measured, less 1. Intervals are 95 % percentile intervals of a paired "
+    "bootstrap over rollouts: they say how much a figure varies from rollout to rollout, not how another "
+    "machine, engine or model would differ. Acceptance lengths count the bonus token. The difference of a "
+    "cause is a share of the measured GPU time. Time between cycles is what workers were busy with outside "
+    "engine cycles, which the simulator does not know. Left out of the cycles are those with prefill, right "
+    "after a change of K, or with a compilation."
+)
+
+
+def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Crosscheck:
+    """Write crosscheck.json, crosscheck.html and pictures into `measured`, and print the answer.
+
+    Raises InputError for folders that cannot be compared.
+    """
+    pair = load_pair(measured, simulated)
+    check = crosscheck(pair)
+    pictures = draw_crosscheck(pair, check)
+    write_json(measured / f"{NAME}.json", check)
+    save(pictures, measured / "pictures")
+    page = measured / f"{NAME}.html"
+    page.write_text(render(check, pictures), encoding="utf-8")
+    console.print(_terminal(check))
+    console.print()
+    console.print(Text(verdict(check)))
+    for flag in check.flags:
+        console.print(
+            Text(f"{'!!' if flag.stops else '!'} {flag.text}", style="red" if flag.stops else "yellow")
+        )
+    console.print(Text(f"page: {page}"), soft_wrap=True)
+    return check
+
+
+def verdict(check: Crosscheck) -> str:
+    """Return the answer in words."""
+    stops = [flag.text for flag in check.flags if flag.stops]
+    if stops:
+        return f"No conclusion: {'; '.join(stops)}."
+    worst = check.worst()
+    makespan = (
+        f"The simulator predicts the makespan of {len(check.arms)} "
+        f"{'arm' if len(check.arms) == 1 else 'arms'} within {abs(worst.makespan_error.value):.1%} "
+        f"(the worst is {worst.arm}: {error_text(worst.makespan_error)})."
+    )
+    if len(check.arms) == 1:
+        return makespan
+    speedup = max(check.arms, key=lambda arm: abs(arm.speedup_error.value))
+    return (
+        f"{makespan} It predicts speedups over {check.arms[0].arm} within "
+        f"{abs(speedup.speedup_error.value):.1%} ({speedup.arm}). {_order(check)}"
+    )
+
+
+def _order(check: Crosscheck) -> str:
+    order = (
+        "It ranks the arms as measured"
+        if check.order.value == 1.0
+        else f"Its ranking agrees with the measured one to Kendall's tau = {check.order.value:.2f}"
+    )
+    if check.regret.interval is not None:
+        order += f" (tau over resamples: {_interval(check.order, '.2f')})"
+    if check.best == check.choice:
+        return f"{order}, and calls the fastest one, {check.best}, the fastest: following it loses no time."
+    return (
+        f"{order}, and prefers {check.choice} to {check.best}, the fastest: "
+        f"following it costs {check.regret.value:.1%} of time{bracket(check.regret)}."
+    )
+
+
+def _interval(estimate: Estimate, form: str) -> str:
+    assert estimate.interval is not None
+    low, high = estimate.interval
+    return f"{low:{form}} to {high:{form}}"
+
+
+def _row(arm: ArmCheck, first: bool) -> tuple[str, ...]:
+    return (
+        arm.arm,
+        number(arm.measured_s),
+        number(arm.simulated_s),
+        error_text(arm.makespan_error),
+        "1x" if first else speedup_text(arm.measured_speedup),
+        "1x" if first else speedup_text(arm.simulated_speedup),
+        "-" if first else error_text(arm.speedup_error),
+        *(
+            "-" if length is None else f"{length:.2f}"
+            for length in (arm.measured_acceptance, arm.simulated_acceptance, arm.break_even_length)
+        ),
+    )
+
+
+def _rows(check: Crosscheck) -> list[tuple[str, ...]]:
+    return [_row(arm, index == 0) for index, arm in enumerate(check.arms)]
+
+
+def _terminal(check: Crosscheck) -> Table:
+    shown = Table(title=Text(f"{check.name}: simulated against measured, {check.rollouts} rollouts"),
+                  title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fmt: skip
+    headers = ("Arm", "Measured\n(s)", "Simulated\n(s)", "Error", "Speedup\nmeasured", "simulated", "Error")
+    for header in headers:
+        shown.add_column(Text(header), justify="left" if header == "Arm" else "right", overflow="fold")
+    for arm, *figures in _rows(check):
+        shown.add_row(Text(arm), *(Text(figure.replace(" [", "\n[")) for figure in figures[:6]))
+    return shown
+
+
+def _cycle_rows(check: Crosscheck) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for arm in check.arms:
+        cycles = arm.cycles
+        if cycles is not None:
+            rows.append(
+                (
+                    arm.arm,
+                    f"{cycles.cycles:,}",
+                    f"{cycles.left_out:,}",
+                    error_text(cycles.error),
+                    f"{cycles.typical_error:.1%}",
+                    f"{cycles.error_per_1000_tokens:+.2%}",
+                    "-" if arm.between_cycles is None else f"{arm.between_cycles:.1%}",
+                )
+            )
+    return rows
+
+
+def _bin_rows(arm: ArmCheck, cycles: CycleCheck) -> list[tuple[str, ...]]:
+    groups = (("K", cycles.by_k), ("context (tokens)", cycles.by_context), ("batch", cycles.by_batch))
+    return [_bin_row(arm.arm, by, part) for by, parts in groups for part in parts]
+
+
+def _bin_row(arm: str, by: str, part: Bin) -> tuple[str, ...]:
+    return (
+        arm, by, f"{part.low:,.0f}", f"{part.high:,.0f}", f"{part.cycles:,}", number(part.seconds),
+        error_text(part.error),
+    )  # fmt: skip
+
+
+def _cause_rows(check: Crosscheck) -> list[tuple[str, ...]]:
+    return [
+        (
+            arm.arm,
+            cause.cause,
+            number(cause.measured_gpu_s),
+            number(cause.simulated_gpu_s),
+            error_text(cause.difference),
+        )
+        for arm in check.arms
+        for cause in arm.causes
+    ]
+
+
+def render(check: Crosscheck, pictures: list[Picture]) -> str:
+    """Return the page: no scripts, nothing loaded from elsewhere, every text escaped."""
+    bins = [row for arm in check.arms if arm.cycles for row in _bin_rows(arm, arm.cycles)]
+    parts = [
+        f"<h1>{html.escape(check.name)}: simulated against measured</h1>",
+        f'<p class="dim">{html.escape(_basis(check))}</p>',
+        f'<div class="answer">{html.escape(verdict(check))}</div>',
+        _flags(check),
+        "<h2>Time and speedup</h2>",
+        html_rows(HEADERS, _rows(check)),
+        f'<p class="dim">{html.escape(NOTE)}</p>',
+        *(figure(picture) for picture in pictures),
+        "<h2>Where the GPU time went</h2>",
+        html_rows(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
+        "<h2>Single cycles</h2>",
+        html_rows(CYCLE_HEADERS, _cycle_rows(check)),
+        html_rows(BIN_HEADERS, bins, names=(1,)) if bins else "",
+    ]
+    return document(f"{check.name}: cross-check", parts)
+
+
+def _basis(check: Crosscheck) -> str:
+    basis = check.basis
+    left_out = ", ".join(map(str, basis.acceptance_steps))
+    return (
+        f"{check.rollouts} rollouts. Step times: {basis.calibration}, measured on {basis.device} with "
+        f"{basis.engine} {basis.engine_version}, {basis.date}; the law misses points that its fit did not "
+        f"see by {basis.step_time_error:.1%} on average. Acceptance: {basis.acceptance_source}."
+        + (f" Not judged by: rollout {left_out}." if left_out else "")
+    )
+
+
+def _flags(check: Crosscheck) -> str:
+    if not check.flags:
+        return ""
+    items = "".join(
+        f"<li>{'<strong>stops: </strong>' if flag.stops else ''}{html.escape(flag.text)}</li>"
+        for flag in check.flags
+    )
+    return f'<div class="warnings"><strong>Read with these figures</strong><ul>{items}</ul></div>'

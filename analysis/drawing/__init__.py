@@ -1,0 +1,1 @@
+"""How things look: figures, tables, HTML. Knows no run."""

@@ -1,0 +1,141 @@
+"""How a picture is made: the style, the palette, the provenance footer and the PNG bytes."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import msgspec
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from tlt.analysis.load import Run
+from tlt.traces.runs.runfolder import CAUSES
+
+STYLE = Path(__file__).with_name("style.mplstyle")
+WIDTH_IN = 9.6
+_FOOTER_LINE_IN = 0.12
+_FOOTER_COLUMNS = 180  # characters of the footer's size that fit WIDTH_IN
+
+# Blues roll out, grey and red wait, greens train the drafter, purple and orange are the other phases. In a
+# family the lightness differs, so that readers who do not tell hues apart can still follow the legend.
+CAUSE_COLOURS: dict[str, str] = {
+    "prefill": "#bcd9ee",
+    "decode": "#6aaed6",
+    "decode_off": "#3a6fc4",
+    "speculate": "#08306b",
+    "switch": "#00a5b5",
+    "recompute": "#7fe5f0",
+    "tail_idle": "#c9c9c9",
+    "preempt_wait": "#d62728",
+    "admission_wait": "#969696",
+    "batch_wait": "#f4a5a5",
+    "drafter_activation": "#c7e9c0",
+    "drafter_training": "#31a354",
+    "drafter_stop": "#a1d07a",
+    "drafter_publish": "#00441b",
+    "reward": "#fdae6b",
+    "logprob": "#9e7cc1",
+    "policy_update": "#54278f",
+    "weight_sync": "#e6550d",
+    "other": "#8c6d31",
+}
+
+# Okabe and Ito's colours without the yellow, which is too light for a line on white.
+ARM_COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+ARM_DASHES = ("-", "--", ":", "-.")
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A drawn picture. `title` says what is seen, `caption` how to read it."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes
+
+
+def plain(text: str) -> str:
+    """Return text that the font can show: anything outside Latin-1 becomes a question mark."""
+    return text.encode("latin-1", "replace").decode("latin-1")
+
+
+def arm_label(run: Run) -> str:
+    """Return the name of an arm as pictures show it: at most 40 characters."""
+    return plain(run.arm if len(run.arm) <= 40 else f"{run.arm[:37]}...")
+
+
+def arm_style(index: int) -> dict[str, Any]:
+    """Return the line colour and dashes of the arm at `index` of the comparison."""
+    return {
+        "color": ARM_COLOURS[index % len(ARM_COLOURS)],
+        "linestyle": ARM_DASHES[index // len(ARM_COLOURS) % len(ARM_DASHES)],
+    }
+
+
+def cause_legend(figure: SubFigure, causes: Sequence[str]) -> None:
+    """Put a legend of causes, in the order of CAUSES, below the axes of a figure."""
+    patches = [
+        Patch(facecolor=CAUSE_COLOURS[cause], label=CAUSES[cause][1]) for cause in CAUSES if cause in causes
+    ]
+    figure.legend(
+        handles=patches,
+        loc="outside lower left",
+        ncols=min(3, max(1, len(patches))),
+        handlelength=1.2,
+        columnspacing=1.6,
+    )
+
+
+def arm_legend(figure: SubFigure, runs: Sequence[Run]) -> None:
+    """Put a legend of the arms' lines below a figure; one arm alone needs none."""
+    if len(runs) < 2:
+        return
+    handles = [Line2D([], [], **arm_style(index)) for index in range(len(runs))]
+    labels = [arm_label(run) for run in runs]
+    figure.legend(handles, labels, loc="outside lower left", ncols=min(5, len(runs)))
+
+
+def provenance(runs: Sequence[Run]) -> str:
+    """Return one line (wrapped) that says whether and from what the figures were simulated or measured."""
+    facts = []
+    for label, field in (("", "kind"), ("cost: ", "cost_source"), ("lengths: ", "lengths_source")):
+        values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
+        facts.append(label + " / ".join(values))
+    return footer_of(facts)
+
+
+def footer_of(facts: Sequence[str]) -> str:
+    """Return facts as the text of a footer, wrapped to the width of a picture."""
+    return textwrap.fill(plain("  ·  ".join(facts)), _FOOTER_COLUMNS)
+
+
+def draw(build: Callable[[SubFigure], str], height_in: float, runs: Sequence[Run]) -> tuple[str, bytes]:
+    """Draw a figure in the project's style; `build` fills it and returns its title. Returns title and PNG.
+
+    The bytes depend on the data and the matplotlib version alone: no date is written.
+    """
+    return draw_above(build, height_in, provenance(runs))
+
+
+def draw_above(build: Callable[[SubFigure], str], height_in: float, footer: str) -> tuple[str, bytes]:
+    """Draw a figure as `draw` does, above a footer that says what its figures rest on."""
+    with matplotlib.style.context(STYLE):
+        footer_in = 0.1 + _FOOTER_LINE_IN * (1 + footer.count("\n"))
+        figure = Figure(figsize=(WIDTH_IN, height_in + footer_in), layout="constrained")
+        FigureCanvasAgg(figure)
+        # Two parts, since a legend outside the axes clings to the edge of its part.
+        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(height_in, footer_in))
+        above, below = parts[:, 0]
+        title = plain(build(above))
+        above.suptitle(textwrap.fill(title, 100), x=0.01, ha="left", fontsize=11, fontweight="bold")
+        below.text(0.01, 0.5, footer, va="center", fontsize=6.8, color="#666666")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", metadata={"Software": None})
+    return title, buffer.getvalue()

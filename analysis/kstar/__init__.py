@@ -1,0 +1,1 @@
+"""The map of best draft lengths as pictures and tables."""

@@ -1,0 +1,189 @@
+"""A run folder in memory, and the runs of a comparison folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tlt.analysis.comparison.cost_draws import Recommendation, read_recommendation
+from tlt.traces.results.bounds import Bounds, read_bounds
+from tlt.traces.runs.runfolder import (
+    CAUSES,
+    Advice,
+    Comparison,
+    RunFolder,
+    ScheduleFacts,
+    Summary,
+    read_struct,
+)
+from tltsched.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its summary, tables and settings.
+
+    `arm` is the policy as the user wrote it, and unique among the runs that are read together.
+    """
+
+    arm: str
+    path: Path
+    summary: Summary
+    responses: pd.DataFrame
+    intervals: pd.DataFrame
+    steps: pd.DataFrame
+    config_text: str  # resolved_config.json as it was written; empty if the folder has none
+    schedule: tuple[ScheduleFacts, pd.DataFrame] | None = None  # None: plain synchronous
+
+    def keeps_order(self) -> bool:
+        """Return whether each step trains on the responses to its own prompts."""
+        return self.schedule is None or self.schedule[0].keeps_order
+
+    def threshold_requests(self) -> float | None:
+        """Return the running-request threshold of speculation, or None if the settings name none."""
+        return _find_threshold(msgspec.json.decode(self.config_text)) if self.config_text else None
+
+    def trained_policy(self) -> bool:
+        """Return whether this is a training run: it has rewards, and generated lengths of its own."""
+        return (self.path / "rewards.parquet").is_file()
+
+    def step_seconds(self) -> npt.NDArray[np.float64]:
+        """Return the length of each RL step in seconds, shape (steps,), in order of step."""
+        return (self.steps["end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSet:
+    """The runs of a folder, in its order; the first is the baseline."""
+
+    name: str
+    runs: tuple[Run, ...]
+    recommendation: Recommendation | None = None
+    bounds: Bounds | None = None  # how far any schedule could go
+
+    def advice(self) -> Advice | None:
+        """Return the advice by batch size if the folder was made to recommend."""
+        return None if self.recommendation is None else self.recommendation.advice
+
+    def step_seconds(self, run: Run) -> npt.NDArray[np.float64]:
+        """Return the length of each RL step of a run of this set in seconds, shape (1 + draws, steps).
+
+        Row 0 is the run itself; the others are the same run under drawn step-time coefficients.
+        """
+        if self.recommendation is None:
+            return run.step_seconds()[np.newaxis]
+        return self.recommendation.step_s[run.path.name]
+
+
+def load_run(path: Path) -> Run:
+    """Read a run folder. Raises InputError if a file is missing or malformed, a cause is unknown, or the
+    times of a response are not in order.
+    """
+    folder = RunFolder(path)
+    summary = folder.summary()
+    intervals = folder.intervals()
+    unknown = [str(cause) for cause in intervals["cause"].cat.categories if cause not in CAUSES]
+    if unknown or bool(intervals["cause"].isna().any()):
+        raise InputError(
+            "cause in intervals.parquet", ", ".join(unknown) or "null", ", ".join(CAUSES), f"check {path}"
+        )
+    responses = folder.responses()
+    _check_responses(summary, responses)
+    return Run(
+        arm=summary.policy,
+        path=path,
+        summary=summary,
+        responses=responses,
+        intervals=intervals,
+        steps=folder.steps().sort_values("step", ignore_index=True),
+        config_text=_config_text(path / "resolved_config.json"),
+        schedule=folder.schedule(),
+    )
+
+
+def load_runs(path: Path) -> RunSet:
+    """Read a comparison folder, with its recommendation if it has one, or a run folder as a set of one.
+
+    Arms have the names of their policies, or of their folders if two runs share a policy. Raises InputError
+    if the folder is neither, or a file in it is malformed.
+    """
+    if not (path / "comparison.json").is_file():
+        run = load_run(path)
+        return RunSet(run.summary.name, (run,))
+    comparison = read_struct(path / "comparison.json", Comparison)
+    names = comparison.runs
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            "runs in comparison.json", list(names), "at least one name, each once", f"check {path}"
+        )
+    for name in names:
+        if Path(name).name != name or name == "..":
+            raise InputError(
+                "runs in comparison.json", name, "names of folders beside it", "remove path separators"
+            )
+    runs = tuple(load_run(path / name) for name in names)
+    if len({run.arm for run in runs}) < len(runs):
+        runs = tuple(replace(run, arm=name) for run, name in zip(runs, names, strict=True))
+    step_s = {run.path.name: pd.Series(run.step_seconds(), run.steps["step"]) for run in runs}
+    return RunSet(comparison.name, runs, read_recommendation(path, step_s), _bounds(path, runs[0]))
+
+
+def _bounds(path: Path, baseline: Run) -> Bounds | None:
+    """Read the bounds of a comparison; raises InputError unless they are of the baseline's steps."""
+    bounds = read_bounds(path)
+    if bounds is not None and len(bounds.rows) != len(baseline.steps):
+        raise InputError(
+            "bounds.json", f"{len(bounds.rows)} steps", f"the {len(baseline.steps)} of {baseline.arm}",
+            "compare again, or delete it",
+        )  # fmt: skip
+    return bounds
+
+
+def _check_responses(summary: Summary, responses: pd.DataFrame) -> None:
+    """Demand 0 <= start <= finish <= wall time (to rounding) and a worker of the run for every response."""
+    slack_s = 1e-9 * summary.wall_s
+    starts, finishes = responses["start_s"].to_numpy(), responses["finish_s"].to_numpy()
+    in_time = (starts >= -slack_s) & (finishes >= starts) & (finishes <= summary.wall_s + slack_s)
+    wrong = np.flatnonzero(~(in_time & responses["worker"].between(0, summary.workers - 1).to_numpy()))
+    if len(wrong) == 0:
+        return
+    row = responses.iloc[int(wrong[0])]
+    raise InputError(
+        "responses.parquet",
+        f"step {row['step']} request {row['request']} on worker {row['worker']} from {row['start_s']:.6g} s "
+        f"to {row['finish_s']:.6g} s ({len(wrong):,} such rows)",
+        f"0 <= start <= finish <= {summary.wall_s:.6g} s on workers 0 to {summary.workers - 1}",
+        "run the simulation again; the run folder is inconsistent",
+    )
+
+
+def _config_text(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    try:
+        return msgspec.json.format(path.read_bytes(), indent=2).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(path.name, str(error), "JSON text", f"check {path}") from None
+
+
+def _find_threshold(value: object) -> float | None:
+    """Return the first number under a key that starts with `threshold`, outer levels first."""
+    if not isinstance(value, dict):
+        return None
+    for key, child in value.items():
+        if (
+            str(key).startswith("threshold")
+            and isinstance(child, (int, float))
+            and not isinstance(child, bool)
+        ):
+            return float(child)
+    for child in value.values():
+        found = _find_threshold(child)
+        if found is not None:
+            return found
+    return None

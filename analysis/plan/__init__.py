@@ -1,0 +1,1 @@
+"""A searched plan in words, tables and a picture."""

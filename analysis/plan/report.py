@@ -1,0 +1,76 @@
+"""A plan in the terminal and on the page of its comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tlt.analysis.comparison.page import text
+from tlt.analysis.comparison.tables import html_rows
+from tlt.analysis.plan.words import (
+    DESIGN_HEADERS,
+    DESIGN_NOTES,
+    INPUT_HEADERS,
+    INPUT_NOTES,
+    design_cells,
+    input_cells,
+    plan_sentences,
+)
+from tlt.traces.results.plan import PLAN, PlanFiles, read_plan
+
+
+def plan_of(folder: Path) -> PlanFiles | None:
+    """Return the plan of a folder; None if it has none. Raises InputError if it is malformed."""
+    return read_plan(folder) if (folder / PLAN).is_file() else None
+
+
+def print_plan(found: PlanFiles, console: Console) -> None:
+    """Print the answer, the designs and the uncertain inputs."""
+    paid = bool(found.plan.usd_per_gpu_hour)
+    rows = [_unpaid((_folded(row[0]), *row[1:]), paid) for row in design_cells(found)]
+    console.print(_terminal(f"Plan for {found.plan.model}", _unpaid(DESIGN_HEADERS, paid), rows))
+    console.print()
+    # Commands are long: they stand below, where they can be copied.
+    shown = [row[:-1] for row in input_cells(found.plan)]
+    console.print(_terminal("What the choice is unsure of", INPUT_HEADERS[:-1], shown))
+    console.print()
+    for sentence in plan_sentences(found):
+        console.print(Text(sentence))
+    console.print()
+
+
+def plan_page(found: PlanFiles) -> str:
+    """Return the plan as HTML, everything escaped."""
+    paid = bool(found.plan.usd_per_gpu_hour)
+    sentences = "".join(f"<p>{text(sentence)}</p>\n" for sentence in plan_sentences(found))
+    rows = [_unpaid(row, paid) for row in design_cells(found)]
+    designs = html_rows(_unpaid(DESIGN_HEADERS, paid), rows, names=(1, 4 + paid))
+    inputs = html_rows(INPUT_HEADERS, input_cells(found.plan), names=(1, 4))
+    return (
+        f'<h2>The plan</h2>\n{sentences}{designs}<p class="dim">{text(DESIGN_NOTES)}</p>\n'
+        f'<h2>What the choice is unsure of</h2>\n{inputs}<p class="dim">{text(INPUT_NOTES)}</p>\n'
+    )
+
+
+def _unpaid(row: tuple[str, ...], paid: bool) -> tuple[str, ...]:
+    """Leave the column of costs out if there are no prices."""
+    return row if paid else (*row[:3], *row[4:])
+
+
+def _folded(design: str) -> str:
+    """Break a design where a reader would."""
+    return design.replace("@", "@\n").replace(" on ", "\non ")
+
+
+def _terminal(title: str, headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    shown = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
+                  collapse_padding=True)  # fmt: skip
+    for column, header in enumerate(headers):
+        shown.add_column(Text(header), justify="right" if column > 1 else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    return shown

@@ -1,0 +1,210 @@
+"""How the simulator, fitted on the first half of a training run, predicts the second half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from tlt.analysis.bootstrap import Floats
+from tlt.analysis.comparison.page import figure, text, words
+from tlt.analysis.comparison.tables import html_rows, number
+from tlt.analysis.drawing.figure import Picture, arm_label, arm_style, draw, plain
+from tlt.analysis.load import Run
+from tlt.traces.results.predicted_training import (
+    RETRAIN,
+    DriftFit,
+    Median,
+    PredictionError,
+    Retrain,
+    RetrainedArm,
+    sentences,
+    signed,
+)
+from tlt.traces.results.predicted_training import figure as figure_text
+from tlt.traces.runs.runfolder import read_struct
+
+QUANTITIES = {
+    "rollout seconds": "Rollout (s)", "step seconds": "RL step (s)",
+    "acceptance length": "Acceptance length (tokens, bonus counted)",
+}  # fmt: skip
+HEADERS = ("Arm", "What", "Measured", "Simulated", "Error [95 %]")
+DRIFT_HEADERS = ("Arm", "Drift", "Exponent an update [95 %]", "Exponent at the start [95 %]",
+                 "Training shrinks the lag to 1/e in (tokens) [95 %]", "Read from")  # fmt: skip
+MEDIAN_HEADERS = ("Arm", "What was timed", "Unit", "Median", "Quartiles", "Steps")
+NOTE = (
+    "Fitted on the first half of the steps: acceptance by position, drift, and the times of all but the "
+    "engine, whose step times are those of a calibration. Simulated: all steps, with their recorded lengths, "
+    "the same schedulers and seeds. Judged: the second half alone. Errors are simulated over measured, less "
+    "1, of the sums over the judged steps."
+)
+DRIFT_NOTE = (
+    "A head's exponent is the power to which the acceptance of a head that is trained in full has to be "
+    "raised to give its own: 1 is as good as it gets, more is worse. Intervals are bootstraps over steps, "
+    "expanded for their small number. Where the interval of the drift holds 0, none is visible and none is "
+    "simulated."
+)
+
+
+def find_retrain(folder: Path) -> Retrain | None:
+    """Return what `tlt sim retrain FOLDER --out FOLDER.simulated` left beside a training folder, if it did.
+
+    Raises InputError if the file cannot be read.
+    """
+    place = folder.resolve().with_name(f"{folder.resolve().name}.simulated")
+    return read_struct(place / RETRAIN, Retrain) if (place / RETRAIN).is_file() else None
+
+
+def retrain_section(told: Retrain, picture: Picture) -> list[str]:
+    """Return the section of a page: HTML, every text escaped. `picture` is that of `draw_retrain`."""
+    answer = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences(told))
+    source = f"Step times {told.calibration}; off by {told.step_time_error:.1%} on points not fitted."
+    return [
+        "<h2>What the simulator predicts of the second half</h2>",
+        f"<ul>{answer}</ul>",
+        html_rows(HEADERS, error_rows(told), names=(1,)),
+        f'<p class="dim">{text(f"{NOTE} {source}")}</p>',
+        figure(picture),
+        "<h3>Drift of the drafter</h3>",
+        words(DRIFT_HEADERS, drift_rows(told)),
+        f'<p class="dim">{text(DRIFT_NOTE)}</p>',
+        "<h3>Times that were fitted</h3>",
+        words(MEDIAN_HEADERS, median_rows(told)),
+    ]
+
+
+def error_rows(told: Retrain) -> list[tuple[str, ...]]:
+    """Return a row an arm and quantity."""
+    return [_error_row(arm, error) for arm in told.arms for error in arm.errors]
+
+
+def _error_row(arm: RetrainedArm, error: PredictionError) -> tuple[str, ...]:
+    measured, simulated = number(error.measured), number(error.simulated)
+    return (arm.arm, QUANTITIES[error.quantity], measured, simulated, signed(error.error))
+
+
+def drift_rows(told: Retrain) -> list[tuple[str, ...]]:
+    """Return a row an arm."""
+    return [_drift_row(arm, arm.fit.drift) for arm in told.arms]
+
+
+def _drift_row(arm: RetrainedArm, drift: DriftFit | None) -> tuple[str, ...]:
+    if drift is None:
+        return (arm.arm, "-", "-", "-", "-", arm.fit.no_drift_because)
+    trained, recovery = drift.initial_exponent, drift.recovery_tokens
+    bound = "" if drift.recovery_resolved else "at least "
+    return (
+        arm.arm,
+        drift.verdict if drift.verdict == "none visible" else f"acceptance {drift.verdict}",
+        figure_text(drift.per_update, "+.4f"),
+        figure_text(trained, ".3f") if recovery else "-",
+        bound + figure_text(recovery, ",.0f") if recovery else "-",
+        drift.measured_on,
+    )
+
+
+def median_rows(told: Retrain) -> list[tuple[str, ...]]:
+    """Return a row an arm and thing that was timed."""
+    return [_median_row(arm, median) for arm in told.arms for median in arm.fit.medians]
+
+
+def _median_row(arm: RetrainedArm, median: Median) -> tuple[str, ...]:
+    value, low, high = (f"{each:,.4g}" for each in (median.value, median.low, median.high))
+    return (arm.arm, median.name.replace("_", " "), median.unit, value, f"{low} to {high}", str(median.steps))
+
+
+def draw_retrain(told: Retrain, runs: Sequence[Run]) -> Picture:
+    """Draw steps as measured and simulated, and what the drift was read from.
+
+    `runs` are the measured arms, in the order of the comparison.
+    """
+    drafting = any(step.measured_length is not None for arm in told.arms for step in arm.steps)
+    drifts = [(index, arm.fit.drift) for index, arm in enumerate(told.arms) if arm.fit.drift]
+
+    def build(figure: SubFigure) -> str:
+        panels = figure.subplots(1, 1 + drafting + bool(drifts), squeeze=False)[0]
+        _course(panels[0], told, "step_s", "RL step (s)")
+        panels[0].set_ylim(0, None)
+        if drafting:
+            _course(panels[1], told, "length", "acceptance length\n(tokens, bonus counted)")
+        if drifts:
+            _drift(panels[-1], drifts)
+        for axes in panels:
+            axes.set_xlabel("RL step")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.margins(x=0.04)
+            axes.grid()
+        _legend(figure, runs)
+        return _title(told)
+
+    title, png = draw(build, 3.9, runs)
+    caption = (
+        "Dots and full lines are measured, dashed lines simulated. Grey: the steps that were fitted; to the "
+        "right of them everything dashed is predicted."
+    )
+    if drifts:
+        caption += (
+            " Last panel: the exponent by which the acceptance of a head that nobody trained differs from "
+            "its mean over the fitted steps, and the line through it; its slope is the drift."
+        )
+    return Picture("train_retrain", title, caption, png)
+
+
+def _course(axes: Axes, told: Retrain, name: str, label: str) -> None:
+    for index, arm in enumerate(told.arms):
+        steps = np.array([step.step for step in arm.steps], np.float64)
+        colour = arm_style(index)["color"]
+        axes.plot(steps, _values(arm, f"measured_{name}"), "o-", color=colour, markersize=3.5, linewidth=1.0)
+        axes.plot(steps, _values(arm, f"simulated_{name}"), "--", color=colour, linewidth=1.6)
+    fitted = told.arms[0].fit.steps
+    axes.axvspan(fitted[0] - 0.5, fitted[-1] + 0.5, color="#eeeeee", zorder=0, linewidth=0)
+    axes.set_ylabel(label)
+
+
+def _values(arm: RetrainedArm, name: str) -> Floats:
+    found = [getattr(step, name) for step in arm.steps]
+    return np.array([np.nan if value is None else value for value in found], np.float64)
+
+
+def _drift(axes: Axes, drifts: Sequence[tuple[int, DriftFit]]) -> None:
+    """Draw the exponents that a drift was read from, and the line that it is the slope of."""
+    for index, drift in drifts:
+        head = "initial" if any(point.head == "initial" for point in drift.points) else "serving"
+        points = [point for point in drift.points if point.head == head]
+        steps = np.array([point.step for point in points], np.float64)
+        exponents = np.array([point.exponent for point in points], np.float64)
+        rising = 1.0 + steps * drift.per_update.value / drift.initial_exponent.value
+        colour = arm_style(index)["color"]
+        axes.plot(steps, exponents / exponents.mean(), "o", color=colour, markersize=3.5)
+        axes.plot(steps, rising / rising.mean(), color=colour, linewidth=1.0)
+    axes.set_ylabel("exponent of an untrained head,\nover its mean (more: worse)")
+
+
+def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
+    handles = [Line2D([], [], color=arm_style(index)["color"]) for index in range(len(runs))]
+    labels = [arm_label(run) for run in runs]
+    handles += [
+        Line2D([], [], color="#555555", marker="o", markersize=3.5, linewidth=1.0),
+        Line2D([], [], color="#555555", linestyle="--"),
+    ]
+    figure.legend(
+        handles, [*labels, "measured", "simulated"], loc="outside lower left", ncols=min(5, 2 + len(runs))
+    )
+
+
+def _title(told: Retrain) -> str:
+    worst = max(
+        ((arm, error) for arm in told.arms for error in arm.errors if error.quantity == "step seconds"),
+        key=lambda pair: abs(pair[1].error.value),
+    )
+    judged = sum(step.judged for step in worst[0].steps)
+    only = "" if len(told.arms) == 1 else f" (the worst is {plain(worst[0].arm)})"
+    return (
+        f"Fitted on {len(worst[0].fit.steps)} steps, the simulator predicts the time of the next {judged} "
+        f"within {abs(worst[1].error.value):.1%}{only}"
+    )

@@ -1,0 +1,264 @@
+"""The tables of a training comparison: a row a figure, a column an arm, and the short one of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from tlt.analysis.bootstrap import Estimate
+from tlt.analysis.comparison.tables import number
+from tlt.analysis.training.facts import ArmFacts, WaitFacts
+from tlt.analysis.training.figures import TrainFacts
+from tlt.analysis.training.time import PHASES
+
+Cells = list[tuple[str, ...]]
+_TERMINAL = ("Arm", "Step\n(s)", "Speedup\n(95 %)", "Rollout\nspeedup", "Idle", "Idle\nused", "Wait\n(ms)",
+             "Accept.\nlength\n(bonus)", "Reward\n(last)")  # fmt: skip
+_ARM_COLUMNS = 12  # characters of an arm's name that fit the terminal's table beside its figures
+
+
+def headers(facts: TrainFacts) -> tuple[str, ...]:
+    """Return the headers of every table with a column an arm."""
+    return ("Figure", *(arm.arm for arm in facts.arms))
+
+
+def estimate_text(estimate: Estimate | None, form: Callable[[float], str] = number) -> str:
+    """Return `2.31 [2.20, 2.41]`, the bare value without an interval, or `-`."""
+    if estimate is None or np.isnan(estimate.value):
+        return "-"
+    if estimate.interval is None or estimate.reason:
+        return form(estimate.value)
+    low, high = estimate.interval
+    return f"{form(estimate.value)} [{form(low)}, {form(high)}]"
+
+
+def percent(value: float) -> str:
+    """Return a share with one decimal, or two if it is small."""
+    return f"{value:.1%}" if value == 0 or abs(value) >= 0.01 else f"{value:.2%}"
+
+
+def times(value: float) -> str:
+    """Return a speedup."""
+    return f"{value:.2f}x"
+
+
+def signed(value: float) -> str:
+    """Return a difference with three decimals and its sign."""
+    return f"{value:+.3f}"
+
+
+def _reward(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _row(facts: TrainFacts, label: str, cell: Callable[[ArmFacts], str]) -> tuple[str, ...]:
+    return (label, *(cell(arm) for arm in facts.arms))
+
+
+def _pair_row(
+    facts: TrainFacts, label: str, pair_s: Callable[[WaitFacts], tuple[float | None, float | None]]
+) -> tuple[str, ...]:
+    """Return a row of medians and maxima over steps, in milliseconds."""
+    cells = []
+    for arm in facts.arms:
+        shown = [number(None if seconds is None else 1000 * seconds) for seconds in pair_s(arm.wait)]
+        cells.append(" / ".join(dict.fromkeys(shown)) if "-" in shown else " / ".join(shown))
+    return (f"{label}, median / longest (ms)", *cells)
+
+
+def time_cells(facts: TrainFacts) -> Cells:
+    """Return times, speedups and token rates."""
+    return [
+        _row(facts, "RL steps", lambda arm: f"{arm.steps:,}"),
+        _row(facts, "step (s)", lambda arm: estimate_text(arm.time.step_s)),
+        _row(facts, "rollout (s a step)", lambda arm: estimate_text(arm.time.rollout_s)),
+        _row(facts, "speedup end to end", lambda arm: estimate_text(arm.time.step_speedup, times)),
+        _row(facts, "speedup of the rollout", lambda arm: estimate_text(arm.time.rollout_speedup, times)),
+        _row(
+            facts, "rollout tokens a second, over the baseline's",
+            lambda arm: estimate_text(arm.time.token_speedup, times),
+        ),
+        _row(facts, "response tokens/s", lambda arm: estimate_text(arm.time.tokens_per_s)),
+        _row(
+            facts, "response tokens/s of the rollout",
+            lambda arm: estimate_text(arm.time.rollout_tokens_per_s),
+        ),
+    ]  # fmt: skip
+
+
+def amdahl_cells(facts: TrainFacts) -> Cells:
+    """Return what Amdahl's law makes of the rollout's speedup, for all arms but the baseline."""
+    rows = []
+    for label, name, form in (
+        ("baseline's rollout share r", "rollout_share", percent),
+        ("rollout speedup s", "rollout_speedup", times),
+        ("1 / ((1 - r) + r / s)", "predicted", times),
+        ("measured end to end", "measured", times),
+        ("measured over predicted", "measured_over_predicted", number),
+        ("ceiling 1 / (1 - r)", "ceiling", times),
+    ):
+        found = (estimate_text(getattr(arm.amdahl, name), form) if arm.amdahl else "-" for arm in facts.arms)
+        rows.append((label, *found))
+    return rows
+
+
+def phase_cells(facts: TrainFacts) -> Cells:
+    """Return seconds a step and share of the step by phase."""
+    rows = []
+    for phase, meaning in PHASES.items():
+        cells = []
+        for arm in facts.arms:
+            part = next((part for part in arm.time.phases if part.phase == phase), None)
+            cells.append(f"{estimate_text(part.seconds)}, {part.share.value:.1%}" if part else "0")
+        if any(cell != "0" for cell in cells):
+            rows.append((meaning, *cells))
+    return rows
+
+
+def idle_cells(facts: TrainFacts) -> Cells:
+    """Return idle time, what it was used for, and the wait that training added."""
+
+    def loss(arm: ArmFacts) -> str:
+        return f"{number(arm.head.first_loss)} to {number(arm.head.last_loss)}" if arm.head else "-"
+
+    return [
+        _row(facts, "idle, of all GPU time", lambda arm: estimate_text(arm.idle.idle_share, percent)),
+        _row(facts, "used, of the otherwise idle", lambda arm: estimate_text(arm.idle.used_share, percent)),
+        _row(facts, "drafter training in rollouts (GPU-s)", lambda arm: number(arm.idle.drafter_gpu_s)),
+        _row(facts, "early log-probabilities (GPU-s)", lambda arm: number(arm.idle.early_logprob_gpu_s)),
+        _row(facts, "left idle in rollouts (GPU-s)", lambda arm: number(arm.idle.idle_gpu_s)),
+        _row(facts, "responses scored early", lambda arm: percent(arm.idle.scored_early_share)),
+        _row(facts, "hand-over (s a step)", lambda arm: estimate_text(arm.wait.handover_s)),
+        _row(facts, "hand-over, of the step", lambda arm: estimate_text(arm.wait.handover_share, percent)),
+        _pair_row(facts, "hand-over", lambda wait: (wait.handover_median_s, wait.handover_max_s)),
+        _pair_row(facts, "reading the order to stop", lambda wait: (wait.stop_median_s, wait.stop_max_s)),
+        _pair_row(
+            facts, "publishing the drafter", lambda wait: (wait.publish_median_s, wait.publish_max_s)
+        ),
+        _row(
+            facts, "drafter tokens trained (a step)",
+            lambda arm: number(arm.head.tokens_per_step) if arm.head else "-",
+        ),
+        _row(facts, "drafter loss, first to last step", loss),
+    ]  # fmt: skip
+
+
+def length_cells(facts: TrainFacts) -> Cells:
+    """Return response lengths in tokens, and how far they are from the baseline's."""
+
+    def quantiles(arm: ArmFacts) -> str:
+        lengths = arm.lengths
+        return f"{lengths.median:,.0f} / {lengths.p90:,.0f} / {lengths.p99:,.0f} / {lengths.longest:,}"
+
+    return [
+        _row(facts, "responses", lambda arm: f"{arm.lengths.responses:,}"),
+        _row(facts, "mean", lambda arm: estimate_text(arm.lengths.mean)),
+        _row(facts, "median / p90 / p99 / longest", quantiles),
+        _row(facts, "longest / median, all steps", lambda arm: number(arm.lengths.longest_over_median)),
+        _row(
+            facts, "longest / median within a step",
+            lambda arm: estimate_text(arm.lengths.longest_over_median_in_step),
+        ),
+        _row(facts, "at the cap", lambda arm: f"{arm.lengths.capped:,}"),
+        _row(facts, "mean, over the baseline's", lambda arm: estimate_text(arm.lengths.mean_ratio, times)),
+        _row(
+            facts, "longest of a step, over the baseline's",
+            lambda arm: estimate_text(arm.lengths.longest_ratio, times),
+        ),
+    ]  # fmt: skip
+
+
+def reward_cells(facts: TrainFacts) -> Cells:
+    """Return rewards and their differences from the baseline's."""
+    count = facts.arms[0].rewards.final_steps
+    return [
+        _row(facts, f"first {count}", lambda arm: estimate_text(arm.rewards.first, _reward)),
+        _row(facts, f"last {count}", lambda arm: estimate_text(arm.rewards.final, _reward)),
+        _row(
+            facts, f"last {count}, less the baseline's",
+            lambda arm: estimate_text(arm.rewards.final_difference, signed),
+        ),
+        _row(
+            facts, "all steps, less the baseline's",
+            lambda arm: estimate_text(arm.rewards.difference, signed),
+        ),
+    ]  # fmt: skip
+
+
+def acceptance_cells(facts: TrainFacts) -> Cells:
+    """Return acceptance over all steps, by position and by age (tokens, the bonus token counted)."""
+    rows: Cells = []
+    for label, name, form in (
+        ("acceptance length", "length", number),
+        ("change a step (trend)", "slope_per_step", signed),
+        ("change across an update, same head", "change_same_head", signed),
+        ("change across an update, new head", "change_new_head", signed),
+        ("served less initial head, temperature 1", "probe_gain_sampled", signed),
+        ("served less initial head, greedy", "probe_gain_greedy", signed),
+        ("initial head, change a step (temperature 1)", "probe_slope_initial", signed),
+    ):
+        cells = (
+            estimate_text(getattr(arm.acceptance, name), form) if arm.acceptance else "-"
+            for arm in facts.arms
+        )
+        rows.append((label, *cells))
+    return [*rows, *_position_cells(facts)]
+
+
+def _position_cells(facts: TrainFacts) -> Cells:
+    shares = [
+        {row.position: row.accepted for row in arm.acceptance.by_position} if arm.acceptance else {}
+        for arm in facts.arms
+    ]
+    return [
+        (f"accepted at position {at + 1}", *(estimate_text(known.get(at), percent) for known in shares))
+        for at in sorted({at for known in shares for at in known})
+    ]
+
+
+def age_cells(facts: TrainFacts) -> Cells:
+    """Return the acceptance length at each age of the drafter, with the number of steps it rests on."""
+    ages = [
+        {row.age_steps: row for row in arm.acceptance.by_age} if arm.acceptance else {} for arm in facts.arms
+    ]
+    return [
+        (str(at), *(f"{known[at].length:.3f} ({known[at].steps})" if at in known else "-" for known in ages))
+        for at in sorted({at for known in ages for at in known})
+    ]
+
+
+def terminal(facts: TrainFacts) -> Table:
+    """Return a rich table that fits 80 columns; names are shown as they are, never read as markup."""
+    shown = Table(title=Text(f"{facts.name}: {facts.steps} RL steps"), title_justify="left", box=SIMPLE_HEAD,
+                  show_edge=False, pad_edge=False, collapse_padding=True)  # fmt: skip
+    for header in _TERMINAL:
+        first = header == "Arm"
+        shown.add_column(
+            Text(header), justify="left" if first else "right", overflow="fold", no_wrap=not first
+        )
+    for arm in facts.arms:
+        name = arm.arm if len(arm.arm) <= _ARM_COLUMNS else arm.arm.replace("/", "\n/")
+        cells = (
+            number(arm.time.step_s.value),
+            _two_lines(arm.time.step_speedup),
+            _two_lines(arm.time.rollout_speedup),
+            percent(arm.idle.idle_share.value),
+            "-" if np.isnan(arm.idle.used_share.value) else percent(arm.idle.used_share.value),
+            number(1000 * arm.wait.handover_s.value),
+            "-" if arm.acceptance is None else f"{arm.acceptance.length.value:.2f}",
+            _reward(arm.rewards.final.value),
+        )
+        shown.add_row(Text(name), *(Text(cell) for cell in cells))
+    return shown
+
+
+def _two_lines(estimate: Estimate) -> str:
+    """Return a speedup with its interval below it."""
+    if estimate.interval is None or estimate.reason:
+        return times(estimate.value)
+    low, high = estimate.interval
+    return f"{times(estimate.value)}\n{low:.2f}-{high:.2f}"

@@ -1,0 +1,118 @@
+"""The answer of a training comparison in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tlt.analysis.bootstrap import FEW_STEPS, Estimate
+from tlt.analysis.comparison.tables import number
+from tlt.analysis.comparison.verdict import interval_words
+from tlt.analysis.training.facts import ArmFacts
+from tlt.analysis.training.figures import TrainFacts
+from tlt.analysis.training.words import more_tokens, outside
+
+
+def judge_training(facts: TrainFacts) -> str:
+    """Return what the comparison shows, or what stops a conclusion."""
+    stops = [flag.text for flag in facts.flags if flag.stops]
+    if stops:
+        return f"No conclusion: {'; '.join(stops)}."
+    baseline = facts.arms[0]
+    best = max(facts.arms[1:], key=lambda arm: arm.time.step_speedup.value, default=baseline)
+    sentences = [
+        _alone(baseline) if best is baseline else _speed(best, baseline, facts.steps),
+        _bound(best),
+        _reward(best, baseline),
+        _drafter(best),
+        *(
+            f"Training the drafter gets {more_tokens(pair.difference)} accepted than with a frozen one "
+            f"({pair.trained} over {pair.frozen}), and makes RL steps {interval_words(pair.step_speedup)} as "
+            "fast."
+            for pair in facts.against_frozen
+        ),
+        _idle(best),
+        f"With only {facts.steps} steps intervals are likely too narrow."
+        if 2 <= facts.steps < FEW_STEPS
+        else "",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _alone(arm: ArmFacts) -> str:
+    share = arm.time.rollout_s.value / arm.time.step_s.value
+    return (
+        f"Under {arm.arm} an RL step takes {interval_words(arm.time.step_s, ' s')}, {share:.1%} of it "
+        "rollout. A speedup needs a second arm."
+    )
+
+
+def _speed(best: ArmFacts, baseline: ArmFacts, steps: int) -> str:
+    whole, rollout = interval_words(best.time.step_speedup), interval_words(best.time.rollout_speedup)
+    speeds = f"{whole} end to end and {rollout} in the rollout"
+    if best.time.step_speedup.above(1.0):
+        return f"{best.arm} trains faster than {baseline.arm}: {speeds}, over {steps} RL steps."
+    if best.time.step_speedup.value <= 1.0:
+        return f"No arm was faster than {baseline.arm} over {steps} RL steps. {best.arm} is at {speeds}."
+    return f"No gain over {baseline.arm} is shown in {steps} RL steps: {best.arm} is at {speeds}."
+
+
+def _bound(best: ArmFacts) -> str:
+    law = best.amdahl
+    if law is None:
+        return ""
+    words = (
+        f"Rollout is {law.rollout_share.value:.1%} of the baseline's step, so Amdahl's law gives "
+        f"{law.predicted.value:.2f}x for this rollout"
+    )
+    if np.isnan(law.ceiling.value):
+        return f"{words}."
+    return f"{words}, and {law.ceiling.value:.2f}x for one that takes no time."
+
+
+def _reward(best: ArmFacts, baseline: ArmFacts) -> str:
+    difference = best.rewards.final_difference
+    if difference is None or np.isnan(difference.value):
+        return ""
+    count = best.rewards.final_steps
+    where = "of the last step" if count == 1 else f"over the last {count} steps"
+    mine, theirs = best.rewards.final.value, baseline.rewards.final.value
+    words = f"The mean reward {where} is {mine:.3f} against {theirs:.3f}"
+    if difference.interval is None:
+        return f"{words}; whether they differ is unknown ({difference.reason})."
+    low, high = difference.interval
+    said = "the arms differ" if outside(difference, 0.0) else "no difference is seen"
+    return f"{words}: {said} (difference {difference.value:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})."
+
+
+def _drafter(best: ArmFacts) -> str:
+    if best.acceptance is None:
+        return ""
+    length, gain = best.acceptance.length, best.acceptance.probe_gain_sampled
+    words = f"Its acceptance length is {interval_words(length, '')}, the bonus token counted"
+    if best.head is None or np.isnan(gain.value):
+        return f"{words}."
+    return f"{words}; on the same responses its trained head gets {more_tokens(gain)} than its first."
+
+
+def _idle(best: ArmFacts) -> str:
+    if best.head is None:
+        return ""
+    wait = best.wait
+    used = (
+        f"The drafter and early log-probabilities used {_percent(best.idle.used_share)} of the otherwise "
+        "idle GPU time of the rollouts. "
+        if best.idle.drafter_gpu_s > 0.0
+        else ""
+    )
+    mean_ms, longest_ms = number(1000 * wait.handover_s.value), number(1000 * wait.handover_max_s)
+    return (
+        f"{used}Between the last response and the next phase passed {mean_ms} ms a step "
+        f"({wait.handover_share.value:.2%} of it), at most {longest_ms} ms."
+    )
+
+
+def _percent(estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return f"{estimate.value:.1%}"
+    low, high = estimate.interval
+    return f"{estimate.value:.1%} (95 % interval {low:.1%} to {high:.1%})"

@@ -1,0 +1,1 @@
+"""Step times of a live engine, measured in a resumable sweep."""

@@ -1,0 +1,229 @@
+"""Measures what the simulator needs of a live engine: cycles by batch, context and K, prefill, switches.
+
+Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
+a replay has them. The repeats of a point are spread over rounds through the whole grid. The order of engines
+and cells inside a round is shuffled, so that drift of the machine spreads over all points alike. Every repeat
+goes to a partial file at once; the same call goes on from there after an interrupt.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from tlt.realrun.calibrate.background_load import neighbours
+from tlt.realrun.calibrate.measurement_plan import Cell, Plan, make_plan
+from tlt.realrun.calibrate.points import to_points, to_prefill_points, to_switch_points
+from tlt.realrun.calibrate.progress_file import CHUNK_TOKENS, Facts, PartialFile
+from tlt.realrun.calibrate.time_steps import BatchNotWholeError, Bench, EngineKind
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.protocol import Engine
+from tlt.realrun.engine.vllm_settings import GRAPH_BATCHES
+from tlt.realrun.workers.machine import device_name, engine_version
+from tlt.traces.results.calibration_points import MeasuredPoints
+from tlt.traces.runs.runfolder import write_json
+
+Progress = Callable[[float, float, str], None]
+"""Takes (work done, work in all, what is being done); work has no unit but is in proportion to time."""
+
+MAKE_ENGINE = "tlt.realrun.engine.vllm_engine:make_engine"
+CYCLE_WORK_TOKENS = 300  # prompt tokens whose prefill takes about as long as a cycle: for the progress bar
+
+
+def calibrate(
+    config: RealConfig, out: Path, progress: Progress, make_engine: str = MAKE_ENGINE
+) -> MeasuredPoints:
+    """Measure the engine of `config` and write the points to the JSON file `out`.
+
+    `out` with .partial.jsonl appended keeps the repeats until then. `make_engine` is `module:function`.
+    Raises InputError for a configuration that leaves nothing to measure or a partial file of another one.
+    """
+    plan = make_plan(config)
+    partial = PartialFile(out.with_name(f"{out.name}.partial.jsonl"), _fingerprint(config))
+    sweep = Sweep(config, plan, partial, progress)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with neighbours(config, make_engine, out.parent / "logs"):
+        sweep.run(make_engine)
+    measured = sweep.measured()
+    fresh = out.with_name(f"{out.name}.new")
+    write_json(fresh, measured)
+    fresh.replace(out)  # a reader sees the old file or the whole new one
+    partial.remove()
+    return measured
+
+
+def _fingerprint(config: RealConfig) -> str:
+    """Return the settings that the repeats depend on, as text."""
+    kept = (config.seed, config.model, config.drafter, config.engine, config.calibration)
+    return msgspec.json.encode(kept).decode()
+
+
+class Sweep:
+    """One calibration in progress."""
+
+    def __init__(self, config: RealConfig, plan: Plan, partial: PartialFile, progress: Progress) -> None:
+        self.config = config
+        self.plan = plan
+        self.partial = partial
+        self.progress = progress
+        self.kinds: tuple[EngineKind, ...] = ("plain", "speculating") if plan.ks[-1] else ("plain",)
+        self._done_work = 0.0
+        self._work = sum(self._cell_work(cell, kind) for cell in plan.cells for kind in self.kinds)
+
+    def run(self, make_engine: str) -> None:
+        """Measure what is missing; starts no engine that nothing is missing of."""
+        module, _, attribute = make_engine.partition(":")
+        make = getattr(import_module(module), attribute)
+        engines: dict[EngineKind, Engine] = {}
+        try:
+            for kind in self.kinds:
+                if self._complete(kind):
+                    continue
+                self.progress(self._done_work, self._work, f"starting the {kind} engine")
+                engines[kind] = make(self.config, kind == "speculating")
+            for kind, engine in engines.items():
+                self.partial.facts(_facts(engine))
+                self.progress(self._done_work, self._work, f"warming the {kind} engine up")
+                engine.warm_up(self.plan.batches, self._ks(kind))
+            self._visits(engines)
+        finally:
+            for engine in engines.values():  # together: vLLM's engines of one process share its process group
+                engine.close()
+
+    def measured(self) -> MeasuredPoints:
+        """Return the points of all repeats so far."""
+        config, plan, partial = self.config, self.plan, self.partial
+        points = to_points(partial.blocks, plan)
+        compiled = sum(block.compiled for block in partial.blocks)
+        compiled += sum(prefill.compiled for prefill in partial.prefills)
+        return MeasuredPoints(
+            name=config.name,
+            engine="vLLM",
+            engine_version=partial.engine.version or engine_version(),
+            device=device_name(config.engine),
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            model=config.model.name,
+            tp=1,
+            licence="Apache-2.0",
+            notes=(*self._notes(), *self._missing()),
+            graph_tokens=partial.engine.graph_tokens,
+            graph_batches=_graph_batches(config),
+            chunk_tokens=partial.engine.chunk_tokens,
+            points=points,
+            prefill_points=to_prefill_points(partial.prefills),
+            switch_points=to_switch_points(partial.blocks),
+            compiled_cycles=compiled,
+        )
+
+    def _ks(self, kind: EngineKind) -> tuple[int, ...]:
+        return self.plan.ks if kind == "speculating" else (0,)
+
+    def _complete(self, kind: EngineKind) -> bool:
+        return not any(self._turns(kind, cell, visit) for cell in self.plan.cells for visit in self._rounds())
+
+    def _rounds(self) -> range:
+        return range(self.plan.visits)
+
+    def _turns(self, kind: EngineKind, cell: Cell, visit: int) -> list[tuple[int, int]]:
+        """Return the (repeat, k) of a visit that are not on file, K in shuffled order in each repeat."""
+        if self.partial.is_stuck(kind, cell):
+            return []
+        turns = []
+        for repeat in self.plan.repeats_of(visit):
+            ks = list(self._ks(kind))
+            _rng(self.config.seed, kind, cell.batch, cell.prompt_tokens, repeat).shuffle(ks)
+            turns += [(repeat, k) for k in ks if not self.partial.has(kind, cell, k, repeat)]
+        return turns
+
+    def _visits(self, engines: dict[EngineKind, Engine]) -> None:
+        plan, started_s = self.plan, time.perf_counter()
+        benches = {
+            kind: Bench(engine, kind, plan, _rng(self.config.seed, kind, "prompts"))
+            for kind, engine in engines.items()
+        }
+        for visit in self._rounds():
+            if "plain" in benches:
+                self._prefills(benches["plain"], visit)
+            order = [(kind, cell) for kind in self.kinds for cell in plan.cells]
+            _rng(self.config.seed, visit).shuffle(order)
+            for kind, cell in order:
+                if time.perf_counter() - started_s > plan.time_limit_s:
+                    self.partial.note(f"the time limit of {plan.time_limit_s:.0f} s was reached")
+                    return
+                if kind in benches:
+                    self._visit(benches[kind], cell, visit)
+                self._done_work += self._cell_work(cell, kind) / plan.visits
+
+    def _visit(self, bench: Bench, cell: Cell, visit: int) -> None:
+        where = f"{bench.kind} engine, batch {cell.batch}, context {cell.prompt_tokens}"
+        self.progress(self._done_work, self._work, where)
+        try:
+            for block in bench.time_cycles(cell, self._turns(bench.kind, cell, visit)):
+                self.partial.add(block)
+        except BatchNotWholeError:
+            self.partial.stuck(bench.kind, cell)
+
+    def _prefills(self, bench: Bench, visit: int) -> None:
+        """Time prefill, each size once untimed before its first repeat."""
+        for cell in self.plan.prefills:
+            for repeat in self.plan.repeats_of(visit):
+                if not self.partial.has_prefill(cell, repeat):
+                    if repeat == 0:
+                        bench.time_prefill(cell, repeat)
+                    self.partial.add(bench.time_prefill(cell, repeat))
+
+    def _cell_work(self, cell: Cell, kind: EngineKind) -> float:
+        """Return how long a cell takes over all visits, in prompt tokens that could be prefilled instead."""
+        cycles = self.plan.repeats * len(self._ks(kind)) * (self.plan.cycles + self.plan.settle_cycles)
+        return cell.tokens() * self.plan.visits + cycles * CYCLE_WORK_TOKENS
+
+    def _notes(self) -> list[str]:
+        config, plan = self.config, self.plan
+        drafter = config.drafter
+        acceptance = (
+            f"synthetic acceptance {', '.join(map(str, drafter.synthetic_survival))}"
+            if drafter.synthetic_survival
+            else "the drafter's own acceptance on made-up prompts"
+        )
+        weights = "random weights" if config.model.random_weights else "trained weights"
+        return [
+            f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of {plan.cycles} "
+            f"cycles, {plan.settle_cycles} after a change of K left out; cycle_s is the median of them",
+            f"drafter {drafter.kind}; {weights}; {acceptance}; temperature {config.engine.temperature:g}",
+            f"{config.calibration.neighbours} other engines decoded on the same machine meanwhile",
+        ]
+
+    def _missing(self) -> list[str]:
+        """Say what was not measured, and why."""
+        stuck = [
+            f"{kind} engine: {cell.batch} requests of {cell.prompt_tokens:,} tokens do not run in one batch"
+            for kind, cell in self.partial.stuck_cells
+        ]
+        return [*self.partial.notes, *stuck]
+
+
+def _graph_batches(config: RealConfig) -> tuple[int, ...]:
+    """Return the batch sizes that the engine captures CUDA graphs for."""
+    if config.engine.device == "cpu" or config.engine.eager:
+        return ()
+    largest = config.engine.max_running
+    return (*(batch for batch in GRAPH_BATCHES if batch < largest), largest)
+
+
+def _facts(engine: Engine) -> Facts:
+    """Return what an engine says of itself; it may say nothing."""
+    return Facts(
+        version=str(getattr(engine, "version", "")),
+        graph_tokens=getattr(engine, "graph_tokens", None) or None,
+        chunk_tokens=float(getattr(engine, "chunk_tokens", CHUNK_TOKENS)),
+    )
+
+
+def _rng(*key: object) -> random.Random:
+    return random.Random("/".join(map(str, key)))  # noqa: S311 -- order of a measurement, not security

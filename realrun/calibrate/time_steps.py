@@ -1,0 +1,144 @@
+"""Times cycles of a live engine: one batch that stays whole, under one chain length after the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Literal
+
+import msgspec
+
+from tlt.realrun.calibrate.measurement_plan import SMALLEST_CHUNK_TOKENS, Cell, Plan
+from tlt.realrun.engine.protocol import CycleFacts, Engine, EngineRequest
+
+# Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
+TOKEN_IDS = range(20, 250)
+PATIENCE_CYCLES = 4  # cycles without prefill after which a batch that is not whole is taken for stuck
+UNBOUNDED = 1 << 60  # tokens of a KV cache whose size the engine does not tell
+
+EngineKind = Literal["plain", "speculating"]
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="block"):
+    """One repeat of one point. `cycles` were timed; `seconds` and `context_tokens` are their means."""
+
+    engine: EngineKind
+    cell: Cell
+    k: int
+    repeat: int
+    before_k: int
+    settle_s: tuple[float, ...]  # cycles from the first that was planned with `k` until they are steady
+    seconds: float
+    context_tokens: float  # of one request
+    cycles: int
+    compiled: int  # cycles dropped since something was compiled in them
+
+
+class PrefillBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="prefill"):
+    """One repeat of one prefill: all prompts of the cell, from their submission to the last first token."""
+
+    cell: Cell
+    repeat: int
+    seconds: float
+    compiled: int
+
+
+class BatchNotWholeError(Exception):
+    """The engine does not run the whole batch in one cycle: its KV cache or token budget is too small."""
+
+
+class Bench:
+    """Runs blocks on one engine."""
+
+    def __init__(self, engine: Engine, kind: EngineKind, plan: Plan, rng: random.Random) -> None:
+        self.engine = engine
+        self.kind = kind
+        self.plan = plan
+        self.rng = rng
+        self._ids = count()
+        self._chunk_tokens = int(getattr(engine, "chunk_tokens", SMALLEST_CHUNK_TOKENS))
+        self._kv_tokens = int(getattr(engine, "kv_tokens", UNBOUNDED))
+        self._late = getattr(engine, "lag_cycles", 1) - 1  # steps by which facts come late
+
+    def time_prefill(self, cell: Cell, repeat: int) -> PrefillBlock:
+        """Prefill the prompts of `cell` in an empty engine."""
+        self._submit(cell, 1)
+        facts: list[CycleFacts] = []
+        while self.engine.pending():
+            facts.append(self.engine.step(0))
+        self.engine.responses()
+        return PrefillBlock(
+            cell=cell,
+            repeat=repeat,
+            seconds=sum(fact.seconds for fact in facts),
+            compiled=sum(fact.compiled for fact in facts),
+        )
+
+    def time_cycles(self, cell: Cell, turns: Sequence[tuple[int, int]]) -> Iterator[Block]:
+        """Time the (repeat, k) of `turns` in their order; the batch is submitted anew if it gets too long.
+
+        Raises BatchNotWholeError.
+        """
+        left = list(turns)
+        while left:
+            filling = 1 + cell.fill_cycles(self._chunk_tokens)
+            most = min(self.plan.max_context_tokens, self._kv_tokens // cell.batch) - cell.prompt_tokens
+            wanted = filling + sum(self.plan.growth_tokens(k) for _, k in left)
+            response_tokens = min(most, wanted)
+            if response_tokens < filling + self.plan.growth_tokens(left[0][1]):
+                raise BatchNotWholeError
+            try:
+                self._submit(cell, response_tokens)
+                emitted, before_k = self._fill(cell), 0
+                while left and emitted + self.plan.growth_tokens(left[0][1]) < response_tokens:
+                    repeat, k = left.pop(0)
+                    yield self._block(cell, repeat, k, before_k)
+                    emitted, before_k = emitted + self.plan.growth_tokens(k), k
+            finally:
+                self.engine.abort_all()
+                self.engine.responses()
+
+    def _submit(self, cell: Cell, response_tokens: int) -> None:
+        self.engine.submit(
+            [
+                EngineRequest(
+                    next(self._ids),
+                    tuple(self.rng.choices(TOKEN_IDS, k=cell.prompt_tokens)),
+                    response_tokens,
+                )
+                for _ in range(cell.batch)
+            ]
+        )
+
+    def _fill(self, cell: Cell) -> int:
+        """Prefill until all requests decode; returns how many cycles that took."""
+        stuck = 0
+        for cycle in count(1):
+            facts = self.engine.step(0)
+            if facts.prompt_tokens == 0 and facts.batch == cell.batch:
+                return cycle
+            stuck = 0 if facts.prompt_tokens else stuck + 1
+            if stuck == PATIENCE_CYCLES or cycle == cell.fill_cycles(self._chunk_tokens):
+                break
+        raise BatchNotWholeError
+
+    def _block(self, cell: Cell, repeat: int, k: int, before_k: int) -> Block:
+        settle = [self.engine.step(k) for _ in range(self.plan.settle_cycles)]
+        timed = [self.engine.step(k) for _ in range(self.plan.cycles)]
+        if any(fact.batch != cell.batch for fact in timed):
+            raise BatchNotWholeError
+        kept = [fact for fact in timed if not fact.compiled]
+        cycles, disturbed = len(kept), any(fact.compiled for fact in settle)
+        return Block(
+            engine=self.kind,
+            cell=cell,
+            k=k,
+            repeat=repeat,
+            before_k=before_k,
+            settle_s=() if disturbed else tuple(fact.seconds for fact in settle[self._late :]),
+            seconds=sum(fact.seconds for fact in kept) / cycles if cycles else 0.0,
+            context_tokens=sum(fact.context_tokens for fact in kept) / cell.batch / cycles if cycles else 0.0,
+            cycles=cycles,
+            compiled=len(timed) - cycles + sum(fact.compiled for fact in settle),
+        )

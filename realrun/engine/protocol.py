@@ -1,0 +1,86 @@
+"""What a rollout worker needs of an engine: submit requests, run one cycle, read its facts.
+
+The driver knows nothing else about an engine, so tests drive it with a fake one, and
+realrun.engine.vllm_engine is the only module that knows vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class EngineRequest(msgspec.Struct, frozen=True, gc=False):
+    """One response to generate.
+
+    With `forced`, exactly `response_tokens` are generated whatever the model says; else it is the cap. With
+    `seed` the response does not depend on the batch around it; with speculation that holds for its law, not
+    for its tokens, which follow from the drafts too. Responses of one `group` (-1: none) share a prompt and
+    may be drafted from each other; a group keeps its number until the next load_policy.
+    """
+
+    id: int
+    prompt_token_ids: tuple[int, ...]
+    response_tokens: int
+    forced: bool = True
+    seed: int | None = None
+    group: int = -1
+
+
+class CycleFacts(msgspec.Struct, frozen=True, gc=False):
+    """What one engine cycle did.
+
+    `batch` requests took part, with `context_tokens` in their caches together before the cycle.
+    `prompt_tokens` of prefill were computed in it (0: a pure decode cycle). `accepted_by_position[j]` counts
+    accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified.
+    """
+
+    seconds: float
+    batch: int
+    context_tokens: int
+    prompt_tokens: int
+    drafted_tokens: int
+    accepted_by_position: tuple[int, ...]
+    finished: tuple[int, ...]
+    compiled: bool = False  # something was compiled or captured inside the cycle: its time means nothing
+
+
+class Engine(Protocol):
+    """One inference engine in this process."""
+
+    max_k: int  # longest chain that it can draft; 0: no speculation is configured
+
+    def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
+        """Run every (batch, K) once, so that nothing is compiled or captured while the clock runs."""
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        """Queue requests; they are admitted by the engine's own scheduler."""
+
+    def step(self, k: int) -> CycleFacts:
+        """Run one cycle and draft `k` tokens a request for the next one. There must be pending requests."""
+
+    def running(self) -> tuple[int, int]:
+        """Return (requests in the running batch, their context tokens) as of now."""
+
+    def pending(self) -> int:
+        """Return how many submitted requests are not finished."""
+
+    def responses(self) -> dict[int, tuple[int, ...]]:
+        """Return the token ids of every request finished since the last call, by id."""
+
+    def abort_all(self) -> None:
+        """Drop all pending requests, so that the engine is empty."""
+
+    def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
+        """Serve these weights from now on; `weights` are tensors under the names of a checkpoint.
+
+        All caches are dropped. Nothing may be pending.
+        """
+
+    def load_drafter(self, weights: Mapping[str, Any], version: int) -> None:
+        """Draft with these weights of a head from now on. Nothing may be pending."""
+
+    def close(self) -> None:
+        """Free the engine's memory."""

@@ -1,0 +1,247 @@
+"""The folder of a replay: each finished rollout as one part, and the run folders made from the parts.
+
+    replay.json            what the parts belong to (Stamp)
+    parts/ARM/0003.msgpack one finished rollout (Rollout); removed when all are done
+    comparison.json, lengths.parquet, engine.json, and a run folder an arm (tlt.traces.runs.runfolder)
+
+A run folder holds the rounds that all arms have finished, so that a replay that was stopped can be read and
+compared; the same command goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import heapq
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tlt.realrun.config import RealConfig
+from tlt.realrun.messages import Cycle, EngineInfo
+from tlt.realrun.replay.plan import ArmPlan
+from tlt.realrun.replay.workload import Workload
+from tlt.traces.lengths.files import write_trace
+from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
+from tltsched.commands import Command
+from tltsched.errors import InputError
+from tltsched.event_log import CLUSTER, Record, encode, read, worker_owner
+from tltsched.events import WorkerLost
+
+STAMP, PARTS, ENGINE = "replay.json", "parts", "engine.json"
+
+
+class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A response that is done: who generated it, how long it is, and when it was."""
+
+    request: int
+    worker: int
+    tokens: int
+    finish_s: float
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A worker's time up to `end_s`, from the end of its stretch before."""
+
+    worker: int
+    cause: str
+    end_s: float
+
+
+class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A worker that died, in which rollout of which arm, and at what time of that arm's clock."""
+
+    worker: int
+    step: int
+    arm: str
+    t_s: float
+    reason: str
+
+
+class Rollout(msgspec.Struct, frozen=True, gc=False):
+    """All about one rollout of one arm. `lines` are its records in order of time, numbered an owner."""
+
+    arm: str
+    step: int
+    start_s: float
+    end_s: float
+    responses: tuple[Response, ...]
+    stretches: tuple[Stretch, ...]
+    lines: tuple[bytes, ...]
+    cycles: tuple[tuple[int, tuple[Cycle, ...]], ...]  # (worker, cycles)
+    losses: tuple[Loss, ...] = ()
+
+
+class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the parts of a folder belong to."""
+
+    fingerprint: str
+    complete: bool = False
+
+
+class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """engine.json: what ran the rollouts."""
+
+    engine: str
+    engine_version: str
+    device: str
+    torch: str
+    date: str
+    environment: dict[str, str]
+    warm_up_s: float
+    config: RealConfig
+
+    def describe(self) -> str:
+        """Return one line: what was measured, on what, when."""
+        return f"measured: {self.engine} {self.engine_version}, {self.device}, {self.date}"
+
+
+def engine_record(info: EngineInfo, warm_up_s: float, config: RealConfig) -> EngineRecord:
+    """Return the record of an engine that was started today."""
+    return EngineRecord(
+        engine=info.engine, engine_version=info.engine_version, device=info.device, torch=info.torch,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(), environment=info.environment,
+        warm_up_s=warm_up_s, config=config,
+    )  # fmt: skip
+
+
+def in_order(owners: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:
+    """Merge the lines of several owners by time; the commands of an event stay right behind it."""
+    merged = heapq.merge(*(_blocks(lines) for lines in owners), key=lambda block: block[0].t_s)
+    return tuple(encode(record) for block in merged for record in block)
+
+
+def _blocks(lines: Sequence[bytes]) -> Iterator[list[Record]]:
+    """Yield each event with its commands."""
+    block: list[Record] = []
+    for record in read(lines):
+        if block and not isinstance(record.body, Command):
+            yield block
+            block = []
+        block.append(record)
+    if block:
+        yield block
+
+
+def numbered(rollouts: Iterable[Rollout]) -> Iterator[bytes]:
+    """Yield the records of all rollouts, numbered through."""
+    records = (record for rollout in rollouts for record in read(rollout.lines))
+    for seq, record in enumerate(records):
+        yield encode(Record(record.t_s, seq, record.owner, record.body))
+
+
+class RunLog:
+    """Keeps finished rollouts and says what is missing."""
+
+    def __init__(self, out: Path, config: RealConfig, plans: Sequence[ArmPlan], workload: Workload) -> None:
+        """Open `out`, new or of the same settings; raises InputError if it holds something else."""
+        self.out = out
+        self._config = config
+        self._plans = plans
+        self._stamp = Stamp(_fingerprint(config, plans, workload))
+        self._kept: dict[str, dict[int, Rollout]] = {plan.name: {} for plan in plans}
+        self.complete = False
+        if (out / STAMP).is_file():
+            if self._reopen():
+                return
+        elif out.is_dir() and any(out.iterdir()):
+            raise InputError("--out", str(out), "a new or empty folder", "choose another one")
+        shutil.rmtree(out / PARTS, ignore_errors=True)
+        (out / ENGINE).unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        write_trace(workload.trace, out / "lengths.parquet", force=True)
+        for plan in plans:
+            (out / PARTS / plan.folder).mkdir(parents=True)
+        write_json(out / STAMP, self._stamp)
+
+    def _reopen(self) -> bool:
+        """Read what is finished; returns False if nothing is, so that other settings may begin here."""
+        found = read_struct(self.out / STAMP, Stamp)
+        if not found.complete and not any(self.out.glob(f"{PARTS}/*/*.msgpack")):
+            return False
+        if found.fingerprint != self._stamp.fingerprint:
+            raise InputError(
+                "--out", str(self.out), "a new folder, or one of the same settings, arms and lengths",
+                "choose another one: measurements are not overwritten",
+            )  # fmt: skip
+        self.complete = found.complete
+        decoder = msgspec.msgpack.Decoder(Rollout)
+        for plan in self._plans:
+            for path in sorted((self.out / PARTS / plan.folder).glob("*.msgpack")):
+                rollout = decoder.decode(path.read_bytes())
+                self._kept[plan.name][rollout.step] = rollout
+        return True
+
+    def has(self, arm: str, step: int) -> bool:
+        """Return whether that rollout is finished."""
+        return step in self._kept[arm]
+
+    def kept(self, arm: str, rounds: int | None = None) -> list[Rollout]:
+        """Return the finished rollouts of an arm in order, those before `rounds` if given."""
+        return [roll for step, roll in sorted(self._kept[arm].items()) if rounds is None or step < rounds]
+
+    def losses(self) -> list[Loss]:
+        """Return the workers that died, each once."""
+        return [loss for kept in self._kept.values() for roll in kept.values() for loss in roll.losses]
+
+    def told(self, arm: str) -> set[int]:
+        """Return the workers of whose death this arm's scheduler was told."""
+        bodies = (record.body for record in self.records(arm, CLUSTER))
+        return {body.worker for body in bodies if isinstance(body, WorkerLost)}
+
+    def records(self, arm: str, owner: str) -> list[Record]:
+        """Return what is on record of one scheduler of an arm."""
+        return [record for roll in self.kept(arm) for record in read(roll.lines) if record.owner == owner]
+
+    def lines(self, arm: str, worker: int) -> tuple[bytes, ...]:
+        """Return the lines of one worker's scheduler."""
+        return tuple(encode(record) for record in self.records(arm, worker_owner(worker)))
+
+    def elapsed_s(self, arm: str) -> float:
+        """Return where the clock of an arm stands."""
+        kept = self.kept(arm)
+        return kept[-1].end_s if kept else 0.0
+
+    def keep(self, rollout: Rollout) -> None:
+        """Write a finished rollout, whole or not at all."""
+        (plan,) = [plan for plan in self._plans if plan.name == rollout.arm]
+        path = self.out / PARTS / plan.folder / f"{rollout.step:04}.msgpack"
+        part = path.with_suffix(".new")
+        part.write_bytes(msgspec.msgpack.encode(rollout))
+        os.replace(part, path)
+        self._kept[rollout.arm][rollout.step] = rollout
+
+    def note_engine(self, info: EngineInfo, warm_up_s: float) -> EngineRecord:
+        """Write engine.json; raises InputError if an earlier call of this replay ran on another engine."""
+        record = engine_record(info, warm_up_s, self._config)
+        path = self.out / ENGINE
+        if path.is_file():
+            before = read_struct(path, EngineRecord)
+            for field in ("engine", "engine_version", "device", "torch"):
+                if getattr(before, field) != getattr(record, field):
+                    raise InputError(
+                        field, getattr(record, field), f"{getattr(before, field)}, which the rest ran on",
+                        "measure all rollouts on one engine: choose another --out",
+                    )  # fmt: skip
+            return before
+        write_json(path, record)
+        return record
+
+    def compare(self) -> None:
+        """Write comparison.json, once there is a run folder of each arm."""
+        names = tuple(plan.folder for plan in self._plans)
+        write_json(self.out / "comparison.json", Comparison(name=self._config.name, runs=names))
+
+    def finish(self) -> None:
+        """Note that nothing is missing, and remove the parts."""
+        write_json(self.out / STAMP, msgspec.structs.replace(self._stamp, complete=True))
+        shutil.rmtree(self.out / PARTS)
+
+
+def _fingerprint(config: RealConfig, plans: Sequence[ArmPlan], workload: Workload) -> str:
+    digest = hashlib.sha256(msgspec.json.encode((config, list(plans))))
+    digest.update(msgspec.msgpack.encode(workload.rollouts))
+    return digest.hexdigest()

@@ -1,0 +1,89 @@
+"""The policies that a live engine can follow, checked before anything runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tlt.realrun.config import RealConfig
+from tlt.traces.runs.runfolder import run_name
+from tltsched.cluster import ClusterConfig
+from tltsched.draft_config import Arm
+from tltsched.errors import InputError
+from tltsched.event_log import SchedulerSetup
+from tltsched.policies import PolicySpec, parse_policy
+from tltsched.policies.base import Policy
+from tltsched.step_times import AnyTimes, StepTimeTable
+
+StepTimesOf = Callable[[tuple[Arm, ...], int], StepTimeTable]
+"""Takes arms and the largest batch; returns calibrated step times."""
+
+
+class ArmPlan(msgspec.Struct, frozen=True):
+    """One policy of a comparison. `folder` is the name of its run folder."""
+
+    name: str
+    folder: str
+    setup: SchedulerSetup
+    speculating: bool
+
+
+def plan_arms(config: RealConfig, names: Sequence[str], step_times: StepTimesOf | None) -> list[ArmPlan]:
+    """Return the arms; raises InputError for a policy that vLLM cannot run or that lacks a calibration.
+
+    `step_times` is None without a calibration.
+    """
+    folders = [run_name(name) for name in names]
+    if not names or len(set(folders)) != len(folders):
+        raise InputError(
+            "--arms", ",".join(names), "one policy or more, each once", "remove the repeated one"
+        )
+    return [
+        _plan(config, name, parse_policy(name), folder, step_times)
+        for name, folder in zip(names, folders, strict=True)
+    ]
+
+
+def _plan(
+    config: RealConfig, name: str, spec: PolicySpec, folder: str, step_times: StepTimesOf | None
+) -> ArmPlan:
+    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask for its arms
+    _check(config, name, policy)
+    times = None
+    if spec.needs_times:
+        if step_times is None:
+            raise InputError(
+                "--calibration", None, "a calibration.json made before",
+                f"{name} predicts step times: run `tlt real calibrate`, or leave {name} out",
+            )  # fmt: skip
+        times = step_times(policy.arms, config.engine.max_running)
+    setup = SchedulerSetup(
+        workers=config.workers.count,
+        policy=spec,
+        cluster=ClusterConfig(phases=()),
+        step_times=times,
+        seed=config.seed,
+    )
+    return ArmPlan(name, folder, setup, policy.off_state != "plain" or any(arm.depth for arm in policy.arms))
+
+
+def _check(config: RealConfig, name: str, policy: Policy) -> None:
+    trees = [str(arm) for arm in policy.arms if not arm.is_chain]
+    if trees:
+        raise InputError(
+            "--arms", f"{name} with tree {trees[0]}", "chains: vLLM verifies no trees",
+            "use static:K, or another policy that drafts chains",
+        )  # fmt: skip
+    if policy.off_state == "dropped":
+        raise InputError(
+            "--arms", f"{name} with off_state dropped", "off_state in_step: vLLM keeps the drafter in step",
+            "use static:K, or another policy that keeps it in step",
+        )  # fmt: skip
+    missing = sorted({arm.depth for arm in policy.arms if arm.depth} - set(config.drafter.ks))
+    if missing:
+        raise InputError(
+            "drafter.ks", list(config.drafter.ks), f"a list with {missing}, which {name} may choose",
+            "add them, so that each is warmed up, or choose another policy",
+        )  # fmt: skip

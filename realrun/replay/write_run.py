@@ -1,0 +1,149 @@
+"""Makes the run folder of one arm from its finished rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+
+from tlt.realrun.config import RealConfig
+from tlt.realrun.replay.parts import ENGINE, EngineRecord, Loss, Rollout, numbered
+from tlt.realrun.replay.plan import ArmPlan
+from tlt.realrun.replay.workload import Workload
+from tlt.traces.runs.engine_steps import CYCLE_COLUMNS
+from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
+from tlt.traces.runs.timeline import Timeline, intervals
+from tltsched.event_log import read
+from tltsched.events import EpochEnded
+
+
+def write_run(
+    folder: Path, config: RealConfig, plan: ArmPlan, rollouts: Sequence[Rollout], losses: Sequence[Loss],
+    workload: Workload, engine: EngineRecord,
+) -> None:  # fmt: skip
+    """Write all files of a run folder; `losses` are the workers that died in any arm's turn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "resolved_config.json", config)
+    write_json(folder / "scheduler.json", plan.setup)
+    write_json(folder / ENGINE, engine)
+    with (folder / "records.jsonl").open("wb") as file:
+        file.writelines(numbered(rollouts))
+    cycles = cycle_table(rollouts)
+    cycles.to_parquet(folder / "cycles.parquet", index=False)
+    responses = response_table(rollouts, workload)
+    summary = Summary(
+        kind="measured",
+        name=config.name,
+        policy=plan.name,
+        model=config.model.name,
+        gpu=engine.device,
+        workers=config.workers.count,
+        gpus_per_worker=1,
+        steps=len(rollouts),
+        wall_s=rollouts[-1].end_s,
+        response_tokens=int(responses["response_tokens"].sum()),
+        cost_source=engine.describe(),
+        lengths_source=workload.describe(),
+        acceptance_source=_acceptance(config) if plan.speculating else "not used",
+        seed=config.seed,
+        tool_version=version("tlt-sim"),
+        warnings=_warnings(config, plan, losses, cycles),
+    )
+    RunFolder(folder).write(
+        summary, responses, interval_table(rollouts, config.workers.count), step_table(rollouts, plan)
+    )
+
+
+def response_table(rollouts: Sequence[Rollout], workload: Workload) -> pd.DataFrame:
+    """Return a row a response (tlt.traces.runs.runfolder.RESPONSE_COLUMNS)."""
+    frames = []
+    for rollout in rollouts:
+        asked = workload.trace.rows[workload.trace.rows["step"] == rollout.step].reset_index(drop=True)
+        done = sorted(rollout.responses, key=lambda response: response.request)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "step": rollout.step,
+                    "request": [response.request for response in done],
+                    "group": [response.request for response in done],
+                    "worker": [response.worker for response in done],
+                    "prompt_tokens": asked["prompt_tokens"],
+                    "response_tokens": [response.tokens for response in done],
+                    "capped": asked["capped"],
+                    "start_s": rollout.start_s,
+                    "finish_s": [response.finish_s for response in done],
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def interval_table(rollouts: Sequence[Rollout], workers: int) -> pd.DataFrame:
+    """Return where each worker's time went; what no worker booked in a rollout is waiting for its end."""
+    timelines = [Timeline(worker) for worker in range(workers)]
+    for rollout in rollouts:
+        for stretch in rollout.stretches:
+            timelines[stretch.worker].book(stretch.cause, rollout.step, min(stretch.end_s, rollout.end_s))
+        for timeline in timelines:
+            timeline.book("tail_idle", rollout.step, rollout.end_s)
+    return intervals(timelines)
+
+
+def step_table(rollouts: Sequence[Rollout], plan: ArmPlan) -> pd.DataFrame:
+    """Return a row a rollout (tlt.traces.runs.runfolder.STEP_COLUMNS)."""
+    rows = []
+    for rollout in rollouts:
+        bodies = (record.body for record in read(rollout.lines))
+        drafting = [body for body in bodies if isinstance(body, EpochEnded) and body.arm.depth]
+        rows.append(
+            {
+                "step": rollout.step,
+                "start_s": rollout.start_s,
+                "rollout_end_s": rollout.end_s,
+                "end_s": rollout.end_s,
+                "request_cycles": sum(epoch.request_cycles for epoch in drafting),
+                "accepted_tokens": sum(sum(epoch.accepted_by_position) for epoch in drafting),
+                "drafter_version": 0 if plan.speculating else -1,
+                "drafter_age_steps": 0,
+                "trained_tokens": 0,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def cycle_table(rollouts: Sequence[Rollout]) -> pd.DataFrame:
+    """Return a row an engine cycle (CYCLE_COLUMNS); its columns after worker are those of messages.Cycle."""
+    rows = [
+        (rollout.step, worker, *msgspec.structs.astuple(cycle))
+        for rollout in rollouts
+        for worker, cycles in rollout.cycles
+        for cycle in cycles
+    ]
+    return pd.DataFrame(rows, columns=list(CYCLE_COLUMNS)).astype(CYCLE_COLUMNS)
+
+
+def _acceptance(config: RealConfig) -> str:
+    drafter = config.drafter
+    if drafter.synthetic_survival:
+        rates = ", ".join(f"{rate:g}" for rate in drafter.synthetic_survival)
+        return f"assumed: the engine accepts drafts at given rates by position ({rates})"
+    return f"measured: drafter {drafter.kind}"
+
+
+def _warnings(
+    config: RealConfig, plan: ArmPlan, losses: Sequence[Loss], cycles: pd.DataFrame
+) -> tuple[str, ...]:
+    found = [
+        f"worker {loss.worker} died in rollout {loss.step} of {loss.arm} ({loss.reason}): what it had not "
+        "reported was generated again by the others, and its time from then on is booked as idle"
+        for loss in losses
+    ]
+    compiled = int(cycles["compiled"].sum())
+    if compiled:
+        found.append(f"{compiled} timed cycles of {plan.name} contain a compilation: its times are too long")
+    if config.model.random_weights:
+        found.append("the model has random weights: times are real, text and acceptance are not")
+    return tuple(found)

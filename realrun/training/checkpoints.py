@@ -1,0 +1,123 @@
+"""What is kept of one arm while it trains: each finished step as one part, and the checkpoint to go on from.
+
+    training.json          what the parts belong to (Stamp)
+    parts/0003.msgpack     one finished step (tlt.realrun.training.cluster.StepPart)
+    checkpoint/0004/       all that step 4 starts from; the newest only
+
+A step that is newer than the checkpoint is forgotten when the run goes on, because its policy is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from tlt.realrun.training.cluster import StepPart
+from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.training.plan import TrainingArm
+from tlt.traces.runs.runfolder import read_struct, write_json
+from tltsched.errors import InputError
+from tltsched.event_log import Record, encode, read, worker_owner
+
+STAMP, PARTS, CHECKPOINTS, HEADS = "training.json", "parts", "checkpoint", "heads"
+SAVING = "saving"  # a checkpoint that is not complete
+
+
+class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the parts of a folder belong to."""
+
+    config: TrainConfig
+    arm: TrainingArm
+    complete: bool = False
+
+
+class ArmLog:
+    """The finished steps of one arm."""
+
+    def __init__(self, folder: Path, config: TrainConfig, arm: TrainingArm) -> None:
+        """Open `folder`, new or of the same settings; raises InputError if it holds something else.
+
+        More `steps` than before are allowed: the run grows.
+        """
+        self.folder = folder
+        self.parts: list[StepPart] = []
+        self.complete = False
+        if (folder / STAMP).is_file():
+            found = read_struct(folder / STAMP, Stamp)
+            if _without_steps(found.config) != _without_steps(config) or found.arm != arm:
+                raise InputError(
+                    "--out", str(folder), "a new folder, or one of the same settings",
+                    "choose another one: measurements are not overwritten",
+                )  # fmt: skip
+            self.complete = found.complete and found.config.steps == config.steps
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise InputError("--out", str(folder), "a new or empty folder", "choose another one")
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+        (folder / HEADS).mkdir(exist_ok=True)
+        self._stamp = Stamp(config, arm)
+        if not self.complete:
+            write_json(folder / STAMP, self._stamp)
+        self._read()
+
+    def _read(self) -> None:
+        """Read the parts that the checkpoint, or the end of the run, covers; forget the others."""
+        saved = self.checkpoint()
+        last = int(saved.name) if saved else 0
+        decoder = msgspec.msgpack.Decoder(StepPart)
+        for path in sorted((self.folder / PARTS).glob("*.msgpack")):
+            if int(path.stem) >= last and not self.complete:
+                path.unlink()
+                continue
+            self.parts.append(decoder.decode(path.read_bytes()))
+
+    def checkpoint(self) -> Path | None:
+        """Return the newest complete checkpoint; its name is the step that starts from it."""
+        found = sorted((self.folder / CHECKPOINTS).glob("[0-9]*"))
+        return found[-1] if found else None
+
+    def new_checkpoint(self) -> Path:
+        """Return an empty folder for the parts of a checkpoint."""
+        place = self.folder / CHECKPOINTS / SAVING
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        return place
+
+    def commit(self) -> None:
+        """Make the checkpoint that was just saved the one to go on from."""
+        before = self.checkpoint()
+        place = self.folder / CHECKPOINTS
+        (place / SAVING).rename(place / f"{len(self.parts):04}")
+        if before is not None:
+            shutil.rmtree(before)
+
+    def keep(self, part: StepPart) -> None:
+        """Write a finished step, whole or not at all."""
+        path = self.folder / PARTS / f"{part.rollout.step:04}.msgpack"
+        new = path.with_suffix(".new")
+        new.write_bytes(msgspec.msgpack.encode(part))
+        os.replace(new, path)
+        self.parts.append(part)
+
+    def records(self, owner: str) -> list[Record]:
+        """Return what is on record of one scheduler."""
+        return [record for part in self.parts for record in read(part.rollout.lines) if record.owner == owner]
+
+    def lines(self, worker: int) -> tuple[bytes, ...]:
+        """Return the lines of one worker's scheduler."""
+        return tuple(encode(record) for record in self.records(worker_owner(worker)))
+
+    def elapsed_s(self) -> float:
+        """Return where the arm's clock stands."""
+        return self.parts[-1].rollout.end_s if self.parts else 0.0
+
+    def finish(self) -> None:
+        """Note that no step is missing."""
+        self.complete = True
+        write_json(self.folder / STAMP, msgspec.structs.replace(self._stamp, complete=True))
+
+
+def _without_steps(config: TrainConfig) -> TrainConfig:
+    return msgspec.structs.replace(config, steps=1)

@@ -1,0 +1,278 @@
+"""The EAGLE-3 head as a trainable module; its parameters carry vLLM's names, so an export is served as it is.
+
+Theory of operation. At position i the head reads the target's hidden states of token i and the embedding of
+token i + 1, and predicts what the target predicts after token i + 1. Drafting on, the k-th step reads its own
+last state in place of the target's, and the embedding of token i + k. Training unrolls these steps on the
+recorded tokens (EAGLE-3's training-time test): a chain that starts at i attends to the first-step keys of
+positions up to i and to the later keys of its own chain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+from tlt.realrun.models import Prepared, head_config, making, rope_theta, save_weights, target_config
+from tlt.realrun.training.policy.flat_state import State
+from tlt.traces.runs.runfolder import read_struct, write_json
+from tltsched.errors import InputError
+
+NOISE_STD = 0.01  # of weights that read what the target's layer did not
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm, in float32."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.epsilon = epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [..., size] over its root mean square, scaled."""
+        x = x.float()
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+class Attention(nn.Module):
+    """Projections of one attention layer over embedding and state side by side."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        hidden, size = config["hidden_size"], config["head_dim"]
+        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        self.q_proj = nn.Linear(2 * hidden, self.heads * size, bias=False)
+        self.k_proj = nn.Linear(2 * hidden, self.kv_heads * size, bias=False)
+        self.v_proj = nn.Linear(2 * hidden, self.kv_heads * size, bias=False)
+        self.o_proj = nn.Linear(self.heads * size, hidden, bias=False)
+
+    def project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries, keys and values [B, heads, T, D] of x [B, T, 2 H]; keys repeated for each query."""
+        batch, tokens, _ = x.shape
+        query = self.q_proj(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
+        key = self.k_proj(x).view(batch, tokens, self.kv_heads, -1).transpose(1, 2)
+        value = self.v_proj(x).view(batch, tokens, self.kv_heads, -1).transpose(1, 2)
+        each = self.heads // self.kv_heads
+        return query, key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
+
+
+class Mlp(nn.Module):
+    """Gated feed-forward layer."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output [..., H]."""
+        down: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return down
+
+
+class Layer(nn.Module):
+    """The one decoder layer."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        hidden, epsilon = config["hidden_size"], config["rms_norm_eps"]
+        self.self_attn = Attention(config)
+        self.mlp = Mlp(hidden, config["intermediate_size"])
+        self.input_layernorm = Norm(hidden, epsilon)
+        self.hidden_norm = Norm(hidden, epsilon)
+        self.post_attention_layernorm = Norm(hidden, epsilon)
+
+
+class Head(nn.Module):
+    """An EAGLE-3 head; `draft_ids` [draft vocabulary] are the target's ids it can predict, ascending."""
+
+    draft_ids: torch.Tensor
+
+    def __init__(self, config: dict[str, Any], draft_ids: torch.Tensor) -> None:
+        super().__init__()
+        hidden, states = config["hidden_size"], len(config["eagle_aux_hidden_state_layer_ids"])
+        self.config = config
+        self.midlayer = Layer(config)
+        self.norm = Norm(hidden, config["rms_norm_eps"])
+        self.fc = nn.Linear(states * hidden, hidden, bias=False)
+        self.lm_head = nn.Linear(hidden, len(draft_ids), bias=False)
+        self.register_buffer("draft_ids", draft_ids.long(), persistent=False)
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if rope.get("rope_type", "default") != "default":
+            fix = "train a new head: its rotary embedding is plain"
+            raise InputError("rope_type of the head", rope["rope_type"], "default", fix)
+        self._theta = rope_theta(config)
+
+    def unrolled(self, embedded: torch.Tensor, aux: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+        """Yield the states [B, S, H] after the head's norm of each drafting step, the first one first.
+
+        `aux` [B, S, A x H] are the target's states at S chain starts; `embedded` [B, S + steps, H] are the
+        embeddings of the tokens from the first start on.
+        """
+        layer, attention = self.midlayer, self.midlayer.self_attn
+        starts = aux.shape[1]
+        state = self.fc(aux.to(self.fc.weight.dtype)).float()
+        later: list[tuple[torch.Tensor, torch.Tensor]] = []
+        first: tuple[torch.Tensor, torch.Tensor] | None = None
+        future = torch.full((starts, starts), -math.inf, device=aux.device).triu(1)
+        for step in range(1, steps + 1):
+            x = torch.cat(
+                [layer.input_layernorm(embedded[:, step : step + starts]), layer.hidden_norm(state)], -1
+            )
+            query, key, value = attention.project(x)
+            positions = torch.arange(step - 1, step - 1 + starts, device=aux.device)
+            query, key = self._rotate(query, positions), self._rotate(key, positions)
+            if first is None:
+                first = (key, value)
+            else:
+                later.append((key, value))
+            mixed = _attend(query, first, later, future)
+            batch, heads, _, size = mixed.shape
+            out = attention.o_proj(mixed.transpose(1, 2).reshape(batch, starts, heads * size)).float()
+            state = state + out
+            state = state + layer.mlp(layer.post_attention_layernorm(state)).float()
+            yield self.norm(state)
+
+    def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x [B, heads, T, D] with rotary embedding at `positions` [T] (halves, as Llama does)."""
+        half = x.shape[-1] // 2
+        powers = torch.arange(half, device=x.device, dtype=torch.float32) / half
+        angles = positions.float()[:, None] * self._theta ** -powers[None]
+        cosine, sine = angles.cos(), angles.sin()
+        x = x.float()
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    def vllm_state(self, dtype: torch.dtype) -> State:
+        """Return the weights as an engine loads them."""
+        state = {name: tensor.detach().to(dtype) for name, tensor in self.named_parameters()}
+        count = len(self.draft_ids)
+        if count != self.config["vocab_size"]:
+            state["d2t"] = self.draft_ids - torch.arange(count, device=self.draft_ids.device)
+        return state
+
+
+def _attend(
+    query: torch.Tensor,
+    first: tuple[torch.Tensor, torch.Tensor],
+    later: list[tuple[torch.Tensor, torch.Tensor]],
+    future: torch.Tensor,
+) -> torch.Tensor:
+    """Return attention [B, heads, S, D] over first-step keys up to each start, and its chain's later ones."""
+    scale = query.shape[-1] ** -0.5
+    half = first[1].dtype
+    scores = [torch.matmul(query.to(half), first[0].to(half).transpose(-1, -2)).float() * scale + future]
+    scores += [(query * key).sum(-1, keepdim=True) * scale for key, _ in later]
+    weights = torch.cat(scores, -1).softmax(-1)
+    starts = future.shape[0]
+    mixed = torch.matmul(weights[..., :starts].to(half), first[1]).float()
+    for place, (_, value) in enumerate(later):
+        mixed = mixed + weights[..., starts + place, None] * value.float()
+    return mixed
+
+
+def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head:
+    """Return a head that starts from the target's last layer, its norm and its output layer.
+
+    So it learns in few tokens: what reads the target's last state is the target's own, the rest is noise.
+    """
+    target = target_config(model_folder)
+    config = head_config(target, len(draft_ids))
+    head = Head(config, draft_ids)
+    generator = torch.Generator().manual_seed(seed)
+    hidden, last = config["hidden_size"], f"model.layers.{target['num_hidden_layers'] - 1}."
+    projections = ("q_proj", "k_proj", "v_proj")
+    copied = {
+        "midlayer.self_attn.o_proj": f"{last}self_attn.o_proj",
+        "midlayer.mlp.gate_proj": f"{last}mlp.gate_proj",
+        "midlayer.mlp.up_proj": f"{last}mlp.up_proj",
+        "midlayer.mlp.down_proj": f"{last}mlp.down_proj",
+        "midlayer.input_layernorm": "model.layers.0.input_layernorm",
+        "midlayer.hidden_norm": f"{last}input_layernorm",
+        "midlayer.post_attention_layernorm": f"{last}post_attention_layernorm",
+        "norm": "model.norm",
+    }
+    wanted = [*copied.values(), *(f"{last}self_attn.{name}" for name in projections)]
+    weights = _target_weights(model_folder, [f"{name}.weight" for name in wanted])
+    with torch.no_grad():
+        for name in projections:
+            weight = getattr(head.midlayer.self_attn, name).weight
+            weight[:, :hidden] = torch.randn(weight[:, :hidden].shape, generator=generator) * NOISE_STD
+            weight[:, hidden:] = weights[f"{last}self_attn.{name}.weight"].float()
+        for mine, its in copied.items():
+            head.get_submodule(mine).weight.copy_(weights[f"{its}.weight"])
+        head.lm_head.weight.copy_(_output_layer(model_folder)[draft_ids])
+        fc = torch.randn(head.fc.weight.shape, generator=generator) * NOISE_STD / 5
+        fc[:, -hidden:] += torch.eye(hidden)  # the latest of the target's states
+        head.fc.weight.copy_(fc)
+    return head
+
+
+def _output_layer(model_folder: Path) -> torch.Tensor:
+    """Return the target's output layer [vocabulary, H]; where it has none, its embedding."""
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    found = _target_weights(model_folder, names)
+    return found.get(names[0], found[names[1]])
+
+
+def _target_weights(folder: Path, names: Sequence[str]) -> State:
+    """Return the weights of a model folder, of one file or several, that have these names."""
+    found: State = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as weights:
+            found |= {name: weights.get_tensor(name) for name in weights.keys() if name in names}  # noqa: SIM118
+    return found
+
+
+def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
+    """Write a folder that stock vLLM serves as the eagle3 drafter of `model_folder`; returns it."""
+    record = Prepared(
+        kind="eagle3", name=str(model_folder), weights="trained", draft_vocab=len(head.draft_ids)
+    )
+    with making(folder, record, lambda _: None) as place:
+        if place is not None:
+            write_json(place / "config.json", head.config)
+            dtype = getattr(torch, head.config["torch_dtype"])
+            state = {name: each.cpu().contiguous() for name, each in head.vllm_state(dtype).items()}
+            save_weights(place, state)
+    return folder
+
+
+def export_weights(weights: Path, folder: Path, model_folder: Path) -> Path:
+    """Write a folder as export_head does, from a file that a training run left in its heads folder."""
+    state = load_file(weights)
+    config = head_config(target_config(model_folder), state["lm_head.weight"].shape[0])
+    return export_head(_head(config, state, weights), folder, model_folder)
+
+
+def load_head(folder: Path) -> Head:
+    """Return the head in a folder that export_head or `tlt real model` wrote; raises InputError if none."""
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise InputError("drafter.folder", str(folder), "a folder with an EAGLE-3 head", "prepare one")
+    return _head(read_struct(folder / "config.json", dict[str, Any]), load_file(weights), weights)
+
+
+def _head(config: dict[str, Any], state: State, source: Path) -> Head:
+    """Return the head of these weights, in float32; raises InputError if they are others than it has."""
+    count = config["draft_vocab_size"]
+    ids = torch.arange(count) + state.pop("d2t", torch.zeros(count, dtype=torch.long))
+    state.pop("t2d", None)  # the same the other way round
+    head = Head(config, ids)
+    wanted = {name: tuple(each.shape) for name, each in head.state_dict().items()}
+    found = {name: tuple(each.shape) for name, each in state.items()}
+    if found != wanted:
+        odd = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+        fix = "give a head of one Llama layer that was made for this target and shares its embedding"
+        raise InputError(f"weights in {source}", ", ".join(odd), "those of an EAGLE-3 head", fix)
+    head.load_state_dict(state)
+    return head

@@ -1,0 +1,1 @@
+"""The policy that is trained: its passes, losses and update, summed over workers."""

@@ -1,0 +1,1 @@
+"""Problems, their rewards, worked solutions and the warm-up that teaches their form."""

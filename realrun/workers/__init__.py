@@ -1,0 +1,1 @@
+"""One worker: its loop, its process, and where processes run."""

@@ -1,0 +1,215 @@
+"""A worker's process: builds its engines, keeps a scheduler an arm, and does what the driver orders.
+
+Both executors run `serve`; they differ in the channel alone.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter
+from typing import Protocol
+
+from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.protocol import Engine, EngineRequest
+from tlt.realrun.messages import (
+    Answer,
+    ArmSetup,
+    Close,
+    EngineInfo,
+    Failed,
+    Order,
+    Prepare,
+    PrepareTraining,
+    Ready,
+    Report,
+    Work,
+    decode_order,
+    encode,
+)
+from tlt.realrun.workers.machine import device_name, engine_version
+from tlt.realrun.workers.worker import Log, Worker
+from tlt.traces.common.seeds import scheduler_rng
+from tltsched.errors import InputError
+from tltsched.event_log import RecordedWorker, Recorder, build_worker, read
+from tltsched.events import WorkerEvent
+
+PLAIN_OR_DRAFTING = ("plain", "drafting")  # engines, by whether speculation is configured
+MAKE_ENGINE = "tlt.realrun.engine.vllm_engine:make_engine"
+SHOWN_ENVIRONMENT = (
+    "VLLM_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "CUDA_VISIBLE",
+    "TORCH",
+    "PYTORCH",
+    "LD_PRELOAD",
+)
+
+
+class Channel(Protocol):
+    """The worker's end of the line to the driver."""
+
+    def receive(self) -> bytes:
+        """Return the next order; raises EOFError if the driver is gone."""
+
+    def waiting(self) -> bool:
+        """Return at once whether `receive` would not block."""
+
+    def send(self, message: bytes) -> None:
+        """Send an answer."""
+
+
+def resolve(factory: str) -> Callable[[RealConfig, bool], Engine]:
+    """Return the engine factory named `module:function`."""
+    module, _, function = factory.partition(":")
+    factory_function: Callable[[RealConfig, bool], Engine] = getattr(import_module(module), function)
+    return factory_function
+
+
+def engine_info(factory: str, config: RealConfig) -> EngineInfo:
+    """Return what this process runs on, for the record."""
+    shown = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(SHOWN_ENVIRONMENT) and "/" not in value  # paths tell nothing about the times
+    }
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = "none"
+    return EngineInfo(
+        engine="vLLM" if factory == MAKE_ENGINE else factory,
+        engine_version=engine_version(),
+        device=device_name(config.engine),
+        torch=torch,
+        environment=shown,
+    )
+
+
+class Service:
+    """The engines and arms of one worker."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._engines: dict[str, Engine] = {}
+        self._workers: dict[str, Worker] = {}
+        self._lines: list[bytes] = []
+        self._works = 0
+
+    def run(self, order: Order) -> None:
+        """Obey this order and those that follow, until Close."""
+        while not isinstance(order, Close):
+            self.obey(order)
+            order = self._receive()
+        self.close()
+
+    def obey(self, order: Order) -> None:
+        """Carry out one order."""
+        match order:
+            case Prepare():
+                self._prepare(order)
+            case Work():
+                self._work(order)
+            case _:
+                raise AssertionError(f"a replay has no such order: {order}")
+
+    def close(self) -> None:
+        """Free the engines."""
+        for engine in self._engines.values():
+            engine.close()
+
+    def _receive(self) -> Order:
+        order: Order = decode_order(self._channel.receive())
+        return order
+
+    def _answer(self, answer: Answer) -> None:
+        self._channel.send(encode(answer))
+
+    def _prepare(self, order: Prepare) -> None:
+        start_s = perf_counter()
+        make_engine = resolve(order.factory)
+        for speculating in sorted({arm.speculating for arm in order.arms.values()}):
+            engine = make_engine(order.config, speculating)
+            engine.warm_up(order.batches, order.ks if speculating else (0,))
+            self._engines[PLAIN_OR_DRAFTING[speculating]] = engine
+        for name, arm in order.arms.items():
+            self._workers[name] = self._worker(
+                order.worker, arm, self._engines[PLAIN_OR_DRAFTING[arm.speculating]]
+            )
+        info = engine_info(order.factory, order.config)
+        self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
+
+    def _worker(self, index: int, arm: ArmSetup, engine: Engine) -> Worker:
+        """Return an arm's worker, whose scheduler has seen what is on record."""
+        scheduler = build_worker(arm.setup, index, partial(scheduler_rng, arm.setup.seed))
+        for record in read(arm.past):
+            if isinstance(record.body, WorkerEvent):
+                scheduler.handle(record.body)
+        recorded = RecordedWorker(scheduler, Recorder(self._lines.append))
+        return Worker(recorded, engine, perf_counter, lambda _: None)
+
+    def _work(self, order: Work) -> None:
+        self._works = 1
+        worker = self._workers[order.arm]
+        worker.clock = lambda: perf_counter() - order.origin_s
+        worker.report = lambda log: self._report(order, log)
+        log = worker.rollout(order.step, order.requests, self._more)
+        self._report(order, log, over=True)
+
+    def _more(self) -> Sequence[EngineRequest]:
+        """Return requests that the driver sent in the meantime."""
+        if not self._channel.waiting():
+            return ()
+        order = self._receive()
+        if not isinstance(order, Work):
+            raise EOFError  # Close: nobody waits for this rollout
+        self._works += 1
+        return order.requests
+
+    def _report(self, order: Work, log: Log, over: bool = False) -> None:
+        lines = tuple(self._lines)
+        self._lines.clear()
+        now_s = perf_counter() - order.origin_s
+        self._answer(
+            Report(
+                order.arm,
+                order.step,
+                now_s,
+                tuple(log.finished),
+                tuple(log.spans),
+                lines,
+                tuple(log.cycles),
+                over,
+                self._works if over else 0,
+            )
+        )
+
+
+def _service(order: Order) -> type[Service]:
+    """Return what the first order asks for; training alone needs torch here."""
+    if not isinstance(order, PrepareTraining):
+        return Service
+    from tlt.realrun.training.service import TrainingService
+
+    return TrainingService
+
+
+def serve(channel: Channel) -> None:
+    """Run a service; an error of it goes to the driver as text, and then the worker ends."""
+    try:
+        order: Order = decode_order(channel.receive())
+        _service(order)(channel).run(order)
+    except EOFError:
+        return
+    except InputError as error:
+        refused = (error.field, str(error.got), error.allowed, error.fix)
+        channel.send(encode(Failed(str(error), refused)))
+    except Exception:
+        channel.send(encode(Failed(traceback.format_exc())))

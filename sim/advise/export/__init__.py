@@ -1,0 +1,1 @@
+"""The advice as engines load it: vLLM, SGLang, fastrl."""

@@ -1,0 +1,245 @@
+"""What an engine reads: vLLM's batch table, SGLang's adaptive configuration and flags, fastrl's strategies.
+
+Names of settings are those of the versions in NAMES_FROM. Only vLLM's is checked by the engine's own parser
+(`tlt real check-export`): SGLang and fastrl are not dependencies of this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from shlex import quote
+from typing import Literal
+
+import msgspec
+
+from tlt.sim.advise.export.table import BatchTable
+from tltsched.draft_config import OFF, Arm, parse_arm
+from tltsched.errors import InputError
+from tltsched.policies.base import OffState
+
+Format = Literal["vllm", "sglang", "sglang-flags", "fastrl"]
+FORMATS: tuple[Format, ...] = ("vllm", "sglang", "sglang-flags", "fastrl")
+
+SGLANG_NAMES = "sgl-project/sglang at commit 015c8726 (adaptive_spec_params.py), flags as its tests pass them"
+NAMES_FROM: dict[Format, str] = {
+    "vllm": "vLLM 0.32.0, vllm/config/speculative.py",
+    "sglang": SGLANG_NAMES,
+    "sglang-flags": SGLANG_NAMES,
+    "fastrl": "mit-han-lab/fastrl, section `speculative` of its trainer, as public launch scripts set it",
+}
+CHECKED: dict[Format, str] = {
+    "vllm": "not yet: `tlt real check-export FILE` reads it with vLLM's own parser",
+    "sglang": "no: SGLang is not installed with this project",
+    "sglang-flags": "no: SGLang is not installed with this project",
+    "fastrl": "no: fastrl is not installed with this project",
+}
+# How each engine runs while it drafts nothing. fastrl is plain until it switches speculation on.
+OFF_STATES: dict[Format, OffState] = {
+    "vllm": "in_step",
+    "sglang": "in_step",
+    "sglang-flags": "plain",
+    "fastrl": "plain",
+}
+
+
+FASTRL_GRAPH_REQUESTS = 32  # fixed in its code
+FASTRL_GRAPHS = (
+    f"fastrl captures CUDA graphs for up to {FASTRL_GRAPH_REQUESTS} requests, and these step times are of "
+    "captured graphs: they promise too much up to its threshold of"
+)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export needs to know beside the table."""
+
+    method: str  # vLLM's name of the kind of drafter; SGLang's is the same in capitals
+    draft_model: str | None  # name or path
+    max_running: int
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of the file, how to use it, and what to know about it."""
+
+    text: str
+    usage: str
+    notes: tuple[str, ...]
+
+
+def k_ranges(table: BatchTable) -> list[tuple[int, int, int]]:
+    """Return (first batch, last batch, K), K = 0 where off; raises InputError for trees."""
+    ranges = []
+    for each in table.ranges:
+        arm = parse_arm(each.arm)
+        _only_chain(arm)
+        ranges.append((each.first, each.last, arm.depth))
+    return ranges
+
+
+def _only_chain(arm: Arm) -> None:
+    if not arm.is_chain:
+        fix = "set acceptance.kind to 'per_position' or 'geometric', or export --format fastrl"
+        raise InputError("--format", str(arm), "chains of K drafts: this format holds no trees", fix)
+
+
+def _some_draft(table: BatchTable) -> None:
+    if not table.drafts:
+        raise InputError(
+            "--format", "a table that never drafts", "one that drafts at some batch",
+            "run the engine without speculation: it is fastest at every batch of this workload",
+        )  # fmt: skip
+
+
+def to_vllm(table: BatchTable, target: Target, name: str) -> Export:
+    """Return vLLM's speculative_config with its table of inclusive batch ranges."""
+    _some_draft(table)
+    ranges = k_ranges(table)
+    settings: dict[str, object] = {"method": target.method}
+    if target.draft_model:
+        settings["model"] = target.draft_model
+    settings["num_speculative_tokens"] = max(k for _, _, k in ranges)
+    settings["num_speculative_tokens_per_batch_size"] = ranges
+    line = quote(msgspec.json.encode(settings).decode())
+    notes = [
+        "VLLM_USE_V2_MODEL_RUNNER=1 keeps full CUDA graphs while K changes; without it vLLM falls back to "
+        "piecewise ones.",
+        "vLLM ignores the table where one engine runs data-parallel ranks (--data-parallel-size above 1).",
+        "vLLM looks K up by all requests of a step, those in prefill included.",
+    ]
+    if not target.draft_model:
+        notes.insert(0, f'The file names no drafter: give --draft-model, or add "model" to {name}.')
+    return Export(
+        text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
+        usage=f"VLLM_USE_V2_MODEL_RUNNER=1 vllm serve MODEL --max-num-seqs {target.max_running} "
+        f"--speculative-config {line}",
+        notes=tuple(notes),
+    )
+
+
+def to_sglang(table: BatchTable, target: Target, name: str) -> Export:
+    """Return the file of --speculative-adaptive-config: a slot at the first batch of each range.
+
+    One candidate a slot makes SGLang's rule a table: it has nothing to choose from inside a slot.
+    """
+    _some_draft(table)
+    ranges = k_ranges(table)
+    settings: dict[str, object] = {
+        "_comment": f"Names read from {NAMES_FROM['sglang']}; not checked by SGLang's own parser."
+    }
+    settings |= {str(first): {"candidate_steps": [k]} for first, _, k in ranges}
+    most = max(k for _, _, k in ranges)
+    return Export(
+        text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
+        usage=f"python -m sglang.launch_server --model-path MODEL {_flags(target, Arm(most, 1, most + 1))} "
+        f"--speculative-adaptive --speculative-adaptive-config {quote(name)}",
+        notes=(
+            "SGLang pads a batch to its CUDA-graph size before it looks up the slot.",
+            "Adaptive steps need EAGLE or EAGLE3 with top-k 1, and no attention data parallelism; otherwise "
+            "SGLang warns and stays at the static flags.",
+        ),
+    )
+
+
+def to_fastrl(table: BatchTable, target: Target, name: str) -> Export:
+    """Return fastrl's `speculative` section: a threshold, and strategies by batch bucket.
+
+    fastrl puts strategies that verify more tokens into buckets of smaller batches, one bucket for each number
+    of tokens to verify; it is off above the threshold alone. Raises InputError for a table of another form.
+    """
+    del name
+    _some_draft(table)
+    drafting = [(each.first, each.last, parse_arm(each.arm)) for each in table.ranges if each.arm != str(OFF)]
+    for _, _, arm in drafting:
+        if arm.is_chain:
+            raise InputError(
+                "--format", f"the chain {arm}", "trees such as 8_4_48: fastrl drafts no chains",
+                "set acceptance.kind to 'published_tree', or export --format vllm or sglang",
+            )  # fmt: skip
+    _check_buckets(table, drafting)
+    buckets: dict[int, int] = {}  # tokens to verify -> first batch
+    for first, _, arm in drafting:
+        buckets.setdefault(arm.verify_tokens, first)
+    strategies = [str(arm) for arm in dict.fromkeys(arm for _, _, arm in drafting)]
+    threshold, deepest = drafting[-1][1], drafting[0][2]
+    edges = ", ".join(map(str, buckets.values()))
+    others = ", ".join(f'"{name}"' for name in strategies[1:])
+    lines = [
+        f"# Names read from {NAMES_FROM['fastrl']}; not checked by its own parser.",
+        "speculative:",
+        "  enable: true",
+        f'  spec_strategy: "{target.method.upper()}"',
+        f"  bs_threshold: {threshold} # speculation starts when an engine runs so few requests",
+        "  eagle:",
+        *([f"    spec_model_path: {_yaml(target.draft_model)}"] if target.draft_model else []),
+        f"    spec_steps: {deepest.depth}",
+        f"    spec_topk: {deepest.topk}",
+        f"    spec_verify_tokens: {deepest.verify_tokens}",
+        '    tune_algorithm: "BEG"',
+        f"    mab_configs: [{others}] # beside {strategies[0]}, which the three lines above add",
+        f"    mab_bs_threshold: [{edges}]",
+    ]
+    return Export(
+        text="\n".join(lines) + "\n",
+        usage=f"put it under the trainer's settings, or add to its command line: speculative.enable=true "
+        f"speculative.spec_strategy={target.method.upper()} speculative.bs_threshold={threshold} "
+        f"speculative.eagle.spec_steps={deepest.depth} speculative.eagle.spec_topk={deepest.topk} "
+        f"speculative.eagle.spec_verify_tokens={deepest.verify_tokens} speculative.eagle.tune_algorithm=BEG "
+        f"'speculative.eagle.mab_configs=[{','.join(strategies[1:])}]' "
+        f"'speculative.eagle.mab_bs_threshold=[{edges.replace(' ', '')}]'",
+        notes=(
+            "fastrl switches speculation on after 10 decode batches at or below the threshold, prefills "
+            "again, and stays on until the rollout ends.",
+            *([f"{FASTRL_GRAPHS} {threshold}."] if threshold > FASTRL_GRAPH_REQUESTS else []),
+        ),
+    )
+
+
+def _yaml(text: str) -> str:
+    """Return a string as YAML reads it back; JSON's strings are YAML's."""
+    return msgspec.json.encode(text).decode()
+
+
+def _check_buckets(table: BatchTable, drafting: list[tuple[int, int, Arm]]) -> None:
+    """Raise InputError unless fastrl can hold the table."""
+    if [each.arm for each in table.ranges[: len(drafting)]] != [str(arm) for _, _, arm in drafting]:
+        raise InputError(
+            "--format", table.policy, "drafting up to one batch and off above it, which is all fastrl has",
+            "raise --tolerance, or name the --arms",
+        )  # fmt: skip
+    widths = [arm.verify_tokens for _, _, arm in drafting]
+    if widths != sorted(widths, reverse=True):
+        raise InputError(
+            "--format", table.policy, "fewer tokens to verify at larger batches, as fastrl's buckets have",
+            "raise --tolerance, or name the --arms",
+        )  # fmt: skip
+
+
+def to_sglang_flags(arm: Arm, target: Target) -> Export:
+    """Return SGLang's flags for one arm at every batch; raises InputError if the arm is off."""
+    if not arm.depth:
+        raise InputError(
+            "--format", "off", "an arm that gains over the whole workload",
+            "leave the flags out, or export --format sglang, which can switch off at some batches",
+        )  # fmt: skip
+    flags = _flags(target, arm)
+    comment = f"# Names read from {NAMES_FROM['sglang-flags']}; not checked by SGLang's own parser."
+    return Export(
+        text=f"{comment}\n{flags}\n",
+        usage=f"python -m sglang.launch_server --model-path MODEL {flags}",
+        notes=("One arm for all batches: --format sglang has one for each.",),
+    )
+
+
+def _flags(target: Target, arm: Arm) -> str:
+    """Return the flags of a static arm. SGLang's draft tokens count the root, as verify_tokens does."""
+    model = f" --speculative-draft-model-path {quote(target.draft_model)}" if target.draft_model else ""
+    return (
+        f"--speculative-algorithm {target.method.upper()}{model} --speculative-num-steps {arm.depth} "
+        f"--speculative-eagle-topk {arm.topk} --speculative-num-draft-tokens {arm.verify_tokens}"
+    )
+
+
+BY_BATCH: dict[Format, Callable[[BatchTable, Target, str], Export]] = {
+    "vllm": to_vllm,
+    "sglang": to_sglang,
+    "fastrl": to_fastrl,
+}

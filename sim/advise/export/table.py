@@ -1,0 +1,184 @@
+"""The table from batch size to arm that is handed to an engine, made from the advice for a workload.
+
+Each batch size of the advice stands for those between it and the next smaller one: a batch in between drafts
+as the larger one would, which costs less when it is wrong. Batches above those that the workload reaches are
+judged at the context of the largest reached one. Neighbours share an arm where that loses no more than a
+tolerance of tokens per second at any of them: every further arm has graphs of its own to capture, and a
+change of arm takes time that the step times do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+import msgspec
+import numpy as np
+
+from tlt.sim.advise.advice import BATCHES, advise_at, contexts_by_batch
+from tlt.sim.advise.best_draft import CostDraws, cycle_s, gains_of
+from tlt.sim.simulation import Simulation
+from tlt.traces.runs.runfolder import BatchAdvice
+from tltsched.draft_config import OFF, Arm, parse_arm
+from tltsched.policies.base import OffState
+
+
+class TableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arm that the table takes at one batch size, and the best one there."""
+
+    arm: str
+    gain: float  # tokens per second over an engine without speculation configured
+    reached: bool  # the workload runs so many requests at once in every step
+    best: BatchAdvice
+
+
+class TableRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An arm for all batches between two, inclusive."""
+
+    first: int
+    last: int
+    arm: str
+    rows: tuple[TableRow, ...]
+
+
+class BatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ranges that cover 1 to the largest running batch without gaps."""
+
+    off_state: OffState
+    tolerance: float
+    cost_error: float
+    cost_error_source: str
+    ranges: tuple[TableRange, ...]
+
+    @property
+    def policy(self) -> str:
+        """The table as a policy: `vllm_table:1-8=4+9-32=0` for chains, `table:1=8_4_48+9=off` for trees."""
+        arms = [parse_arm(each.arm) for each in self.ranges]
+        if not all(arm.is_chain for arm in arms):
+            return "table:" + "+".join(f"{each.first}={each.arm}" for each in self.ranges)
+        pairs = zip(self.ranges, arms, strict=True)
+        return "vllm_table:" + "+".join(f"{each.first}-{each.last}={arm.depth}" for each, arm in pairs)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any range drafts."""
+        return any(each.arm != str(OFF) for each in self.ranges)
+
+
+def batch_table(
+    simulation: Simulation,
+    arms: Sequence[Arm],
+    off_state: OffState,
+    tolerance: float,
+    rng: np.random.Generator,
+) -> BatchTable:
+    """Return the table over the drafting `arms` and off, up to engine.max_running."""
+    contexts, reached = _contexts(simulation)
+    advice = advise_at(simulation, contexts, arms, off_state, rng)
+    gains = _gains(simulation, arms, off_state, contexts)
+    named = [*map(str, arms), str(OFF)]
+    ranges, first = [], 1
+    for start, stop, arm in _cover(gains, tolerance):
+        rows = tuple(
+            TableRow(
+                arm=named[arm],
+                gain=float(gains[index, arm]),
+                reached=advice.rows[index].requests in reached,
+                best=advice.rows[index],
+            )
+            for index in range(start, stop)
+        )
+        last = rows[-1].best.requests
+        ranges.append(TableRange(first=first, last=last, arm=named[arm], rows=rows))
+        first = last + 1
+    return BatchTable(
+        off_state=off_state,
+        tolerance=tolerance,
+        cost_error=advice.cost_error,
+        cost_error_source=advice.cost_error_source,
+        ranges=tuple(ranges),
+    )
+
+
+def static_arm(simulation: Simulation, arms: Sequence[Arm]) -> tuple[Arm, float]:
+    """Return the one arm (or off) with the shortest decode of the whole workload, and its gain over off.
+
+    Requests run in step: while the batch falls from one size to the next, each emits as many tokens as the
+    contexts at the two sizes differ by. A worker's first batch starts from the prompt.
+    """
+    config = simulation.config
+    reached = contexts_by_batch(simulation.trace, config.workers)
+    before = float(simulation.trace.rows["prompt_tokens"].mean())
+    seconds = dict.fromkeys((OFF, *arms), 0.0)
+    for batch in sorted((batch for batch in reached if batch <= config.engine.max_running), reverse=True):
+        tokens, middle = reached[batch] - before, (reached[batch] + before) / 2
+        for arm in seconds:
+            state: OffState = "in_step" if arm.depth else "plain"
+            cycle = cycle_s(simulation.coefficients, arm, state, batch, middle)
+            seconds[arm] += max(tokens, 0.0) * cycle / _emitted(simulation, arm)
+        before = reached[batch]
+    best = min(seconds, key=lambda arm: (seconds[arm], arm))
+    return best, seconds[OFF] / seconds[best] if seconds[best] else 1.0
+
+
+def _emitted(simulation: Simulation, arm: Arm) -> float:
+    """Return the tokens of a cycle, bonus included."""
+    if not arm.depth:
+        return 1.0
+    return 1.0 + float((simulation.law.survival(arm) ** simulation.config.drafter.initial_exponent).sum())
+
+
+def _contexts(simulation: Simulation) -> tuple[dict[int, float], frozenset[int]]:
+    """Return the context at every batch size of the advice up to the largest one, and which are reached."""
+    most = simulation.config.engine.max_running
+    reached = contexts_by_batch(simulation.trace, simulation.config.workers)
+    sizes = sorted({*(batch for batch in BATCHES if batch < most), most})
+    known = sorted(reached)
+    contexts = {}
+    for batch in sizes:
+        if batch in reached:
+            contexts[batch] = reached[batch]
+        elif not known or batch > known[-1]:
+            contexts[batch] = reached[known[-1]] if known else _mean_context(simulation)
+        else:
+            contexts[batch] = float(np.interp(log(batch), np.log(known), [reached[each] for each in known]))
+    inside = frozenset(batch for batch in sizes if known and batch <= known[-1])
+    return contexts, inside
+
+
+def _mean_context(simulation: Simulation) -> float:
+    rows = simulation.trace.rows
+    return float(rows["prompt_tokens"].mean() + rows["response_tokens"].mean())
+
+
+def _gains(
+    simulation: Simulation, arms: Sequence[Arm], off_state: OffState, contexts: dict[int, float]
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Return the gains by the fit, [batches, arms + 1]; the last column is off."""
+    tokens = np.array([_emitted(simulation, arm) for arm in arms])
+    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(arms))))
+    return np.vstack(
+        [
+            gains_of(simulation.coefficients, arms, tokens, batch, context, fit, off_state)
+            for batch, context in contexts.items()
+        ]
+    )
+
+
+def _cover(
+    gains: np.ndarray[tuple[int, int], np.dtype[np.float64]], tolerance: float
+) -> list[tuple[int, int, int]]:
+    """Return (start, stop, arm) of the fewest runs of rows in which one arm is near enough to the best."""
+    share = gains / gains.max(axis=1, keepdims=True)
+    near = share >= 1.0 - tolerance
+    runs = []
+    start = 0
+    while start < len(gains):
+        stop, kept = start + 1, near[start]
+        while stop < len(gains) and (kept & near[stop]).any():
+            kept = kept & near[stop]
+            stop += 1
+        total = np.where(kept, share[start:stop].sum(axis=0), -np.inf)
+        runs.append((start, stop, int(np.argmax(total))))
+        start = stop
+    return runs

@@ -1,0 +1,204 @@
+"""The K* map of a calibration: the best arm over batch, context and acceptance, and where drafting pays.
+
+On the acceptance axis each further draft of a chain is accepted with the same chance (geometric); one more
+layer of the map is the configured law. An arm breaks even where it emits as many tokens a cycle, the bonus
+token included, as its cycle takes plain cycles: length* = cycle of the arm / plain cycle. For a chain of K at
+rate a the length is 1 + a + ... + a^K, which rises with a, so the rate that reaches length* is unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from math import nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+
+from tlt.sim.advise.advice import candidate_arms, cost_error
+from tlt.sim.advise.best_draft import CostDraws, cycle_s, draw_factors, is_extrapolated, rank
+from tlt.sim.config import Config
+from tlt.sim.model.acceptance import Geometric
+from tlt.sim.simulation import law_of, step_times_of
+from tlt.sim.steptimes.calibration import Calibration
+from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
+from tltsched.draft_config import OFF, Arm, parse_arm
+from tltsched.errors import InputError
+
+DRAWS = 400
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+CONTEXTS = (512.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
+RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
+
+
+def drafting_arms(config: Config, names: Sequence[str]) -> tuple[Arm, ...]:
+    """Return the arms to draft with, in order of their names; none named: those of the acceptance law.
+
+    `off` may be named and is a candidate always. Raises InputError if nothing is left or one stands twice.
+    """
+    if not names:
+        return candidate_arms(config)
+    named = [parse_arm(name) for name in names]
+    arms = tuple(sorted(arm for arm in named if arm.depth))
+    if not arms or len(set(named)) != len(named):
+        raise InputError(
+            "--arms", ",".join(names), "one drafting arm or more, each once", "such as off,1,2,4"
+        )
+    return arms
+
+
+def kstar_map(
+    config: Config,
+    arms: Sequence[Arm],
+    batches: Sequence[int] = BATCHES,
+    contexts: Sequence[float] = CONTEXTS,
+    rates: Sequence[float] = RATES,
+) -> KStarMap:
+    """Return the map. `rates` is left out for trees, whose acceptance is not one rate. Raises InputError."""
+    _check(batches, contexts, rates)
+    calibration, coefficients = step_times_of(config)
+    law = law_of(config.acceptance)
+    chains = all(arm.is_chain for arm in arms)
+    used_rates = tuple(sorted(rates)) if chains else ()
+    exponent = config.drafter.initial_exponent
+    layers = {CONFIGURED: _tokens([law.survival(arm) ** exponent for arm in arms])}
+    layers |= {rate: _tokens([Geometric(rate).survival(arm) for arm in arms]) for rate in used_rates}
+    error, error_source = cost_error(calibration)
+    rng = np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(4,)))
+    draws = draw_factors(error, len(arms), DRAWS, rng)
+    grid = [(batch, context) for context in sorted(contexts) for batch in sorted(batches)]
+    best = [
+        _cell(coefficients, calibration, arms, tokens, batch, context, draws) | {"rate": rate}
+        for rate, tokens in layers.items()
+        for batch, context in grid
+    ]
+    even = [
+        row for batch, context in grid for row in _breakeven(coefficients, calibration, arms, batch, context)
+    ]
+    about = KStar(
+        **_origin(config, calibration),
+        acceptance=law.source if exponent == 1 else f"{law.source}, to the power {exponent:g}",
+        cost_error=error,
+        cost_error_source=error_source,
+        draws=DRAWS,
+        seed=config.run.seed,
+        tool_version=version("tlt-sim"),
+        arms=(str(OFF), *map(str, arms)),
+        batches=tuple(sorted(batches)),
+        contexts=tuple(sorted(contexts)),
+        rates=used_rates,
+        batch_range=calibration.ranges.draft_batch if calibration else None,
+        context_range=calibration.ranges.context_tokens if calibration else None,
+    )
+    return KStarMap(about, pd.DataFrame(best), pd.DataFrame(even))
+
+
+def _check(batches: Sequence[int], contexts: Sequence[float], rates: Sequence[float]) -> None:
+    for field, values, fits, allowed in (
+        ("--batches", batches, all(batch >= 1 for batch in batches), "batch sizes of 1 or more"),
+        ("--contexts", contexts, all(context >= 1 for context in contexts), "tokens, 1 or more"),
+        ("--acceptance", rates, all(0 < rate < 1 for rate in rates), "rates between 0 and 1"),
+    ):
+        if not values or not fits or len(set(values)) != len(values):
+            raise InputError(field, ",".join(map(str, values)), f"{allowed}, each once", "correct the list")
+
+
+def _tokens(survivals: Sequence[Floats]) -> Floats:
+    """Return the tokens that each arm emits in a cycle, bonus included, [arms]."""
+    return np.array([1.0 + float(survival.sum()) for survival in survivals])
+
+
+def _outside(calibration: Calibration | None, arm: Arm, batch: int, context: float) -> bool:
+    if is_extrapolated(calibration, batch, context) or calibration is None:
+        return True
+    ranges = calibration.ranges
+    if context < ranges.context_tokens[0] / 2:  # the term of the context is small there, but not nothing
+        return True
+    return arm.depth > ranges.depth[1] or (arm.depth > 0 and arm.verify_tokens > ranges.verify_tokens[1])
+
+
+def _cell(
+    coefficients: Coefficients,
+    calibration: Calibration | None,
+    arms: Sequence[Arm],
+    tokens: Floats,
+    batch: int,
+    context: float,
+    draws: CostDraws,
+) -> dict[str, object]:
+    ranked = rank(coefficients, arms, tokens, batch, context, draws)
+    emitted = dict(zip(arms, tokens.tolist(), strict=True)) | {OFF: 1.0}
+    return {
+        "batch": batch,
+        "context_tokens": context,
+        "arm": str(ranked.arm),
+        "gain": ranked.gain,
+        "gain_low": ranked.gain_low,
+        "gain_high": ranked.gain_high,
+        "runner_up": str(ranked.runner_up),
+        "runner_up_gain": ranked.runner_up_gain,
+        "may_flip": ranked.may_flip,
+        "extrapolated": _outside(calibration, ranked.arm, batch, context),
+        "length_with_bonus": emitted[ranked.arm],
+    }
+
+
+def _breakeven(
+    coefficients: Coefficients,
+    calibration: Calibration | None,
+    arms: Sequence[Arm],
+    batch: int,
+    context: float,
+) -> list[dict[str, object]]:
+    """Return a row an arm; the one with the smallest rate pays first (the shallower one of two alike)."""
+    plain_s = cycle_s(coefficients, OFF, "plain", batch, context)
+    lengths = [cycle_s(coefficients, arm, "in_step", batch, context) / plain_s for arm in arms]
+    rates = [breakeven_rate(arm, length) for arm, length in zip(arms, lengths, strict=True)]
+    reached = [rate for rate in rates if rate == rate]  # NaN is not
+    first = rates.index(min(reached)) if reached else -1
+    return [
+        {
+            "batch": batch,
+            "context_tokens": context,
+            "arm": str(arm),
+            "length_with_bonus": length,
+            "most_with_bonus": arm.depth + 1.0,
+            "rate": rate,
+            "pays_first": index == first,
+            "extrapolated": _outside(calibration, arm, batch, context),
+        }
+        for index, (arm, length, rate) in enumerate(zip(arms, lengths, rates, strict=True))
+    ]
+
+
+def breakeven_rate(arm: Arm, length_with_bonus: float) -> float:
+    """Return the rate at which a chain emits so many tokens a cycle; NaN for a tree or if none does."""
+    if not arm.is_chain or length_with_bonus >= arm.depth + 1:
+        return nan
+    if length_with_bonus <= 1.0:
+        return 0.0
+    powers = np.arange(arm.depth + 1)
+    return float(brentq(lambda rate: float(np.sum(rate**powers)) - length_with_bonus, 0.0, 1.0, xtol=1e-12))
+
+
+def _origin(config: Config, calibration: Calibration | None) -> dict[str, Any]:
+    if calibration is None:
+        return {
+            "calibration": "roofline",
+            "provenance": "assumed",
+            "engine": "roofline of data sheets",
+            "engine_version": "",
+            "device": config.hardware.gpu,
+            "date": "",
+            "model": config.hardware.model,
+            "tp": config.hardware.tp,
+        }
+    return {
+        field: getattr(calibration, "name" if field == "calibration" else field)
+        for field in (
+            "calibration", "provenance", "engine", "engine_version", "device", "date", "model", "tp",
+        )
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""A run that somebody observed, under the policies and schedules it did not use."""

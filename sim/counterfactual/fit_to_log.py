@@ -1,0 +1,105 @@
+"""A calibration from logs: one factor on all step times, from the rollout seconds that a run logged.
+
+It is judged by the second half of the steps as the first half gives it, and then fitted to all of them. It
+pins how fast the engine is as a whole; what drafts cost beside it still comes from the calibration, with its
+error. Rollout seconds are linear in it, as long as no decision hangs on the clock.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from scipy import stats
+
+from tlt.sim.steptimes.law import Floats
+from tlt.sim.validate.training.predict import prediction_error
+from tlt.sim.validate.training.resampling import LEVEL, interval, resampled
+from tlt.traces.results.counterfactual import LogFit
+from tlt.traces.results.predicted_training import Figure, Quantity
+
+FEWEST = 3  # steps: with fewer their spread says nothing
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """The factor, of how many steps it is, and draws within its error.
+
+    log_draws: of its logarithm, less that of the factor; empty: too few steps to tell.
+    """
+
+    value: float
+    steps: int
+    log_draws: Floats
+
+    def draw(self, draws: int, error: float, rng: np.random.Generator) -> Floats:
+        """Return factors relative to the fit, [draws]; `error` is taken where steps are too few to tell."""
+        if not len(self.log_draws):
+            return np.exp(error * rng.standard_normal(draws))
+        drawn: Floats = np.exp(rng.choice(self.log_draws, draws))
+        return drawn
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Seconds of each step, [steps]: as logged (None: not known), and as modelled with a factor of 1."""
+
+    rollout_s: Floats
+    step_s: Floats | None
+    modelled_rollout_s: Floats
+    modelled_step_s: Floats
+
+
+def fit_scale(times: Times, numbers: list[int], rng: np.random.Generator) -> tuple[Scale, LogFit]:
+    """Fit the factor to all steps; and to the first half of them alone, for the errors over the second.
+
+    `numbers` are those of the steps. Of a single step nothing is judged.
+    """
+    steps = len(numbers)
+    whole, scale = _ratio(times, slice(0, steps), rng)
+    half = steps // 2
+    if not half:
+        return scale, LogFit(
+            scale=whole, fitted_scale=None, fitted_steps=tuple(numbers), judged_steps=(), errors=()
+        )
+    fitted, _ = _ratio(times, slice(0, half), rng)
+    judged = slice(half, steps)
+    rollout_s = times.modelled_rollout_s * fitted.value
+    modelled: dict[Quantity, tuple[Floats | None, Floats]] = {
+        "rollout seconds": (times.rollout_s, rollout_s),
+        "step seconds": (times.step_s, rollout_s + times.modelled_step_s - times.modelled_rollout_s),
+    }
+    errors = [
+        prediction_error(quantity, np.stack([logged_s[judged], modelled_s[judged]], axis=1), rng)
+        for quantity, (logged_s, modelled_s) in modelled.items()
+        if logged_s is not None
+    ]
+    return scale, LogFit(
+        scale=whole, fitted_scale=fitted,
+        fitted_steps=tuple(numbers[:half]), judged_steps=tuple(numbers[half:]), errors=tuple(errors),
+    )  # fmt: skip
+
+
+def fit_means(logged_s: float, modelled_s: Floats) -> tuple[Scale, LogFit]:
+    """Return the logged mean rollout over the modelled one: no step is judged."""
+    value = logged_s / float(modelled_s.mean())
+    scale = Figure(value=value, interval=None)
+    fit = LogFit(scale=scale, fitted_scale=None, fitted_steps=(), judged_steps=(), errors=())
+    return Scale(value, 0, np.empty(0)), fit
+
+
+def _ratio(times: Times, steps: slice, rng: np.random.Generator) -> tuple[Figure, Scale]:
+    """Return logged over modelled rollout seconds of some steps, with its interval and with its draws.
+
+    Draws are stretched as Student's law is wider than the normal, and as percentiles over few steps are too
+    narrow.
+    """
+    logged_s, modelled_s = times.rollout_s[steps], times.modelled_rollout_s[steps]
+    count = len(logged_s)
+    weights = resampled(count, rng)
+    ratios = (weights @ logged_s) / (weights @ modelled_s)
+    draws = np.empty(0)
+    if count >= FEWEST:
+        tail = (1 + LEVEL) / 2
+        stretch = stats.t.ppf(tail, count - 1) / stats.norm.ppf(tail) * np.sqrt(count / (count - 1))
+        draws = np.log(ratios[1:] / ratios[0]) * stretch
+    reach = interval(ratios[1:], count) if count >= FEWEST else None
+    figure = Figure(value=float(ratios[0]), interval=reach)
+    return figure, Scale(float(ratios[0]), count, draws)

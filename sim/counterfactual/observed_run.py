@@ -1,0 +1,177 @@
+"""A run that somebody observed: its lengths, its times where a log has them, and the settings that it states.
+
+It is a run folder or comparison of this project, a trace file, or what a framework wrote
+(tlt.traces.importers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tlt.sim.counterfactual.log_times import Logged, logged_of, logged_run
+from tlt.sim.steptimes.gpus import GPUS
+from tlt.sim.validate.replay_measured import MeasuredSettings
+from tlt.traces.common.models import MODELS
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.phases import PhaseTimes, read_phases
+from tlt.traces.importers.reading.head import holds_trace
+from tlt.traces.lengths.files import read_trace
+from tlt.traces.lengths.schema import Trace
+from tlt.traces.results.counterfactual import LengthFacts
+from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, read_struct
+from tltsched.errors import InputError
+from tltsched.event_log import SchedulerSetup
+
+RUN_FILES = ("summary.json", "responses.parquet", "steps.parquet", "intervals.parquet")
+# What the settings of a simulated run say of the run itself, and not of the policy or the lengths.
+KEPT_SECTIONS = ("hardware", "cost", "acceptance", "drafter", "engine", "phases", "cluster")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known of a run.
+
+    settings: of the simulator, as far as the run states them. policy: as a user would write it.
+    """
+
+    trace: Trace
+    logged: Logged | None
+    source: str
+    read_as: str
+    settings: dict[str, Any]
+    policy: str
+    notes: tuple[str, ...] = ()
+
+    def step_numbers(self) -> list[int]:
+        """Return the numbers of the steps, in order."""
+        return sorted(self.trace.rows["step"].unique().tolist())
+
+    def first(self, steps: int) -> Observed:
+        """Return the first `steps` of the run; raises InputError if there are fewer."""
+        numbers = self.step_numbers()
+        if steps > len(numbers):
+            raise InputError("workload.steps", steps, f"at most the {len(numbers)} of the run", "lower it")
+        rows = self.trace.rows[self.trace.rows["step"].isin(numbers[:steps])]
+        logged = None if self.logged is None else self.logged.first(steps)
+        return replace(self, trace=Trace(rows.reset_index(drop=True), self.trace.origin), logged=logged)
+
+
+def observe(
+    path: Path, phases: Path | None, options: Options, progress: Callable[[int], None] | None = None
+) -> Observed:
+    """Read a run. `phases`: what `tlt trace import --phases` wrote; without it the run's own times count.
+
+    Raises InputError if nothing can be read.
+    """
+    times = None if phases is None else read_struct(phases, PhaseTimes)
+    folder = _run_folder(path)
+    if folder is not None:
+        found = _of_run(*folder)
+    elif holds_trace(path):
+        found = Observed(read_trace(path), None, str(path), "trace", {}, "none")
+    else:
+        trace, report = import_trace(path, options, progress=progress)
+        left = f"{report.skips:,} records left out" if report.skips else ""
+        notes = tuple(note for note in (left, *report.notes) if note)
+        found = Observed(
+            trace, None, report.source, f"{report.framework} ({report.format})", {}, "none", notes
+        )
+        times = times or _phases_in(path)
+    if times is not None:
+        found = replace(found, logged=logged_of(times, found.step_numbers()))
+    return found
+
+
+def _run_folder(path: Path) -> tuple[Path, tuple[str, ...]] | None:
+    """Return the run folder that a path means, and the arms beside it; None if it means none."""
+    if path.name == "responses.parquet":
+        path = path.parent
+    if (path / "comparison.json").is_file():
+        runs = read_struct(path / "comparison.json", Comparison).runs
+        if not runs or Path(runs[0]).name != runs[0] or runs[0] == "..":
+            raise InputError(
+                "runs in comparison.json", list(runs), "names of folders beside it", f"check {path}"
+            )
+        return path / runs[0], runs[1:]
+    if all((path / name).is_file() for name in RUN_FILES):
+        return path, ()
+    return None
+
+
+def _phases_in(path: Path) -> PhaseTimes | None:
+    """Return the phase times in the same logs; None if there are none."""
+    try:
+        return read_phases(path)
+    except InputError as error:
+        if error.field == "phase times":
+            return None
+        raise
+
+
+def _of_run(path: Path, others: tuple[str, ...]) -> Observed:
+    folder = RunFolder(path)
+    summary, schedule = folder.summary(), folder.schedule()
+    if schedule is not None and not schedule[0].keeps_order:
+        raise InputError(
+            "schedule of the observed run", schedule[0].name, "one that keeps the order of samples",
+            "its steps do not train on the responses that they began with: give a synchronous run",
+        )  # fmt: skip
+    beside = f"of the comparison the first run is observed; beside it lie {', '.join(others)}"
+    settings_of = _simulated_settings if summary.kind == "simulated" else _measured_settings
+    trace, rows = read_trace(path / "responses.parquet"), folder.responses()
+    order = rows.sort_values(["step", "request"], kind="stable").index.to_numpy()
+    return Observed(
+        trace=Trace(trace.rows.iloc[order].reset_index(drop=True), trace.origin),
+        logged=logged_run(path),
+        source=str(path),
+        read_as=f"{summary.kind} run folder, arm {summary.policy}",
+        settings=settings_of(path, summary),
+        policy=summary.policy.partition("/")[0],  # what follows names the drafter's training
+        notes=(beside,) if others else (),
+    )
+
+
+def _simulated_settings(path: Path, summary: Summary) -> dict[str, Any]:
+    whole = read_struct(path / "resolved_config.json", dict[str, Any])
+    kept = {name: dict(whole[name]) for name in KEPT_SECTIONS if isinstance(whole.get(name), dict)}
+    if summary.acceptance_source == "not used":  # nothing was drafted, so it may not suit arms that do
+        kept.pop("acceptance", None)
+    return {"run": {"seed": whole.get("run", {}).get("seed", 0)}, **kept}
+
+
+def _measured_settings(path: Path, summary: Summary) -> dict[str, Any]:
+    setup = read_struct(path / "scheduler.json", SchedulerSetup)
+    engine = read_struct(path / "resolved_config.json", MeasuredSettings).engine
+    hardware: dict[str, Any] = {"gpus": summary.gpus, "tp": summary.gpus_per_worker}
+    gpu = next((name for name in sorted(GPUS, key=len, reverse=True) if name in summary.gpu), None)
+    hardware |= {"gpu": gpu} if gpu else {}
+    hardware |= {"model": summary.model} if summary.model in MODELS else {}
+    cluster = msgspec.to_builtins(setup.cluster)
+    return {
+        "run": {"seed": setup.seed},
+        "hardware": hardware,
+        "engine": {"max_running": engine.max_running, "prefix_caching": False},
+        "cluster": {name: cluster[name] for name in ("dispatch", "phases", "spot")},
+    }
+
+
+def length_facts(trace: Trace) -> LengthFacts:
+    """Return what the lengths of a trace look like."""
+    rows = trace.rows
+    lengths, prompts = rows["response_tokens"].to_numpy(), rows["prompt_tokens"].to_numpy()
+    median, p90, p99 = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf").tolist()
+    return LengthFacts(
+        responses=len(rows),
+        prompts=int((~rows.duplicated(["step", "prompt_id"])).sum()),
+        prompt_tokens_mean=float(prompts.mean()) if prompts.min() > 0 else None,
+        mean=float(lengths.mean()), median=median, p90=p90, p99=p99, longest=int(lengths.max()),
+        capped=int(rows["capped"].sum()),
+        cap_tokens=trace.origin.cap_tokens,
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""The settings under which an observed run is simulated: what it states, then what the user says on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tlt.sim.config import WorkloadConfig
+from tlt.sim.counterfactual.log_times import phases_by_step_s
+from tlt.sim.counterfactual.observed_run import Observed
+from tlt.sim.model.phases import PHASES
+from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
+from tlt.traces.common.settings import merge
+from tltsched.cluster import ClusterConfig
+from tltsched.errors import InputError
+
+STATED = ("gpus", "tp", "gpu", "model")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Nested tables as `tlt.sim.config.resolve` takes them, and sentences on what was assumed in them."""
+
+    values: dict[str, Any]
+    assumptions: tuple[str, ...]
+
+    @property
+    def seed(self) -> int:
+        """The seed of all draws."""
+        return int(self.values.get("run", {}).get("seed", 0))
+
+    def scaled(self, factor: float) -> Settings:
+        """Return them with all step times of the engine times a factor."""
+        scale = factor * float(self.values["cost"].get("scale", 1.0))
+        return replace(self, values=merge(self.values, {"cost": {"scale": scale}}))
+
+
+def settings_of_run(observed: Observed, given: dict[str, Any], lengths: Path, steps: int) -> Settings:
+    """Return the settings that replay `lengths` over `steps`; raises InputError if hardware is not known."""
+    values = merge(observed.settings, given)
+    hardware = values.get("hardware", {})
+    missing = [name for name in STATED if name not in hardware]
+    if missing:
+        raise InputError(
+            "hardware", ", ".join(hardware) or "nothing", f"{', '.join(STATED)} of the run",
+            f"give {', '.join(missing)}: --gpus, --tp, --set hardware.gpu=H100, --set hardware.model=NAME",
+        )  # fmt: skip
+    assumptions: list[str] = []
+    values = _with_costs(values, assumptions)
+    values = _with_acceptance(values, assumptions)
+    values = merge(values, {"workload": _workload(observed, values, lengths, steps, assumptions)})
+    if "name" not in values.get("run", {}):
+        values = merge(values, {"run": {"name": f"counterfactual of {observed.source}"}})
+    return Settings(_with_phases(values, observed, steps, assumptions), tuple(assumptions))
+
+
+def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any]:
+    """Return the settings with step times: those named, else shipped ones that fit, else a roofline."""
+    if "source" in values.get("cost", {}):
+        return merge(values, {"cost": {}})
+    hardware = values["hardware"]
+    fitting = [name for name in shipped_names() if _fits(load(name), hardware)]
+    source = fitting[-1] if fitting else "roofline"
+    why = (
+        f"step times: {source}, shipped, since model, GPU and tensor parallelism are the same"
+        if fitting
+        else "step times are a roofline (assumed): no shipped calibration is of this model and GPU"
+    )
+    assumptions.append(f"{why} (cost.source)")
+    return merge(values, {"cost": {"source": source}})
+
+
+def _fits(calibration: Calibration, hardware: dict[str, Any]) -> bool:
+    same = (calibration.model, calibration.tp) == (hardware["model"], hardware["tp"])
+    return same and str(hardware["gpu"]) in calibration.device and not calibration.name.endswith("-one-run")
+
+
+def _with_acceptance(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any]:
+    """Return the settings with a law of acceptance: chains, unless the step times are of published trees."""
+    if "acceptance" in values or values.get("drafter", {}).get("kind") == "history":
+        return values
+    source = values["cost"]["source"]
+    trees = source != "roofline" and any(point.arm.topk > 1 for point in load(source).points)
+    kind = "published_tree" if trees else "per_position"
+    assumptions.append(f"acceptance is not given: {kind} with its defaults is taken (acceptance.*)")
+    return merge(values, {"acceptance": {"kind": kind}})
+
+
+def _workload(
+    observed: Observed, values: dict[str, Any], lengths: Path, steps: int, assumptions: list[str]
+) -> dict[str, Any]:
+    rows, cap = observed.trace.rows, observed.trace.origin.cap_tokens or 1
+    given = values.get("workload", {})
+    unknown = int((rows["prompt_tokens"] == 0).sum())
+    if unknown:
+        tokens = given.get("prompt_tokens", WorkloadConfig().prompt_tokens)
+        assumptions.append(
+            f"prompts of {unknown:,} responses are of unknown length: {tokens:,} tokens assumed"
+        )
+    return {
+        "lengths": str(lengths),
+        "replay_steps": True,
+        "steps": steps,
+        "cap_tokens": max(cap, int(rows["response_tokens"].max())),
+    }
+
+
+def _with_phases(
+    values: dict[str, Any], observed: Observed, steps: int, assumptions: list[str]
+) -> dict[str, Any]:
+    """Return the settings with the phases of the log; without one they are modelled."""
+    if observed.logged is None:
+        assumptions.append("phases after the rollout are modelled (phases.* gives them)")
+        return values
+    seconds, notes = phases_by_step_s(observed.logged, len(observed.step_numbers()))
+    assumptions += [*observed.logged.notes, *notes]
+    if len(observed.step_numbers()) == 1:
+        seconds = {name: each * steps for name, each in seconds.items()}
+    wanted = values.get("cluster", {}).get("phases", ClusterConfig().phases)
+    names = [name for name in PHASES if name in wanted or name in seconds]
+    return merge(values, {"phases": {"by_step_s": seconds}, "cluster": {"phases": names}})

@@ -1,0 +1,2 @@
+"""What is simulated: cluster, workers, their batches, acceptance, drafter and phases. Nothing reads a
+file."""

@@ -1,0 +1,203 @@
+"""How many drafted tokens the target accepts in one cycle: laws over positions, requests and drafter age.
+
+A law gives the survival of an arm, P(accepted drafts >= j) for j = 1..depth, for a fresh drafter and an
+average request. An exponent e turns survival s into s ** e: a geometric law of rate p stays one, of rate
+p ** e. Requests differ by a log-normal exponent (`request_spread`, assumed), and a drafter that lags the
+policy has an exponent above one (sim.model.drafter). With the bonus token a cycle emits 1 + accepted tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from scipy.interpolate import RegularGridInterpolator
+from scipy.optimize import brentq
+
+from tlt.sim.steptimes.calibration import SHIPPED
+from tlt.sim.steptimes.law import Floats
+from tltsched.draft_config import Arm
+from tltsched.errors import InputError
+
+# Published effect of top-k on the acceptance length (TLT, table 1; top-k 8 is 1).
+TOPK_GRID = (4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
+TOPK_LENGTH = (8.29, 8.66, 8.67, 8.67, 8.60, 8.42)
+
+
+class AcceptanceLaw(Protocol):
+    """Where survivals come from."""
+
+    @property
+    def source(self) -> str:
+        """Return one line that says what the law rests on."""
+
+    def survival(self, arm: Arm) -> Floats:
+        """Return P(accepted drafts >= j) for j = 1..depth; raises InputError for arms it cannot cover."""
+
+    def extrapolates(self, arm: Arm) -> bool:
+        """Return whether the arm lies outside what the law was made from."""
+
+
+class Geometric(msgspec.Struct, frozen=True):
+    """Each further draft is accepted with probability `rate`; trees are out of its reach."""
+
+    rate: float
+    source: str = "assumed: geometric acceptance"
+
+    def survival(self, arm: Arm) -> Floats:
+        """Return rate ** j."""
+        _only_chains(arm, "geometric")
+        return self.rate ** np.arange(1, arm.depth + 1, dtype=np.float64)
+
+    def extrapolates(self, arm: Arm) -> bool:
+        """Return False: the law is the same at any depth."""
+        del arm
+        return False
+
+
+class PerPosition(msgspec.Struct, frozen=True):
+    """Unconditional acceptance by position, for chains; geometric past the last position given."""
+
+    survival_by_position: tuple[float, ...]
+    source: str = "assumed: given acceptance by position"
+
+    def survival(self, arm: Arm) -> Floats:
+        """Return the given survivals, cut or continued to the arm's depth."""
+        _only_chains(arm, "per_position")
+        given = np.asarray(self.survival_by_position[: arm.depth])
+        missing = arm.depth - len(given)
+        if missing <= 0:
+            return given
+        before = self.survival_by_position[-2] if len(given) > 1 else 1.0
+        rate = given[-1] / before if before else 0.0
+        return np.concatenate([given, given[-1] * rate ** np.arange(1, missing + 1)])
+
+    def extrapolates(self, arm: Arm) -> bool:
+        """Return whether the arm is deeper than the positions given."""
+        return arm.depth > len(self.survival_by_position)
+
+
+class PublishedTree(msgspec.Struct, frozen=True):
+    """Mean acceptance length of trees by (depth, tokens to verify) from TLT's figure 13.
+
+    Linear in depth and in log2 of the width, also beyond the grid (which `extrapolates` reports). Only the
+    mean is published: the shape over positions is taken as a truncated geometric with that mean (assumed).
+    """
+
+    source: str = "published: TLT figure 13, Qwen2.5-32B, batch 1; geometric shape assumed"
+
+    def survival(self, arm: Arm) -> Floats:
+        """Return the truncated geometric whose mean is the published one."""
+        if arm.is_chain:
+            raise InputError(
+                "policy arm", str(arm), "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
+                "use a tree, or set acceptance.kind to 'per_position' or 'geometric'",
+            )  # fmt: skip
+        return _truncated_geometric(arm.depth, self.mean_length_with_bonus(arm) - 1.0)
+
+    def mean_length_with_bonus(self, arm: Arm) -> float:
+        """Return the published mean acceptance length, bonus token included."""
+        mean = float(_published_grid()((arm.depth, np.log2(arm.verify_tokens))))
+        mean *= float(np.interp(arm.topk, TOPK_GRID, TOPK_LENGTH)) / TOPK_LENGTH[2]
+        most = min(arm.depth, arm.verify_tokens - 1)
+        return float(np.clip(mean, 1.0, 1.0 + 0.99 * most))
+
+    def extrapolates(self, arm: Arm) -> bool:
+        """Return whether depth, width or top-k lie outside the published grid."""
+        return not (4 <= arm.depth <= 16 and 16 <= arm.verify_tokens <= 128 and 4 <= arm.topk <= 16)
+
+
+def _only_chains(arm: Arm, kind: str) -> None:
+    if arm.depth and not arm.is_chain:
+        raise InputError(
+            "policy arm", str(arm), f"chains such as 4 under acceptance.kind = {kind!r}",
+            "use a chain, or set acceptance.kind to 'published_tree'",
+        )  # fmt: skip
+
+
+@cache
+def _published_grid() -> RegularGridInterpolator:
+    with (SHIPPED / "raw" / "tlt-fig13.csv").open(newline="", encoding="utf-8") as file:
+        cells = {
+            (int(row["depth"]), int(row["verify_tokens"])): float(row["acceptance_length_with_bonus"])
+            for row in csv.DictReader(file)
+        }
+    depths = sorted({depth for depth, _ in cells})
+    widths = sorted({width for _, width in cells})
+    lengths = [[cells[depth, width] for width in widths] for depth in depths]
+    return RegularGridInterpolator(
+        (depths, np.log2(widths)), np.array(lengths), bounds_error=False, fill_value=None
+    )
+
+
+@cache
+def _truncated_geometric(depth: int, mean_accepted: float) -> Floats:
+    """Return p ** j for j = 1..depth with p such that the survivals sum to the mean."""
+    powers = np.arange(1, depth + 1)
+    if mean_accepted <= 0.0:
+        return np.zeros(depth)
+    rate = brentq(lambda p: float(np.sum(p**powers)) - mean_accepted, 0.0, 1.0)
+    return np.asarray(rate**powers, np.float64)
+
+
+class Moments(msgspec.Struct, frozen=True):
+    """Tokens that a request emits in one cycle, bonus included: mean and variance, one entry a request."""
+
+    mean_tokens: Floats
+    variance: Floats
+
+
+class Acceptance:
+    """A law with exponents: what the engine models ask for."""
+
+    def __init__(self, law: AcceptanceLaw, request_spread: float) -> None:
+        self.law = law
+        self.request_spread = request_spread
+        self._survival: dict[Arm, Floats] = {}
+        self._shares: dict[tuple[Arm, float], tuple[float, ...]] = {}
+        self._moments: dict[tuple[Arm, float], tuple[float, float]] = {}
+
+    def exponents(self, requests: int, rng: np.random.Generator) -> Floats:
+        """Draw one exponent a request, log-normal with median 1."""
+        if not self.request_spread:
+            return np.ones(requests)
+        return np.exp(self.request_spread * rng.standard_normal(requests))
+
+    def base(self, arm: Arm) -> Floats:
+        """Return the survivals of a fresh drafter on an average request, [depth]."""
+        if arm not in self._survival:
+            self._survival[arm] = self.law.survival(arm)
+        return self._survival[arm]
+
+    def shares(self, arm: Arm, drafter_exponent: float) -> tuple[float, ...]:
+        """Return how accepted drafts spread over positions: survivals divided by their sum, [depth]."""
+        key = (arm, drafter_exponent)
+        if key not in self._shares:
+            survival = self.base(arm) ** drafter_exponent
+            total = float(survival.sum())
+            self._shares[key] = tuple((survival / total).tolist()) if total else (0.0,) * arm.depth
+        return self._shares[key]
+
+    def moments(self, arm: Arm, exponents: Floats, drafter_exponent: float) -> Moments:
+        """Return mean and variance of emitted tokens by request, each of the shape of `exponents`."""
+        if arm.depth == 0:
+            return Moments(np.ones_like(exponents), np.zeros_like(exponents))
+        if not self.request_spread:
+            key = (arm, drafter_exponent)
+            if key not in self._moments:
+                mean, variance = _moments(self.base(arm) ** drafter_exponent)
+                self._moments[key] = (float(mean), float(variance))
+            mean_tokens, variance_tokens = self._moments[key]
+            return Moments(np.full(len(exponents), mean_tokens), np.full(len(exponents), variance_tokens))
+        survival = self.base(arm)[None, :] ** (exponents[:, None] * drafter_exponent)
+        return Moments(*_moments(survival))
+
+
+def _moments(survival: Floats) -> tuple[Floats, Floats]:
+    """Return mean and variance of 1 + A from P(A >= j): E[A] = sum s_j, E[A^2] = sum (2 j - 1) s_j."""
+    odd = 2.0 * np.arange(1, survival.shape[-1] + 1) - 1.0
+    mean = survival.sum(axis=-1)
+    return 1.0 + mean, np.maximum((survival * odd).sum(axis=-1) - mean**2, 0.0)

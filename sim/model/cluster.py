@@ -1,0 +1,352 @@
+"""The simulated cluster: carries out what the ClusterScheduler decides, on the simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import simpy
+
+from tlt.sim.model.acceptance import Acceptance
+from tlt.sim.model.decode_closed_form import Ints
+from tlt.sim.model.drafter import Drafter
+from tlt.sim.model.phases import Phases
+from tlt.sim.model.requests import Requests, StepRequests, Stream
+from tlt.sim.model.running_batch import Submission
+from tlt.sim.model.worker import Listener, Passing, Rollout, StepTally, Worker
+from tlt.traces.runs.timeline import Timeline, intervals
+from tltsched.cluster import ClusterState
+from tltsched.commands import (
+    Assign,
+    BeginPhase,
+    ClusterCommand,
+    Drop,
+    EndStep,
+    PublishDrafter,
+    Restart,
+    StartTraining,
+    StopTraining,
+    TrainOn,
+    Withdraw,
+)
+from tltsched.event_log import RecordedCluster
+from tltsched.events import (
+    ChunksEnded,
+    PhaseEnded,
+    Request,
+    RequestsFinished,
+    RequestsWithdrawn,
+    StepBegan,
+    TrainingStopped,
+)
+from tltsched.schedules.base import Move
+
+
+class Cluster(Listener):
+    """Drives workers, drafter training and phases through the RL steps of a run."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        scheduler: RecordedCluster,
+        make_worker: Callable[[int, Listener], Worker],
+        workers: int,
+        trainers: int,
+        drafter: Drafter,
+        phases: Phases,
+        acceptance: Acceptance,
+        rng: np.random.Generator,
+        spare_rng: np.random.Generator,
+    ) -> None:
+        """`make_worker(index, listener)` builds a worker, of which some train the policy and nothing else.
+
+        There are such `trainers` (their numbers follow those of the workers) under schedules whose rollouts
+        never end. `spare_rng` draws samples beyond those of the trace.
+        """
+        self.env = env
+        self.scheduler = scheduler
+        self.spec = scheduler.scheduler.config.schedule_spec()
+        self.tally = StepTally()
+        self.workers = [make_worker(index, self) for index in range(workers)]
+        self.trainers = [Timeline(workers + index) for index in range(trainers)]
+        if self.trainers:
+            for worker in self.workers:
+                worker.idle_cause = "admission_wait"
+        self.drafter = drafter
+        self.phases = phases
+        self.acceptance = acceptance
+        self.rng = rng
+        self.spare_rng = spare_rng
+        self.requests = Requests()
+        self.responses: list[pd.DataFrame] = []
+        self.step_rows: list[dict[str, float | int]] = []
+        self.schedule_rows: list[dict[str, float | int]] = []
+        self.preemptions = 0
+        self.largest_draft_batch = 0
+        self.stream: Stream
+        self._trainers: dict[int, simpy.Process] = {}
+        self._publish_s = 0.0
+
+    def run(self, steps: Sequence[StepRequests], done: Callable[[int], None]) -> Passing:
+        """Run all steps; `done(step)` is called after each."""
+        self.stream = Stream(steps, self.spare_rng)
+        for step in range(len(steps)):
+            self._begin(step)
+            yield self._step_done
+            self._record_step()
+            done(step)
+        if self.trainers:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Cut the time of workers that never stop at the boundary of a step."""
+        for worker in self.workers:
+            worker.turn(self.step)
+
+    def _begin(self, step: int) -> None:
+        self.step = step
+        if self.trainers:
+            self._turn()
+        self._start_s = self.env.now
+        self._rollout_end_s = -1.0
+        self.tally = StepTally()
+        self._trained_tokens = 0
+        self._wasted_tokens = 0
+        self._trained: Ints | None = None
+        self._step_done = self.env.event()
+        self.drafter.begin_step()
+        self._served = (self.drafter.version, self.drafter.age_steps)
+        self._execute(self.scheduler.handle(self._step_began()))
+
+    def _step_began(self) -> StepBegan:
+        """Draw the fresh requests of the step; a schedule that carries nothing over gets the trace's step."""
+        groups, samples = self.stream.groups_of(self.step)
+        schedule = self.scheduler.scheduler.schedule
+        if self.spec.keeps_order:
+            self.requests, fresh = Requests(), self.stream.steps[self.step]
+            groups = samples = 0
+        else:
+            fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
+        count = len(fresh.group)
+        ids = self.requests.add(fresh, self.acceptance.exponents(count, self.rng))
+        hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
+        columns = (ids, fresh.group, fresh.prompt_tokens, hints)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return StepBegan(self.env.now, self.step, tuple(Request(*row) for row in rows), groups, samples)
+
+    @property
+    def knows_lengths(self) -> bool:
+        """Whether requests carry their lengths: the placement is a bound then."""
+        return self.spec.knows_lengths or self.scheduler.scheduler.config.dispatch == "longest_first"
+
+    def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
+        for command in commands:
+            match command:
+                case Assign() | Withdraw() | Restart() | Drop() | TrainOn():
+                    self._move(command)
+                case StartTraining():
+                    for worker in command.workers:
+                        self._book(worker, "tail_idle")
+                        self._trainers[worker] = self.env.process(self._train(worker))
+                case StopTraining():
+                    if self.scheduler.scheduler.state is not ClusterState.ROLLOUT:
+                        self._end_rollout()
+                    for worker in command.workers:
+                        self._trainers[worker].interrupt()
+                case PublishDrafter():
+                    self.drafter.publish(command.version, command.trained_tokens)
+                    self._publish_s = self.drafter.config.publish_s
+                case BeginPhase():
+                    self._end_rollout()
+                    if not self.trainers:
+                        self._book_all("preempt_wait")
+                    self.env.process(self._phase(command.phase))
+                case EndStep():
+                    self._end_rollout()
+                    self.env.process(self._end_step())
+
+    def _move(self, move: Move) -> None:
+        """Carry out what the schedule decided."""
+        ids = np.array(move.requests, np.int64)
+        match move:
+            case Assign():
+                self._assign(move)
+            case Withdraw():
+                self.workers[move.worker].withdraw(ids)
+            case Restart() | Drop():
+                self._wasted_tokens += self.requests.restart(ids)
+            case TrainOn():
+                self._trained = ids
+
+    def _assign(self, command: Assign) -> None:
+        requests, ids = self.requests, np.array(command.requests, np.int64)
+        requests.begin(ids, command.worker, self.step, self.env.now)
+        target = requests.length[ids]
+        if command.chunk_tokens:
+            target = np.minimum(target, requests.emitted[ids] + command.chunk_tokens)
+        requests.target[ids] = target
+        submission = Submission(
+            ids=ids,
+            group=requests.group[ids],
+            prompt_tokens=requests.prompt_tokens[ids],
+            length=target,
+            exponent=requests.exponent[ids],
+            emitted=requests.emitted[ids],
+            kv_kept=np.full(len(ids), command.kv_kept),
+        )
+        rollout = Rollout(self.step, self.drafter.version, self.drafter.exponent)
+        self.workers[command.worker].assign(rollout, submission)
+
+    def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
+        """Note when requests were done."""
+        self.requests.finish_s[requests] = finish_s
+
+    def finished(self, worker: int, requests: tuple[int, ...], context_tokens: int) -> None:
+        """Take a worker's report and carry out what follows from it; a chunk may have ended instead."""
+        ids = np.array(requests, np.int64)
+        emitted = self.requests.target[ids]
+        self.requests.emitted[ids] = emitted
+        whole = emitted >= self.requests.length[ids]
+        if not whole.all():
+            chunks, tokens = tuple(ids[~whole].tolist()), tuple(emitted[~whole].tolist())
+            self._execute(self.scheduler.handle(ChunksEnded(self.env.now, worker, chunks, tokens)))
+        if whole.any():
+            finished = tuple(ids[whole].tolist())
+            held = context_tokens if self.spec.watches else 0
+            self._execute(self.scheduler.handle(RequestsFinished(self.env.now, worker, finished, held)))
+
+    def withdrawn(self, worker: int, requests: Ints, emitted: Ints) -> None:
+        """Take back requests that a worker has let go of."""
+        self.requests.emitted[requests] = emitted
+        ids, tokens = tuple(requests.tolist()), tuple(emitted.tolist())
+        self._execute(self.scheduler.handle(RequestsWithdrawn(self.env.now, worker, ids, tokens)))
+
+    def _end_rollout(self) -> None:
+        """Book the wait for the longest response, once a step, to all workers that do not train."""
+        if self._rollout_end_s >= 0.0:
+            return
+        self._rollout_end_s = self.env.now
+        if self.trainers:
+            self._book_all("batch_wait")
+            return
+        for worker in range(len(self.workers)):
+            if worker not in self._trainers:
+                self._book(worker, "tail_idle")
+
+    def _train(self, worker: int) -> Passing:
+        """Train the drafter on an idle worker until interrupted."""
+        config, cause, start_s = self.drafter.config, "drafter_activation", self.env.now
+        try:
+            yield self.env.timeout(config.activation_s)
+            self._book(worker, cause)
+            cause, start_s = "drafter_training", self.env.now
+            yield self.env.event()
+        except simpy.Interrupt:
+            self._book(worker, cause)
+        trained_s = self.env.now - start_s if cause == "drafter_training" else 0.0
+        tokens = int(trained_s * config.training_tokens_per_s)
+        self._trained_tokens += tokens
+        yield self.env.timeout(config.stop_s)
+        self._book(worker, "drafter_stop")
+        del self._trainers[worker]
+        self._execute(self.scheduler.handle(TrainingStopped(self.env.now, worker, tokens)))
+
+    def _phase(self, phase: str) -> Passing:
+        yield from self._publish()
+        trained = self._trained_ids()
+        tokens = int((self.requests.length[trained] + self.requests.prompt_tokens[trained]).sum())
+        seconds = self.phases.seconds(phase, len(trained), tokens)
+        if self.trainers and phase == "weight_sync":
+            yield self.env.all_of([each.reload(seconds, self.drafter.exponent) for each in self.workers])
+        else:
+            yield self.env.timeout(seconds)
+        self._book_all(phase)
+        if phase == "policy_update":
+            self.drafter.policy_updated()
+        self._execute(self.scheduler.handle(PhaseEnded(self.env.now, phase)))
+
+    def _publish(self) -> Passing:
+        seconds, self._publish_s = self._publish_s, 0.0
+        if seconds:
+            yield self.env.timeout(seconds)
+            self._book_all("drafter_publish")
+
+    def _end_step(self) -> Passing:
+        yield from self._publish()
+        if not self.trainers:
+            self._book_all("preempt_wait")
+        self._step_done.succeed()
+
+    def _book(self, worker: int, cause: str) -> None:
+        self.workers[worker].timeline.book(cause, self.step, self.env.now)
+
+    def _book_all(self, cause: str) -> None:
+        """Book the time of all who take part in the phases."""
+        for trainer in self.trainers:
+            trainer.book(cause, self.step, self.env.now)
+        for worker in range(0 if self.trainers else len(self.workers)):
+            self._book(worker, cause)
+
+    def _trained_ids(self) -> Ints:
+        """Return the responses that the step trains on; all of its own unless the schedule chose."""
+        return np.arange(len(self.requests.group)) if self._trained is None else self._trained
+
+    def _record_step(self) -> None:
+        requests, ids = self.requests, np.sort(self._trained_ids())
+        self.responses.append(
+            pd.DataFrame(
+                {
+                    "step": self.step,
+                    "request": ids,
+                    "group": requests.group[ids],
+                    "worker": requests.worker[ids],
+                    "prompt_tokens": requests.prompt_tokens[ids],
+                    "response_tokens": requests.length[ids],
+                    "capped": requests.capped[ids],
+                    "start_s": requests.start_s[ids],
+                    "finish_s": requests.finish_s[ids],
+                }
+            )
+        )
+        self.preemptions += self.tally.preemptions
+        self.largest_draft_batch = max(self.largest_draft_batch, self.tally.largest_draft_batch)
+        self.step_rows.append(
+            {
+                "step": self.step,
+                "start_s": self._start_s,
+                "rollout_end_s": self._rollout_end_s,
+                "end_s": self.env.now,
+                "request_cycles": self.tally.request_cycles,
+                "accepted_tokens": self.tally.accepted_tokens,
+                "drafter_version": self._served[0],
+                "drafter_age_steps": self._served[1],
+                "trained_tokens": self._trained_tokens,
+            }
+        )
+        self._record_schedule(ids)
+
+    def _record_schedule(self, trained: Ints) -> None:
+        """Note what the schedule did beside the time: staleness, waste, and what goes on later."""
+        requests, alive = self.requests, list(self.scheduler.scheduler.board.requests)
+        staleness = self.step - requests.born[trained]
+        self.schedule_rows.append(
+            {
+                "step": self.step,
+                "trained_responses": len(trained),
+                "response_tokens": int(requests.length[trained].sum()),
+                "wasted_tokens": self._wasted_tokens,
+                "carried_responses": len(alive),
+                "carried_tokens": int(requests.emitted[alive].sum()) if alive else 0,
+                "staleness_mean": float(staleness.mean()) if len(trained) else 0.0,
+                "staleness_max": int(staleness.max(initial=0)),
+            }
+        )
+
+    def tables(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Return responses, intervals and steps as tlt.traces.runs.runfolder wants them."""
+        return (
+            pd.concat(self.responses, ignore_index=True),
+            intervals([*(worker.timeline for worker in self.workers), *self.trainers]),
+            pd.DataFrame(self.step_rows),
+        )

@@ -1,0 +1,271 @@
+"""One engine of the simulator in jump mode: a decision epoch is one evaluation of a closed form.
+
+How many cycles a request still needs under an arm is drawn once, from the normal approximation of the
+renewal count of its acceptance law, and kept while the arm stays. When the arm changes in mid-request, the
+tokens emitted so far are drawn from the bridge between the two ends, so that the law of the total does not
+depend on how often arms change. sim.model.exact_engine simulates every cycle and is the oracle for this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+import numpy as np
+
+from tlt.sim.model.acceptance import Acceptance, Moments
+from tlt.sim.model.decode_closed_form import START, Ints, State, Trajectory
+from tlt.sim.model.running_batch import Admission, RequestPool
+from tlt.sim.steptimes.law import Floats
+from tlt.sim.steptimes.tables import StepCosts
+from tltsched.commands import Draft
+from tltsched.draft_config import OFF, Arm
+
+# Yields the seconds of a stretch; takes None, or how many of them had passed when the epoch was cut.
+Running = Generator[float, float | None, None]
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """What one decision epoch did. `finish_s` gives the seconds from its start to each finish, [finished]."""
+
+    arm: Arm
+    cycles: int
+    request_cycles: int
+    decode_s: float
+    accepted_by_position: tuple[int, ...]
+    finished: Ints  # indices into the submission
+    finish_s: Floats
+    context_tokens: int
+
+
+class Engine:
+    """What both modes share: the pool, the costs, the acceptance process."""
+
+    def __init__(self, costs: StepCosts, acceptance: Acceptance, rng: np.random.Generator) -> None:
+        self.costs = costs
+        self.acceptance = acceptance
+        self.rng = rng
+        self.drafter_exponent = 1.0
+        self.pool: RequestPool
+        self.epoch: Epoch
+        # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
+        self.just_finished: Ints = np.empty(0, np.int64)
+        self.held_tokens = 0
+        self.halted = False  # set during an epoch: no further stretch is to begin
+
+    def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
+        """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
+        self.pool = pool
+        self.drafter_exponent = drafter_exponent
+
+    def admit(self) -> Admission:
+        """Admit what fits; see RequestPool.admit."""
+        return self.pool.admit()
+
+    def context(self) -> Ints:
+        """Return the context tokens of each running request as of now, [batch]."""
+        return self.pool.context()
+
+    def requeue(self) -> None:
+        """Send the running requests back to the queue: their caches are gone."""
+        self.pool.requeue()
+
+    def run(self, draft: Draft, watch: bool = False) -> Running:
+        """Carry out one epoch: yields seconds that pass, and leaves the outcome in `self.epoch`.
+
+        With `watch` a stretch ends at each finish (`just_finished`). An epoch that is cut ends with the cycle
+        in flight; the rest of that cycle is yielded once more.
+        """
+        raise NotImplementedError
+
+    def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Take requests out between two epochs; returns the ids of those that were there, their tokens."""
+        taken = self.pool.withdraw(ids)
+        return self.pool.requests.ids[taken], self.pool.emitted[taken]
+
+
+class JumpEngine(Engine):
+    """Advances a whole epoch at once."""
+
+    _trajectory: Trajectory | None = None
+    _arm: Arm = OFF
+    _order: Ints  # indices into the submission, in order of finish
+    _moments: Moments  # in the same order
+    _position = 0  # cycles of the trajectory that are done
+    _state: State = START  # of the trajectory at that position
+
+    def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
+        """Take the requests of a rollout."""
+        super().submit(pool, drafter_exponent)
+        self._trajectory = None
+
+    def admit(self) -> Admission:
+        """Admit what fits; the trajectory is drawn anew if the batch changed."""
+        if self.pool.waiting:
+            self._settle()
+        return self.pool.admit()
+
+    def context(self) -> Ints:
+        """Return the context tokens of each running request as of now; the trajectory is drawn anew."""
+        self._settle()
+        return self.pool.context()
+
+    def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Take requests out between two epochs; the trajectory of the others is drawn anew."""
+        self._settle()
+        return super().withdraw(ids)
+
+    def requeue(self) -> None:
+        """Send the running requests back to the queue."""
+        self._settle()
+        super().requeue()
+
+    def run(self, draft: Draft, watch: bool = False) -> Running:
+        """Advance to the end of the epoch; without `watch` it is a single stretch."""
+        if draft.arm != self._arm:
+            self._settle()
+        trajectory = self._trajectory or self._plan(draft.arm)
+        end, crowded = self._end(trajectory, draft)
+        self.halted = False
+        reached = self._state
+        position = self._position
+        while True:
+            stop = end
+            if watch and reached.finished < len(self._order):
+                stop = min(end, max(int(trajectory.finish_cycle[reached.finished]), position))
+            after = self._foresee(trajectory, stop, reached)
+            cut_s = yield after.seconds - reached.seconds
+            if cut_s is not None:
+                stop = end = trajectory.cycle_ending(reached.seconds + cut_s, position, stop)
+                crowded = False
+                after = self._foresee(trajectory, stop, reached)
+                yield max(after.seconds - reached.seconds - cut_s, 0.0)
+            reached, position = after, stop
+            if stop == end or self.halted:
+                end, crowded = stop, crowded and stop == end
+                break
+        self.epoch = self._advance(trajectory, end, reached)
+        if crowded:
+            self._settle()
+            self.pool.preempt()
+            held = int(self.pool.context().sum())
+            self.epoch = msgspec.structs.replace(self.epoch, context_tokens=held)
+
+    def _foresee(self, trajectory: Trajectory, stop: int, before: State) -> State:
+        """Return the state at a cycle to come, and note who will have finished since `before`."""
+        after = trajectory.at(stop, trajectory.finished(stop))
+        self.just_finished = self._order[before.finished : after.finished]
+        self.held_tokens = round(after.context_tokens)
+        return after
+
+    def _plan(self, arm: Arm) -> Trajectory:
+        """Draw how many cycles each running request needs under `arm`, and lay out the trajectory."""
+        pool, costs = self.pool, self.costs.of(arm)
+        running = pool.running
+        remaining = pool.remaining()
+        moments = self.acceptance.moments(arm, pool.requests.exponent[running], self.drafter_exponent)
+        cycles = self._draw_cycles(arm, remaining, moments)
+        order = cycles.argsort(kind="stable")
+        cycles = cycles[order]
+        self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
+        # The last cycle drafts past the end of the response: the walk ends at remaining + overshoot.
+        rate = (remaining[order] + _overshoot(self._moments)) / np.maximum(cycles, 1)
+        self._arm, self._order, self._position, self._state = arm, running[order], 0, START
+        context = pool.context()[order].astype(np.float64)
+        self._trajectory = Trajectory(cycles, context, rate, costs.fixed_s, costs.context_s_per_token)
+        return self._trajectory
+
+    def _draw_cycles(self, arm: Arm, remaining: Ints, moments: Moments) -> Ints:
+        """Return the cycles until each request has emitted `remaining` tokens, [batch].
+
+        With X tokens a cycle, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X] (Wald's
+        identity and the mean overshoot of a lattice walk) and variance about R var(X) / E[X]^3.
+        """
+        if arm.depth == 0:
+            return remaining
+        mean, variance = moments.mean_tokens, moments.variance
+        expected = (remaining + _overshoot(moments)) / mean
+        spread = np.sqrt(remaining * variance / mean**3)
+        drawn = np.rint(expected + spread * self.rng.standard_normal(len(remaining)))
+        fewest = -(-remaining // (arm.depth + 1))
+        return np.clip(drawn, fewest, remaining).astype(np.int64)
+
+    def _end(self, trajectory: Trajectory, draft: Draft) -> tuple[int, bool]:
+        """Return the cycle at which the epoch ends, and whether the KV cache is what ends it."""
+        end = trajectory.cycle_below(draft.min_requests)
+        if draft.max_cycles is not None:
+            end = min(end, self._position + draft.max_cycles)
+        if self.pool.waiting:  # whoever finishes next makes room
+            end = min(end, int(trajectory.finish_cycle[self._state.finished]))
+        full = trajectory.cycle_of_context(self.pool.crowded_above_tokens())
+        if full is not None and full < end:
+            return max(full, self._position), True
+        return max(end, self._position), False
+
+    def _advance(self, trajectory: Trajectory, end: int, after: State) -> Epoch:
+        """Make `after`, the state at cycle `end`, the present one; returns what the epoch did."""
+        before, start = self._state, self._position
+        self._position, self._state = end, after
+        request_cycles = after.request_cycles - before.request_cycles
+        finished = self._order[before.finished : after.finished]
+        if len(finished):
+            self.pool.emitted[finished] = self.pool.requests.length[finished]
+            self.pool.retire()
+        return Epoch(
+            arm=self._arm,
+            cycles=end - start,
+            request_cycles=request_cycles,
+            decode_s=after.seconds - before.seconds,
+            accepted_by_position=self._accepted(request_cycles, after.emitted_tokens - before.emitted_tokens),
+            finished=finished,
+            finish_s=trajectory.finish_s[before.finished : after.finished] - before.seconds,
+            context_tokens=round(after.context_tokens),
+        )
+
+    def _accepted(self, request_cycles: int, emitted: float) -> tuple[int, ...]:
+        """Spread the drafts accepted over positions, in the proportions of the law."""
+        if self._arm.depth == 0 or not request_cycles:
+            return ()
+        shares = self.acceptance.shares(self._arm, self.drafter_exponent)
+        accepted = emitted - request_cycles
+        return tuple([min(round(accepted * share), request_cycles) for share in shares])
+
+    def _settle(self) -> None:
+        """Fix how many tokens the running requests have emitted, and drop the trajectory."""
+        trajectory, self._trajectory = self._trajectory, None
+        position = self._position
+        if trajectory is None or position == 0:
+            return
+        done = self._state.finished
+        order = self._order[done:]
+        if not len(order):
+            return
+        cycles = trajectory.finish_cycle[done:]
+        remaining = self.pool.requests.length[order] - self.pool.emitted[order]
+        emitted = remaining * position / cycles
+        if self._arm.depth:
+            emitted = np.rint(self._bridge(remaining, position, cycles, done))
+        least = np.minimum(position, remaining - 1)
+        most = np.minimum(position * (self._arm.depth + 1), remaining - 1)
+        self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)
+
+    def _bridge(self, remaining: Ints, position: int, cycles: Ints, done: int) -> Floats:
+        """Draw what has been emitted after `position` of `cycles` in which `remaining` will be, [running].
+
+        A walk that reaches its level at last in a given cycle, and not before, keeps away from it: its
+        distance follows a three-dimensional Bessel bridge, the length of a vector of Brownian bridges.
+        """
+        moments = Moments(self._moments.mean_tokens[done:], self._moments.variance[done:])
+        overshoot = _overshoot(moments)
+        left = 1.0 - position / cycles
+        spread = np.sqrt(moments.variance * position * left)
+        noise = spread * self.rng.standard_normal((3, len(remaining)))
+        along = (remaining + overshoot) * left + noise[0]
+        distance = np.sqrt(along**2 + noise[1] ** 2 + noise[2] ** 2)
+        return np.asarray(remaining + overshoot - distance, np.float64)
+
+
+def _overshoot(moments: Moments) -> Floats:
+    """Return by how much the cycle that reaches a response's end overshoots it on average, in tokens."""
+    mean, variance = moments.mean_tokens, moments.variance
+    return ((variance + mean**2) / mean - 1.0) / 2.0

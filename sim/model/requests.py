@@ -1,0 +1,124 @@
+"""The stream of fresh prompts, and the requests that are alive.
+
+Every schedule draws from the same stream, group by group in the order of the trace. One that needs more
+groups than the trace has begins it anew; `Stream.repeated` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from tlt.sim.model.decode_closed_form import Ints
+from tlt.sim.steptimes.law import Floats
+
+
+class StepRequests(msgspec.Struct, frozen=True):
+    """The responses of one RL step as arrays, [n]; a group is a number unique in the step."""
+
+    group: Ints
+    prompt_tokens: Ints
+    response_tokens: Ints
+    capped: np.ndarray
+
+
+class Stream:
+    """Hands out fresh requests."""
+
+    def __init__(self, steps: Sequence[StepRequests], rng: np.random.Generator) -> None:
+        """`rng` draws the lengths of spare samples alone."""
+        self.steps = steps
+        self.repeated = 0  # how often the trace was begun anew
+        self._rng = rng
+        # (step, rows of the group in it), group by group
+        self._groups = [
+            (number, np.flatnonzero(step.group == group))
+            for number, step in enumerate(steps)
+            for group in np.unique(step.group)
+        ]
+        self._next = 0
+        self._drawn = 0
+
+    def groups_of(self, step: int) -> tuple[int, int]:
+        """Return the prompt groups of a step of the trace, and the responses of its largest group."""
+        sizes = np.unique(self.steps[step].group, return_counts=True)[1]
+        return len(sizes), int(sizes.max(initial=0))
+
+    def draw(self, groups: int, samples: int) -> StepRequests:
+        """Return the next groups, numbered through the run, with `samples` responses each or more.
+
+        A group that the trace gives fewer has spare ones: their lengths are drawn from its own (modelled).
+        """
+        parts = [self._group(samples) for _ in range(groups)]
+        if not parts:
+            none = np.empty(0, np.int64)
+            return StepRequests(none, none, none, none.astype(bool))
+        return StepRequests(
+            *(
+                np.concatenate([getattr(part, field) for part in parts])
+                for field in StepRequests.__struct_fields__
+            )
+        )
+
+    def _group(self, samples: int) -> StepRequests:
+        if self._next == len(self._groups):
+            self._next = 0
+            self.repeated += 1
+        number, rows = self._groups[self._next]
+        self._next += 1
+        self._drawn += 1
+        if len(rows) < samples:
+            rows = np.concatenate([rows, self._rng.choice(rows, samples - len(rows))])
+        step = self.steps[number]
+        return StepRequests(
+            np.full(len(rows), self._drawn - 1),
+            step.prompt_tokens[rows],
+            step.response_tokens[rows],
+            step.capped[rows],
+        )
+
+
+class Requests:
+    """What the driver knows of each request, as arrays over ids, [n]."""
+
+    def __init__(self) -> None:
+        self.group: Ints = np.empty(0, np.int64)
+        self.prompt_tokens = self.group
+        self.length = self.group
+        self.capped = np.empty(0, bool)
+        self.exponent: Floats = np.empty(0)
+        self.emitted = self.group  # up to the last report
+        self.target = self.group  # tokens at which it leaves its worker
+        self.worker = self.group  # the last one; -1: none yet
+        self.start_s: Floats = np.empty(0)  # of the generation that counts; -1: not begun
+        self.finish_s: Floats = np.empty(0)
+        self.born = self.group  # the step in which that generation began; -1: not begun
+
+    def add(self, fresh: StepRequests, exponent: Floats) -> Ints:
+        """Take in fresh requests; returns their ids."""
+        n, first = len(fresh.group), len(self.group)
+        nothing = np.full(n, -1)
+        added = (
+            ("group", fresh.group), ("prompt_tokens", fresh.prompt_tokens), ("length", fresh.response_tokens),
+            ("capped", fresh.capped), ("exponent", exponent), ("emitted", np.zeros(n, np.int64)),
+            ("target", fresh.response_tokens), ("worker", nothing), ("start_s", np.full(n, -1.0)),
+            ("finish_s", np.zeros(n)), ("born", nothing),
+        )  # fmt: skip
+        for field, values in added:
+            setattr(self, field, np.concatenate([getattr(self, field), values]))
+        return np.arange(first, first + n)
+
+    def begin(self, ids: Ints, worker: int, step: int, now_s: float) -> None:
+        """Note that requests go to a worker."""
+        self.worker[ids] = worker
+        first = ids[self.born[ids] < 0]
+        self.born[first], self.start_s[first] = step, now_s
+
+    def restart(self, ids: Ints) -> int:
+        """Put requests back to their prompts; returns the tokens that are thrown away."""
+        wasted = int(self.emitted[ids].sum())
+        self.emitted[ids] = 0
+        self.born[ids], self.start_s[ids] = -1, -1.0
+        return wasted

@@ -1,0 +1,292 @@
+"""The simulated worker: a SimPy process that reads schedule -> run -> observe."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import simpy
+
+from tlt.sim.model.decode_closed_form import Ints
+from tlt.sim.model.jump_engine import Engine, Epoch
+from tlt.sim.model.running_batch import Limits, RequestPool, Submission
+from tlt.traces.runs.timeline import Timeline
+from tltsched.commands import Draft
+from tltsched.event_log import RecordedWorker
+from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+
+Passing = Generator[simpy.Event, Any, None]
+Deciding = Generator[simpy.Event, Any, tuple[Draft, ...]]
+Cutting = Generator[simpy.Event, Any, float | None]
+
+
+class StepTally:
+    """What the workers of one step add up: acceptance counts over drafting epochs, and preemptions."""
+
+    def __init__(self) -> None:
+        self.request_cycles = 0
+        self.accepted_tokens = 0
+        self.preemptions = 0
+        self.largest_draft_batch = 0
+
+    def add(self, epoch: Epoch, batch: int) -> None:
+        """Count an epoch that began with `batch` requests."""
+        if epoch.arm.depth:
+            self.largest_draft_batch = max(self.largest_draft_batch, batch)
+            self.request_cycles += epoch.request_cycles
+            self.accepted_tokens += sum(epoch.accepted_by_position)
+
+
+class Listener(Protocol):
+    """Who hears of what a worker has done, at the time at which it is reported."""
+
+    tally: StepTally  # of the step that is on
+
+    def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
+        """Requests will have been done at these times, once they are reported."""
+
+    def finished(self, worker: int, requests: tuple[int, ...], context_tokens: int) -> None:
+        """Requests have emitted what they were to; `context_tokens` is what the worker still holds."""
+
+    def withdrawn(self, worker: int, requests: Ints, emitted: Ints) -> None:
+        """Requests were let go of, with so many tokens."""
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """What a worker needs to know of a rollout."""
+
+    step: int
+    drafter_version: int
+    drafter_exponent: float
+
+
+class Withdrawal(msgspec.Struct, frozen=True):
+    """An order to let go of requests."""
+
+    ids: Ints
+
+
+class Reload(msgspec.Struct, frozen=True):
+    """An order to take new weights: all caches are lost."""
+
+    seconds: float
+    drafter_exponent: float  # of the drafter against the new weights
+    done: simpy.Event
+
+
+class Worker:
+    """One engine and its scheduler on the simulated clock."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        scheduler: RecordedWorker,
+        engine: Engine,
+        limits: Limits,
+        listener: Listener,
+        watch: bool = False,
+    ) -> None:
+        """With `watch` each finish is reported when it happens, and orders cut an epoch short."""
+        self.env = env
+        self.index = scheduler.scheduler.worker
+        self.scheduler = scheduler
+        self.engine = engine
+        self.limits = limits
+        self.listener = listener
+        self.watch = watch
+        self.timeline = Timeline(self.index)
+        self.step = 0
+        self.idle_cause = "tail_idle"
+        self._activity = "tail_idle"  # what the time since the last booking goes to
+        self._rolling = False
+        self._told = 0  # finishes of the running epoch that were reported
+        self._inbox: list[Submission | Withdrawal | Reload] = []
+        self._bell: simpy.Event | None = None  # rings for an order that cuts the stretch in flight
+
+    def assign(self, rollout: Rollout, submission: Submission) -> None:
+        """Take requests: a rollout begins, or they join the one that runs."""
+        self.step = rollout.step
+        if self._rolling:
+            self._order(submission)
+            return
+        self._rolling = True
+        self.env.process(self._roll(rollout, submission))
+
+    def turn(self, step: int) -> None:
+        """Book the time until now to the step that ends; the worker goes on in `step`."""
+        self._book(self._activity if self._rolling else self.idle_cause)
+        self.step = step
+
+    def withdraw(self, ids: Ints) -> None:
+        """Let go of requests at the end of the cycle in flight."""
+        assert self._rolling, "a worker that was not reported idle has something to withdraw"
+        self._order(Withdrawal(ids))
+
+    def reload(self, seconds: float, drafter_exponent: float) -> simpy.Event:
+        """Take new weights at the end of the cycle in flight; returns the event of its end."""
+        order = Reload(seconds, drafter_exponent, self.env.event())
+        if self._rolling:
+            self._order(order)
+        else:
+            self._book(self.idle_cause)
+            self.env.process(self._load(order))
+        return order.done
+
+    def _order(self, order: Submission | Withdrawal | Reload) -> None:
+        self._inbox.append(order)
+        if self._bell is not None and self._must_stop():
+            self._bell.succeed()
+            self._bell = None
+
+    def _must_stop(self) -> bool:
+        """Return whether an order waits that the running epoch cannot go on with."""
+        room = self._told > 0 or self.engine.pool.has_room()
+        return any(not isinstance(order, Submission) or room for order in self._inbox)
+
+    def _roll(self, rollout: Rollout, submission: Submission) -> Passing:
+        """Generate all requests of the pool and those that come while it does."""
+        engine, now = self.engine, self.env
+        self._book(self.idle_cause)
+        pool = RequestPool(submission, self.limits, rollout.step)
+        self.scheduler.handle(RolloutBegan(now.now, self.index, rollout.step, rollout.drafter_version))
+        engine.submit(pool, rollout.drafter_exponent)
+        drafts: tuple[Draft, ...] = ()
+        while True:
+            drafts = (yield from self._take_orders(pool)) or drafts
+            if not pool.pending():
+                break
+            drafts = (yield from self._admit(pool)) or drafts
+            if self.watch and self._must_stop():
+                continue
+            (draft,) = drafts
+            yield from self._switch(draft)
+            start_s, batch = now.now, len(pool.running)
+            yield from self._run(draft, pool)
+            epoch = engine.epoch
+            self._book(self._decode_cause(draft))
+            self.listener.tally.add(epoch, batch)
+            drafts = self._observe(epoch, pool, start_s)
+        self.listener.tally.preemptions += pool.preemptions
+        self.scheduler.handle(RolloutEnded(now.now, self.index))
+        self._rolling = False
+
+    def _run(self, draft: Draft, pool: RequestPool) -> Passing:
+        """Let one epoch pass."""
+        self._activity = self._decode_cause(draft)
+        if not self.watch:
+            for seconds in self.engine.run(draft):
+                yield self.env.timeout(seconds)
+            return
+        running = self.engine.run(draft, watch=True)
+        left_s: float | None = next(running)
+        while left_s is not None:
+            cut_s = yield from self._pass(left_s)
+            if cut_s is not None:
+                yield self.env.timeout(running.send(cut_s))
+            self._book(self._decode_cause(draft))
+            self._tell(pool)
+            self.engine.halted = self._must_stop()
+            left_s = next(running, None)
+
+    def _pass(self, seconds: float) -> Cutting:
+        """Let seconds pass; returns after how many of them an order cut in, if one did."""
+        start_s, timer = self.env.now, self.env.timeout(seconds)
+        self._bell = self.env.event()
+        yield timer | self._bell
+        self._bell = None
+        return None if timer.processed else self.env.now - start_s
+
+    def _tell(self, pool: RequestPool) -> None:
+        """Report who finished in the stretch that has passed."""
+        finished = pool.requests.ids[self.engine.just_finished]
+        if len(finished):
+            self._told += len(finished)
+            self.listener.done(finished, self.env.now)
+            self.listener.finished(self.index, tuple(finished.tolist()), self.engine.held_tokens)
+
+    def _take_orders(self, pool: RequestPool) -> Deciding:
+        """Carry out what arrived; returns the decision for a batch that shrank."""
+        batch = len(pool.running)
+        while self._inbox:
+            order = self._inbox.pop(0)
+            match order:
+                case Submission():
+                    pool.submit(order)
+                case Withdrawal():
+                    self.listener.withdrawn(self.index, *self.engine.withdraw(order.ids))
+                case Reload():
+                    self.engine.requeue()
+                    self.engine.drafter_exponent = order.drafter_exponent
+                    yield from self._load(order)
+        if not 0 < len(pool.running) < batch:
+            return ()
+        context = int(self.engine.context().sum())
+        return self.scheduler.handle(BatchFormed(self.env.now, self.index, len(pool.running), context))
+
+    def _load(self, order: Reload) -> Passing:
+        self._activity = "weight_sync"
+        yield self.env.timeout(order.seconds)
+        self._book("weight_sync")
+        order.done.succeed()
+
+    def _admit(self, pool: RequestPool) -> Deciding:
+        """Admit and prefill what fits; returns the decision for the batch that this forms, if any."""
+        admission = self.engine.admit()
+        if not admission.requests:
+            return ()
+        costs = self.engine.costs
+        prefill_s = costs.prefill_s(admission.prompt_tokens, admission.prompt_squares)
+        yield from self._spend("prefill", prefill_s)
+        again_s = costs.prefill_s(admission.recompute_tokens, admission.recompute_squares)
+        yield from self._spend("recompute", again_s)
+        context = int(pool.context().sum())
+        return self.scheduler.handle(BatchFormed(self.env.now, self.index, len(pool.running), context))
+
+    def _switch(self, draft: Draft) -> Passing:
+        """Pay for the drafter's KV where the command asks for it."""
+        if draft.entry == "none":
+            return
+        context = self.engine.context()
+        seconds = self.engine.costs.switch_s(
+            draft.entry, float(context.sum()), float(np.dot(context, context))
+        )
+        yield from self._spend("switch", seconds)
+
+    def _observe(self, epoch: Epoch, pool: RequestPool, start_s: float) -> tuple[Draft, ...]:
+        """Report an epoch that began at `start_s`, and those of its finishes that were not reported yet."""
+        ids = pool.requests.ids[epoch.finished]
+        finished = tuple(ids.tolist())
+        event = EpochEnded(
+            self.env.now,
+            self.index,
+            epoch.arm,
+            epoch.cycles,
+            epoch.request_cycles,
+            epoch.decode_s,
+            epoch.accepted_by_position,
+            finished,
+            len(pool.running),
+            epoch.context_tokens,
+        )
+        drafts = self.scheduler.handle(event)
+        if finished and not self.watch:
+            self.listener.done(ids, start_s + epoch.finish_s)
+            self.listener.finished(self.index, finished, 0)
+        self._told = 0
+        return drafts
+
+    def _spend(self, cause: str, seconds: float) -> Passing:
+        if seconds > 0:
+            self._activity = cause
+            yield self.env.timeout(seconds)
+            self._book(cause)
+
+    def _book(self, cause: str) -> None:
+        self.timeline.book(cause, self.step, self.env.now)
+
+    def _decode_cause(self, draft: Draft) -> str:
+        if draft.arm.depth:
+            return "speculate"
+        return "decode_off" if self.engine.costs.off_state == "in_step" else "decode"

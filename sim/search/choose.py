@@ -1,0 +1,138 @@
+"""How sure a choice among finalists is, what being wrong costs, and which input to measure first.
+
+Draws of every uncertain input give each finalist's objective; the best by the fit is the choice. Its loss in
+a draw is its objective over that of the finalist that is best there, less one. The mean loss over draws of
+all inputs is what knowing everything would save (the expected value of perfect information); over draws of
+one input alone, the others at the fit, what knowing that input would. Lengths are drawn by a bootstrap over
+RL steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from tlt.sim.parallel import Timing
+from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
+from tlt.sim.steptimes.law import Floats
+from tlt.traces.results.plan import Input
+
+DRAWS = 4000
+INTERVAL = (2.5, 97.5)  # percentiles
+LENGTHS_SPREAD = "bootstrap over the RL steps simulated"
+LENGTHS_COMMAND = "tlt trace import LOGS --out lengths.parquet"
+
+
+class Finalist(msgspec.Struct, frozen=True, kw_only=True):
+    """A design, its steps, and by how much of itself its time grows with each part of each input."""
+
+    design: str
+    timing: Timing
+    scale: float  # objective of one second a token
+    response: Mapping[tuple[str, str], float]  # (input, part) -> growth for a change of 1; absent: 0
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice: indices of finalists, and how sure it is."""
+
+    best: int
+    runner_up: int | None
+    objective: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    ratio: tuple[float, float, float] | None  # runner-up over best: value and 95 % interval
+    runner_up_better: float
+    other_better: float
+    expected_loss: float
+    loss_if_wrong: float
+    inputs: tuple[Input, ...]
+
+
+def decide(finalists: Sequence[Finalist], inputs: Sequence[Uncertain], seed: int) -> Decision:
+    """Judge the finalists; there is one or more."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4,)))
+    values = {each.name: each.draw(DRAWS, rng) for each in inputs}
+    steps = _resampled(finalists, rng)
+    fit = np.array([each.timing.s_per_token() * each.scale for each in finalists])
+    order = np.argsort(fit, kind="stable").tolist()
+    best, second = order[0], order[1] if len(order) > 1 else None
+    alone = {each.name: fit * _factor(finalists, [each], values) for each in inputs}
+    alone[LENGTHS] = steps
+    drawn = steps * _factor(finalists, inputs, values)
+    low, high = np.percentile(drawn, INTERVAL, axis=0)
+    loss = drawn[:, best] / drawn.min(axis=1) - 1.0
+    wrong = loss > 0.0
+    ratio = None
+    if second is not None:
+        between = np.percentile(drawn[:, second] / drawn[:, best], INTERVAL)
+        ratio = (float(fit[second] / fit[best]), float(between[0]), float(between[1]))
+    return Decision(
+        best=best,
+        runner_up=second,
+        objective=tuple(fit.tolist()),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        ratio=ratio,
+        runner_up_better=0.0 if second is None else float((drawn[:, second] < drawn[:, best]).mean()),
+        other_better=float(wrong.mean()),
+        expected_loss=float(loss.mean()),
+        loss_if_wrong=float(loss[wrong].mean()) if wrong.any() else 0.0,
+        inputs=_ranked(inputs, alone, best, second),
+    )
+
+
+def _factor(
+    finalists: Sequence[Finalist], inputs: Sequence[Uncertain], values: Mapping[str, Floats]
+) -> Floats:
+    """Return what the inputs multiply each finalist's time by, [draws, finalists]."""
+    columns = []
+    for finalist in finalists:
+        factor = np.ones(DRAWS)
+        for each in inputs:
+            response = [finalist.response.get((each.name, part), 0.0) for part in each.parts]
+            factor = factor + values[each.name] @ np.array(response)
+        columns.append(np.maximum(factor, 1e-3))
+    return np.stack(columns, axis=1)
+
+
+def _resampled(finalists: Sequence[Finalist], rng: np.random.Generator) -> Floats:
+    """Return objectives over resampled RL steps, the same steps for all, [draws, finalists]."""
+    count = len(finalists[0].timing.step_s)
+    drawn = rng.integers(count, size=(DRAWS, count))
+    columns = [
+        each.scale * each.timing.step_s[drawn].sum(axis=1) / each.timing.tokens[drawn].sum(axis=1)
+        for each in finalists
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _ranked(
+    inputs: Sequence[Uncertain], alone: Mapping[str, Floats], best: int, second: int | None
+) -> tuple[Input, ...]:
+    """Return every input with what it does alone, the one that costs most first."""
+    told = {each.name: (each.spread, each.command) for each in inputs}
+    told[LENGTHS] = (LENGTHS_SPREAD, LENGTHS_COMMAND)
+    variance = {
+        name: 0.0 if second is None else float(np.log(drawn[:, second] / drawn[:, best]).var())
+        for name, drawn in alone.items()
+    }
+    total = sum(variance.values())
+    found = [
+        Input(
+            name=name,
+            spread=told[name][0],
+            variance_share=variance[name] / total if total > 0 else 0.0,
+            expected_loss=float((drawn[:, best] / drawn.min(axis=1) - 1.0).mean()),
+            command=told[name][1],
+        )
+        for name, drawn in alone.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.expected_loss, -each.variance_share)))
+
+
+def response_of(base: Timing, probed: Mapping[tuple[str, str], Timing]) -> dict[tuple[str, str], float]:
+    """Return growth of the time a token for a change of 1 in each part, from its probe."""
+    fit = base.s_per_token()
+    return {key: (timing.s_per_token() / fit - 1.0) / MOVED[key[1]] for key, timing in probed.items()}

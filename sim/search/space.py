@@ -1,0 +1,139 @@
+"""Designs of a cluster under a budget of GPUs, and the configuration that each stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tlt.sim.config import Config, resolve
+from tlt.sim.simulation import Simulation
+from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
+from tlt.sim.steptimes.gpus import GPUS
+from tlt.traces.common.settings import merge
+from tlt.traces.lengths.schema import Trace
+from tltsched.errors import InputError, look_up
+
+
+class Design(msgspec.Struct, frozen=True, order=True):
+    """One cluster and how it is run."""
+
+    gpu: str
+    tp: int
+    engines: int
+    schedule: str
+    policy: str
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the cluster."""
+        return self.tp * self.engines
+
+    @property
+    def hardware(self) -> str:
+        """Return the part that step times depend on."""
+        return f"{self.gpu} TP{self.tp}"
+
+    @property
+    def arm(self) -> str:
+        """Return policy and schedule as `--arms` takes them."""
+        return f"{self.policy}@{self.schedule}"
+
+    def __str__(self) -> str:
+        return f"{self.arm} on {self.engines} x {self.hardware}"
+
+
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """What the search chooses from. `engines` empty: as many as the budget allows."""
+
+    gpus_budget: int
+    gpus: tuple[str, ...]
+    tp: tuple[int, ...]
+    engines: tuple[int, ...]
+    schedules: tuple[str, ...]
+    policies: tuple[str, ...]
+    only_on_policy: bool = False
+
+    def designs(self) -> list[Design]:
+        """Return every design, those that break the budget included; raises InputError for unknown GPUs."""
+        found = []
+        for gpu in self.gpus:
+            look_up(GPUS, "--gpu", gpu)
+            for tp in self.tp:
+                for engines in self.engines or (max(self.gpus_budget // tp, 1),):
+                    found += [
+                        Design(gpu, tp, engines, schedule, policy)
+                        for schedule in self.schedules
+                        for policy in self.policies
+                    ]
+        return found
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A design that can be simulated."""
+
+    design: Design
+    config: Config
+    calibration: Calibration | None  # None: a roofline
+    on_policy: str
+
+    @property
+    def provenance(self) -> str:
+        """Return whether the step times are measured, published or assumed."""
+        return "assumed" if self.calibration is None else self.calibration.provenance
+
+
+def candidates(
+    settings: dict[str, Any], space: Space, trace: Trace
+) -> tuple[list[Candidate], dict[Design, str]]:
+    """Return the designs that can run, and for every other one the reason why not."""
+    found, left_out = [], {}
+    sources: dict[str, str] = {}
+    for design in space.designs():
+        if design.gpus > space.gpus_budget:
+            left_out[design] = f"{design.gpus} GPUs are more than the budget of {space.gpus_budget}"
+            continue
+        source = sources.setdefault(design.hardware, cost_source(settings, design))
+        try:
+            config = resolve(_settings(settings, design, source), design.arm)
+            simulation = Simulation(config, trace)
+        except InputError as error:
+            left_out[design] = f"{error.field}: got {error.got}, needs {error.allowed}"
+            continue
+        on_policy = config.cluster.schedule_spec().on_policy
+        if space.only_on_policy and on_policy != "yes":
+            left_out[design] = f"not on-policy ({on_policy}), and --on-policy was asked for"
+            continue
+        found.append(
+            Candidate(design=design, config=config, calibration=simulation.calibration, on_policy=on_policy)
+        )
+    return found, left_out
+
+
+def cost_source(settings: Mapping[str, Any], design: Design) -> str:
+    """Return the calibration of this model, GPU and TP: the configured one, the latest shipped one, or none.
+
+    Without one the step times are those of a roofline, which are assumed.
+    """
+    config = Config()
+    model = settings.get("hardware", {}).get("model", config.hardware.model)
+    configured = settings.get("cost", {}).get("source", config.cost.source)
+    names = [] if configured == "roofline" else [configured]
+    matching = [name for name in names if _fits(load(name), model, design)]
+    if matching:
+        return str(matching[0])
+    shipped = [load(name) for name in shipped_names()]
+    fitting = [each for each in shipped if _fits(each, model, design)]
+    latest = max(fitting, key=lambda each: (each.date, len(each.points)), default=None)
+    return "roofline" if latest is None else latest.name
+
+
+def _fits(calibration: Calibration, model: str, design: Design) -> bool:
+    device = calibration.device.split()
+    return (calibration.model, calibration.tp) == (model, design.tp) and design.gpu in device
+
+
+def _settings(settings: dict[str, Any], design: Design, source: str) -> dict[str, Any]:
+    hardware = {"gpu": design.gpu, "tp": design.tp, "gpus": design.gpus}
+    return merge(settings, {"hardware": hardware, "cost": {"source": source}})

@@ -1,0 +1,179 @@
+"""A calibration: raw step-time points, the fit through them, its residuals, and where all of it comes from.
+
+Files are JSON in the form of `Calibration`. Shipped ones lie in sim/steptimes/calibrations and are rebuilt
+from their raw tables by `python -m evidence.calibration_sources`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+import numpy as np
+
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.results.calibration_points import Point, PrefillPoint, Provenance
+from tltsched.errors import InputError, unknown_name
+
+SHIPPED = Path(__file__).parent / "calibrations"
+Number = TypeVar("Number", int, float)
+
+
+class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative errors of the fit, as shares (0.01 is one percent).
+
+    "held out": on the points marked so, which the fit did not see. "leave one out": each point predicted by
+    a fit through all the others, for tables too small to give points away.
+    """
+
+    validation: Literal["held out", "leave one out"]
+    fitted_points: int
+    fitted_mean: float
+    fitted_max: float
+    held_out_points: int
+    held_out_median: float
+    held_out_mean: float
+    held_out_max: float
+
+
+class Ranges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the points cover. Outside, the model extrapolates and says so."""
+
+    batch: tuple[int, int]  # without drafts
+    draft_batch: tuple[int, int]
+    context_tokens: tuple[float, float]
+    depth: tuple[int, int]
+    verify_tokens: tuple[int, int]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the simulator needs to know about one engine, model and device."""
+
+    name: str
+    provenance: Provenance
+    engine: str
+    engine_version: str
+    device: str
+    date: str  # when the points were measured or published
+    model: str  # a name of sim.shapes.MODELS
+    tp: int
+    source: str
+    licence: str
+    notes: tuple[str, ...]
+    not_fitted: dict[str, str]  # coefficient -> where its value comes from instead
+    coefficients: Coefficients
+    residuals: Residuals
+    ranges: Ranges
+    chunk_tokens: float = 8192.0  # prompt tokens that one cycle prefills at most
+    points: tuple[Point, ...]
+    prefill_points: tuple[PrefillPoint, ...]
+
+    def describe(self) -> str:
+        """Return one line that says what the step times rest on."""
+        engine = f"{self.engine} {self.engine_version}"
+        return f"{self.provenance}: {engine}, {self.device}, {self.date} ({self.name})"
+
+
+def ranges_of(points: Sequence[Point]) -> Ranges:
+    """Return what the points that count cover."""
+    used = [point for point in points if not point.excluded]
+    drafting = [point for point in used if point.arm.depth]
+    return Ranges(
+        batch=_range([point.batch for point in used if not point.arm.depth]),
+        draft_batch=_range([point.batch for point in drafting]),
+        context_tokens=_range([point.context_tokens for point in used]),
+        depth=_range([point.arm.depth for point in drafting]),
+        verify_tokens=_range([point.arm.verify_tokens for point in drafting]),
+    )
+
+
+def _range(values: Sequence[Number]) -> tuple[Number, Number]:
+    return min(values), max(values)
+
+
+def predict_s(coefficients: Coefficients, point: Point) -> float:
+    """Return the law's cycle time for the conditions of `point`."""
+    fixed_s = float(coefficients.fixed_s(point.arm, point.off_state, np.float64(point.batch)))
+    per_token = coefficients.context_s_per_token(point.arm, point.off_state)
+    return fixed_s + per_token * point.context_tokens * point.batch
+
+
+def error_of(coefficients: Coefficients, point: Point) -> float:
+    """Return the absolute relative error of the law on one point."""
+    return abs(predict_s(coefficients, point) / point.cycle_s - 1.0)
+
+
+def residuals_of(coefficients: Coefficients, points: Sequence[Point]) -> Residuals:
+    """Return the relative errors on the fitted and on the held-out points (there must be some of both)."""
+    used = [point for point in points if not point.excluded]
+    fitted = [error_of(coefficients, point) for point in used if not point.held_out]
+    held_out = [error_of(coefficients, point) for point in used if point.held_out]
+    return _residuals("held out", fitted, held_out)
+
+
+def leave_one_out(
+    coefficients: Coefficients, points: Sequence[Point], refit: Callable[[Sequence[Point]], Coefficients]
+) -> Residuals:
+    """Return the errors of a fit through all points, and of each point under a fit through all others."""
+    used = [point for point in points if not point.excluded]
+    fitted = [error_of(coefficients, point) for point in used]
+    left_out = [error_of(refit([*used[:n], *used[n + 1 :]]), point) for n, point in enumerate(used)]
+    return _residuals("leave one out", fitted, left_out)
+
+
+def _residuals(
+    validation: Literal["held out", "leave one out"], fitted: list[float], unseen: list[float]
+) -> Residuals:
+    return Residuals(
+        validation=validation,
+        fitted_points=len(fitted),
+        fitted_mean=float(np.mean(fitted)),
+        fitted_max=max(fitted),
+        held_out_points=len(unseen),
+        held_out_median=float(np.median(unseen)),
+        held_out_mean=float(np.mean(unseen)),
+        held_out_max=max(unseen),
+    )
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Return the names of the calibrations that come with the package."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+
+
+def load(name_or_path: str) -> Calibration:
+    """Read a shipped calibration by name, or a calibration.json by path; raises InputError."""
+    path = SHIPPED / f"{name_or_path}.json"
+    if not path.is_file():
+        path = Path(name_or_path)
+    if not path.is_file():
+        fix = "name one of these or give the path of a calibration.json"
+        raise unknown_name("calibration", name_or_path, shipped_names(), fix)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Calibration)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError("calibration", f"{path}: {error}", "a calibration file", "calibrate again") from None
+
+
+def describe_calibration(calibration: Calibration) -> str:
+    """Return a paragraph: origin, errors on fitted and unseen points, ranges, and what was not fitted."""
+    residuals, ranges = calibration.residuals, calibration.ranges
+    lines = [
+        calibration.describe(),
+        f"  model {calibration.model}, TP {calibration.tp}",
+        f"  source {calibration.source} ({calibration.licence})",
+        f"  error on {residuals.fitted_points} fitted points: mean {residuals.fitted_mean:.1%}, "
+        f"max {residuals.fitted_max:.1%}",
+        f"  error on {residuals.held_out_points} unseen points ({residuals.validation}): "
+        f"median {residuals.held_out_median:.1%}, mean {residuals.held_out_mean:.1%}, "
+        f"max {residuals.held_out_max:.1%}",
+        f"  batch {ranges.batch[0]}-{ranges.batch[1]}, while drafting "
+        f"{ranges.draft_batch[0]}-{ranges.draft_batch[1]}, context {ranges.context_tokens[0]:.0f}-"
+        f"{ranges.context_tokens[1]:.0f} tokens, depth {ranges.depth[0]}-{ranges.depth[1]}, "
+        f"verify {ranges.verify_tokens[0]}-{ranges.verify_tokens[1]} tokens",
+        *(f"  note: {note}" for note in calibration.notes),
+        *(f"  {name}: {origin}" for name, origin in calibration.not_fitted.items()),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,130 @@
+"""Fits the law of tlt.sim.steptimes.law to raw points by non-negative least squares on relative errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from scipy.optimize import nnls
+
+from tlt.sim.steptimes.law import Coefficients, Floats, padded, pieces
+from tlt.traces.common.models import ModelShape
+from tlt.traces.results.calibration_points import Point, PrefillPoint
+
+
+class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is given to the fit rather than found by it."""
+
+    knots_tokens: tuple[float, ...]
+    """Ascending; no point lies beyond the last one."""
+    least_slope_s_per_token: float
+    """Slope that no piece above `compute_bound_tokens` may go below: one token at the peak throughput."""
+    open_slope_s_per_token: float
+    """Slope beyond the last knot, where there are no points."""
+    compute_bound_tokens: float = 512.0
+    graph_tokens: float | None
+    chunk_tokens: float
+    kv_s_per_token: float | None = None  # fixed instead of fitted, where the points have one context only
+    prefill_s_per_pair: float | None = 0.0
+    """None: fitted."""
+    verified_terms: bool = False
+    """Fit draft_s_per_token and kv_s_per_verified_token, too; otherwise they are 0."""
+    graph_batches: tuple[int, ...] = ()
+
+
+def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[float]:
+    """Return one row of the design matrix; its columns are in the order in which `fit` unpacks them."""
+    arm, batch = point.arm, float(padded(point.batch, settings.graph_batches))
+    tokens = batch * arm.verify_tokens
+    drafting, off = arm.depth > 0, arm.depth == 0 and point.off_state == "in_step"
+    drafter_passes = arm.depth if drafting else int(off)
+    held = point.context_tokens * point.batch
+    verified = float(settings.verified_terms)
+    eager = settings.graph_tokens is not None and tokens > settings.graph_tokens
+    return [
+        1.0,
+        *(float(piece) for piece in pieces(np.asarray(tokens), settings.knots_tokens)),
+        held * (1 + drafter_passes / shape.layers),
+        float(off),
+        float(off) * batch,
+        float(drafting),
+        float(arm.depth),
+        float(arm.depth) * batch * arm.topk,
+        float(eager),
+        verified * float(drafting) * tokens,
+        verified * held * (arm.verify_tokens - 1),
+    ]
+
+
+def _solve(rows: Floats, seconds: Floats, scale_s: Floats) -> Floats:
+    """Minimise the relative error with all coefficients >= 0; columns are scaled for conditioning."""
+    column = np.abs(rows).max(axis=0)
+    column[column == 0.0] = 1.0
+    solution, _ = nnls(rows / column / scale_s[:, None], seconds / scale_s)
+    return np.asarray(solution / column, np.float64)
+
+
+def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[float, float, float]:
+    """Return seconds per chunk, per token, and per pair of tokens, which the settings may give."""
+    tokens = np.array([point.batch * point.prompt_tokens for point in points], np.float64)
+    pairs = np.array([point.batch * point.prompt_tokens**2 for point in points], np.float64)
+    seconds = np.array([point.prefill_s for point in points])
+    given_s = settings.prefill_s_per_pair
+    fitted_pairs = pairs if given_s is None else np.zeros_like(pairs)
+    rows = np.stack([np.ceil(tokens / settings.chunk_tokens), tokens, fitted_pairs], axis=1)
+    remaining = np.maximum(seconds - (given_s or 0.0) * pairs, 0.0)
+    chunk_s, token_s, pair_s = map(float, _solve(rows, remaining, seconds))
+    return chunk_s, token_s, pair_s if given_s is None else given_s
+
+
+def _given(settings: LawSettings) -> Floats:
+    """Return what is known of (floor, slopes) before the fit: lower bounds, and the open slope."""
+    bounds = [
+        settings.least_slope_s_per_token if knot >= settings.compute_bound_tokens else 0.0
+        for knot in settings.knots_tokens[:-1]
+    ]
+    return np.array([0.0, *bounds, settings.open_slope_s_per_token])
+
+
+def fit(
+    points: Sequence[Point], prefill: Sequence[PrefillPoint], settings: LawSettings, shape: ModelShape
+) -> Coefficients:
+    """Return the coefficients that fit all points neither held out nor excluded."""
+    used = [point for point in points if not point.held_out and not point.excluded]
+    rows = np.array([_features(point, settings, shape) for point in used])
+    seconds = np.array([point.cycle_s for point in used])
+    kv_column = 1 + len(settings.knots_tokens)
+    given = _given(settings)
+    fitted = seconds - rows[:, :kv_column] @ given
+    rows[:, kv_column - 1] = 0.0  # the open piece is given
+    if settings.kv_s_per_token is not None:
+        fitted -= settings.kv_s_per_token * rows[:, kv_column]
+        rows[:, kv_column] = 0.0
+    solution = _solve(rows, fitted, seconds)
+    target = solution[:kv_column] + given
+    kv_s = settings.kv_s_per_token if settings.kv_s_per_token is not None else float(solution[kv_column])
+    off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s, token_s, verified_s = map(
+        float, solution[kv_column + 1 :]
+    )
+    chunk_s, prompt_s, pair_s = fit_prefill(prefill, settings)
+    return Coefficients(
+        knots_tokens=settings.knots_tokens,
+        floor_s=float(target[0]),
+        slopes_s_per_token=tuple(target[1:].tolist()),
+        kv_s_per_token=kv_s,
+        drafter_kv_share=1 / shape.layers,
+        off_s=off_s,
+        off_s_per_request=off_request_s,
+        draft_s=draft_s,
+        draft_pass_s=pass_s,
+        draft_pass_s_per_request=pass_request_s,
+        graph_tokens=settings.graph_tokens,
+        eager_s=eager_s,
+        prefill_chunk_s=chunk_s,
+        prefill_s_per_token=prompt_s,
+        prefill_s_per_pair=pair_s,
+        draft_s_per_token=token_s,
+        kv_s_per_verified_token=verified_s,
+        graph_batches=settings.graph_batches,
+    )

@@ -1,0 +1,205 @@
+"""Fits the law to the points that calibrating a live engine left, and says how well it fits.
+
+What is found by the fit and what is given differs by device. On a GPU whose data sheet is known
+(sim.steptimes.gpus) no piece above 512 tokens a cycle is cheaper than the peak throughput allows, the open
+slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the open slope
+continues the last fitted piece. Residuals by arm and the tax of a speculation that is off stand in the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from tlt.sim.steptimes.calibration import (
+    Calibration,
+    Residuals,
+    leave_one_out,
+    predict_s,
+    ranges_of,
+    residuals_of,
+)
+from tlt.sim.steptimes.fit import LawSettings, fit
+from tlt.sim.steptimes.gpus import GPUS, GpuSpec
+from tlt.sim.steptimes.law import Coefficients, padded
+from tlt.sim.steptimes.roofline import Assumptions, roofline
+from tlt.traces.common.models import MODELS, ModelShape
+from tlt.traces.results.calibration_points import MeasuredPoints, Point
+from tltsched.draft_config import OFF
+from tltsched.errors import InputError, look_up
+
+POOR_FIT = 0.05  # mean error on unseen points above which the notes warn
+LEAST_POINTS = 4
+BEYOND_GPU = "assumed: roofline; no point reads more tokens in a cycle"
+BEYOND_FITTED = "assumed: the last fitted slope goes on; no point reads more tokens in a cycle"
+
+
+def fit_points(measured: MeasuredPoints) -> Calibration:
+    """Return the calibration of `measured`; raises InputError if it holds too little for a fit."""
+    shape = look_up(MODELS, "model", measured.model)
+    _check(measured)
+    gpu = gpu_of(measured.device)
+    assumed = roofline(shape, gpu, measured.tp, Assumptions()) if gpu else None
+    settings = _settings(measured, assumed, _peak_s_per_token(shape, gpu, measured.tp))
+
+    def refit(some: Sequence[Point]) -> Coefficients:
+        found = fit(some, measured.prefill_points, settings, shape)
+        return found if gpu else _continued(found)
+
+    coefficients = refit(measured.points)
+    residuals = _residuals(coefficients, measured.points, refit)
+    not_fitted = {"last slope": BEYOND_GPU if gpu else BEYOND_FITTED}
+    if gpu:
+        not_fitted["prefill_s_per_pair"] = "assumed: roofline; it hides behind the other terms"
+    return Calibration(
+        name=measured.name,
+        provenance="measured",
+        engine=measured.engine,
+        engine_version=measured.engine_version,
+        device=measured.device,
+        date=measured.date,
+        model=measured.model,
+        tp=measured.tp,
+        source="points.json of the same calibration",
+        licence=measured.licence,
+        notes=(*measured.notes, *_notes(measured, coefficients, residuals)),
+        not_fitted=not_fitted,
+        coefficients=coefficients,
+        residuals=residuals,
+        ranges=ranges_of(measured.points),
+        chunk_tokens=measured.chunk_tokens,
+        points=measured.points,
+        prefill_points=measured.prefill_points,
+    )
+
+
+def gpu_of(device: str) -> GpuSpec | None:
+    """Return the data sheet of the GPU that `device` names, the longest name first; None: not known."""
+    names = sorted((name for name in GPUS if name in device), key=len)
+    return GPUS[names[-1]] if names else None
+
+
+def _check(measured: MeasuredPoints) -> None:
+    used = [point for point in measured.points if not (point.held_out or point.excluded)]
+    plain = [point for point in used if point.arm == OFF and point.off_state == "plain"]
+    if len(plain) < LEAST_POINTS or not measured.prefill_points:
+        got = f"{len(plain)} plain points and {len(measured.prefill_points)} of prefill"
+        fix = "raise calibration.time_limit_s or calibration.batches"
+        raise InputError("calibration points", got, f"{LEAST_POINTS} plain points and prefill, or more", fix)
+
+
+def _settings(measured: MeasuredPoints, assumed: Coefficients | None, peak_s: float) -> LawSettings:
+    return LawSettings(
+        knots_tokens=knots(measured.points, measured.graph_batches),
+        least_slope_s_per_token=peak_s,
+        open_slope_s_per_token=assumed.slopes_s_per_token[-1] if assumed else 0.0,
+        graph_tokens=measured.graph_tokens,
+        chunk_tokens=measured.chunk_tokens,
+        prefill_s_per_pair=assumed.prefill_s_per_pair if assumed else None,
+        verified_terms=True,
+        graph_batches=measured.graph_batches,
+    )
+
+
+def knots(points: Sequence[Point], graph_batches: tuple[int, ...]) -> tuple[float, ...]:
+    """Return the least tokens a cycle, powers of two, and the most: two fitted values or more to a piece."""
+    fitted = [point for point in points if not (point.held_out or point.excluded)]
+    tokens = sorted({float(padded(point.batch, graph_batches)) * point.arm.verify_tokens for point in fitted})
+    chosen = [tokens[0]]
+    power = 2.0
+    while power < tokens[-1]:
+        inside = sum(chosen[-1] < value <= power for value in tokens)
+        above = sum(value > power for value in tokens)
+        if power > chosen[-1] and inside >= 2 and above >= 2:
+            chosen.append(power)
+        power *= 2
+    return (*chosen, tokens[-1]) if tokens[-1] > chosen[-1] else tuple(chosen)
+
+
+def _peak_s_per_token(shape: ModelShape, gpu: GpuSpec | None, tp: int) -> float:
+    """Return the seconds of one token's matrix products at the data-sheet peak; 0 where it is not known."""
+    return 2 * shape.read_parameters() / (gpu.bf16_flops * tp) if gpu else 0.0
+
+
+def _continued(found: Coefficients) -> Coefficients:
+    """Let the last fitted slope go on past the last knot."""
+    slopes = found.slopes_s_per_token
+    if len(slopes) < 2:
+        return found
+    return msgspec.structs.replace(found, slopes_s_per_token=(*slopes[:-1], slopes[-2]))
+
+
+def _residuals(
+    coefficients: Coefficients, points: Sequence[Point], refit: Callable[[Sequence[Point]], Coefficients]
+) -> Residuals:
+    if any(point.held_out for point in points):
+        return residuals_of(coefficients, points)
+    return leave_one_out(coefficients, points, refit)
+
+
+def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Residuals) -> list[str]:
+    notes = []
+    if residuals.held_out_mean > POOR_FIT:
+        notes.append(
+            f"the law fits poorly: mean error on unseen points {residuals.held_out_mean:.1%}, "
+            f"worst {residuals.held_out_max:.1%}"
+        )
+    notes.append(f"error by arm (mean, signed): {_errors_by_arm(measured.points, coefficients)}")
+    spread = median(point.spread_s / point.cycle_s for point in measured.points)
+    notes.append(f"spread of the repeats (quartiles): {spread:.1%} of a cycle at the median point")
+    tax = off_tax(measured.points)
+    if tax:
+        notes.append("K = 0 over no speculation configured: " + _by_batch(tax))
+    notes += _switch_notes(measured)
+    if measured.compiled_cycles:
+        notes.append(f"{measured.compiled_cycles} cycles dropped since something was compiled in them")
+    return notes
+
+
+def off_tax(points: Sequence[Point]) -> dict[int, float]:
+    """Return by batch what K = 0 takes over no speculation configured, as a share; median over contexts.
+
+    The two are compared where the same batch was measured in both, at the closest contexts.
+    """
+    plain = [point for point in points if point.arm == OFF and point.off_state == "plain"]
+    taxes: dict[int, list[float]] = {}
+    for point in points:
+        same = [other for other in plain if other.batch == point.batch]
+        if point.arm == OFF and point.off_state == "in_step" and same:
+            nearest = min(same, key=lambda other: abs(other.context_tokens - point.context_tokens))
+            taxes.setdefault(point.batch, []).append(point.cycle_s / nearest.cycle_s - 1.0)
+    return {batch: median(values) for batch, values in sorted(taxes.items())}
+
+
+def _errors_by_arm(points: Sequence[Point], coefficients: Coefficients) -> str:
+    errors: dict[str, list[float]] = {}
+    for point in points:
+        name = "plain" if point.off_state == "plain" else f"K={point.arm.depth}"
+        errors.setdefault(name, []).append(predict_s(coefficients, point) / point.cycle_s - 1.0)
+    return ", ".join(
+        f"{name} {np.mean(np.abs(values)):.1%} ({np.mean(values):+.1%})" for name, values in errors.items()
+    )
+
+
+def _by_batch(shares: dict[int, float]) -> str:
+    return ", ".join(f"batch {batch} {share:+.1%}" for batch, share in shares.items())
+
+
+def _switch_notes(measured: MeasuredPoints) -> list[str]:
+    """Say what going from off to the longest chain and back costs, as a median over batches."""
+    longest = max((switch.to_k for switch in measured.switch_points), default=0)
+    ways = {
+        (from_k, to_k): [
+            switch.extra_s
+            for switch in measured.switch_points
+            if (switch.from_k, switch.to_k) == (from_k, to_k)
+        ]
+        for from_k, to_k in ((0, longest), (longest, 0))
+    }
+    if not longest or not all(ways.values()):
+        return []
+    there, back = (median(seconds) * 1e3 for seconds in ways.values())
+    return [f"a switch takes {there:+.2f} ms, K = 0 to {longest} and {back:+.2f} ms back (not in the law)"]

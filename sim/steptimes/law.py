@@ -1,0 +1,136 @@
+"""The law of step times that every calibration and every roofline is written in.
+
+With x = batch x tokens verified per request, C = sum of the contexts of the batch, and non-negative
+coefficients, one engine cycle takes
+
+    no speculation configured   G(x) + kv C
+    configured, K = 0           G(x) + off + off_request batch + kv C (1 + 1 / layers)
+    draft of depth D, top-k     G(x) + draft + draft_token x + D (draft_pass + draft_pass_request batch topk)
+                                     + kv C (1 + D / layers) + kv_verified C (verify - 1)
+
+`draft_token` is what rejection sampling and the drafter's first pass take for each verified token, and
+`kv_verified` what each further query token of a request takes over its cache (0 where attention is bound by
+reading the cache once). Both are fitted to live engines alone: published tables cannot tell them from the
+rest. Where graphs were captured for some batch sizes only, `batch` above is the next larger one of them.
+
+G grows with x along straight pieces between knots (a cost that never falls: memory-bound, then tile by tile
+compute-bound). Past `graph_tokens` no CUDA graph was captured and `eager_s` is added. The drafter has one
+layer, so each of its passes reads one layer's share of the KV cache. Prefill of n tokens in chunks of c takes
+ceil(n / c) prefill_chunk + n prefill_token + prefill_pair (sum of squared lengths).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import ceil
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tltsched.draft_config import Arm
+from tltsched.policies.base import OffState
+
+Floats = npt.NDArray[np.float64]
+
+
+class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
+    """Coefficients of the law above; all in seconds, or seconds per unit of what the name says."""
+
+    knots_tokens: tuple[float, ...]  # ascending; the last piece goes on without end
+    floor_s: float  # G at x = knots_tokens[0]
+    slopes_s_per_token: tuple[float, ...]  # one a piece: between knot i and i + 1, the last one open-ended
+    kv_s_per_token: float
+    drafter_kv_share: float  # 1 / layers of the target
+    off_s: float
+    off_s_per_request: float
+    draft_s: float
+    draft_pass_s: float
+    draft_pass_s_per_request: float
+    graph_tokens: float | None  # None: not known, no eager term
+    eager_s: float
+    prefill_chunk_s: float
+    prefill_s_per_token: float
+    prefill_s_per_pair: float
+    draft_s_per_token: float = 0.0
+    kv_s_per_verified_token: float = 0.0
+    graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
+
+    def scaled(self, target: float, kv: float, drafter: float) -> Coefficients:
+        """Return the law with the target's step, the KV term and the drafter's passes times these factors."""
+        return msgspec.structs.replace(
+            self,
+            floor_s=self.floor_s * target,
+            slopes_s_per_token=tuple(slope * target for slope in self.slopes_s_per_token),
+            eager_s=self.eager_s * target,
+            kv_s_per_token=self.kv_s_per_token * kv,
+            off_s=self.off_s * drafter,
+            off_s_per_request=self.off_s_per_request * drafter,
+            draft_s=self.draft_s * drafter,
+            draft_pass_s=self.draft_pass_s * drafter,
+            draft_pass_s_per_request=self.draft_pass_s_per_request * drafter,
+            draft_s_per_token=self.draft_s_per_token * drafter,
+            kv_s_per_verified_token=self.kv_s_per_verified_token * kv,
+        )
+
+    def times(self, factor: float) -> Coefficients:
+        """Return the law with everything, prefill included, times a factor."""
+        return msgspec.structs.replace(
+            self.scaled(factor, factor, factor),
+            prefill_chunk_s=self.prefill_chunk_s * factor,
+            prefill_s_per_token=self.prefill_s_per_token * factor,
+            prefill_s_per_pair=self.prefill_s_per_pair * factor,
+        )
+
+    def target_s(self, tokens: npt.ArrayLike) -> Floats:
+        """Return G(x) for x tokens read by the target in one cycle (any shape)."""
+        x = np.asarray(tokens, np.float64)
+        seconds = np.full(x.shape, self.floor_s)
+        for slope, piece in zip(self.slopes_s_per_token, pieces(x, self.knots_tokens), strict=True):
+            seconds += slope * piece
+        return seconds
+
+    def fixed_s(self, arm: Arm, off_state: OffState, batch: npt.ArrayLike) -> Floats:
+        """Return the part of a cycle that does not depend on context, for each batch size."""
+        b = padded(batch, self.graph_batches)
+        x = b * arm.verify_tokens
+        seconds = self.target_s(x)
+        if self.graph_tokens is not None:
+            seconds = seconds + self.eager_s * (x > self.graph_tokens)
+        if arm.depth:
+            per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * arm.topk
+            return seconds + self.draft_s + self.draft_s_per_token * x + arm.depth * per_pass
+        if off_state == "in_step":
+            return seconds + self.off_s + self.off_s_per_request * b
+        return seconds
+
+    def context_s_per_token(self, arm: Arm, off_state: OffState) -> float:
+        """Return the seconds that one cached token adds to a cycle."""
+        passes = arm.depth if arm.depth else int(off_state == "in_step")
+        further = self.kv_s_per_verified_token * (arm.verify_tokens - 1)
+        return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share) + further
+
+    def prefill_s(self, tokens: float, squared_tokens: float, chunk_tokens: float) -> float:
+        """Return the seconds to prefill `tokens` in all, whose squared lengths sum to `squared_tokens`."""
+        chunks = ceil(tokens / chunk_tokens)
+        return (
+            chunks * self.prefill_chunk_s
+            + tokens * self.prefill_s_per_token
+            + squared_tokens * self.prefill_s_per_pair
+        )
+
+
+def pieces(tokens: Floats, knots: tuple[float, ...]) -> list[Floats]:
+    """Return how much of each x lies in each piece between knots; the last piece is open-ended."""
+    inner = [np.clip(tokens - low, 0.0, high - low) for low, high in pairwise(knots)]
+    return [*inner, np.maximum(tokens - knots[-1], 0.0)]
+
+
+def padded(batch: npt.ArrayLike, graph_batches: tuple[int, ...]) -> Floats:
+    """Return each batch size, or the next larger one of `graph_batches` if there is one (any shape)."""
+    b = np.asarray(batch, np.float64)
+    if not graph_batches:
+        return b
+    sizes = np.asarray(graph_batches, np.float64)
+    above = sizes[np.minimum(sizes.searchsorted(b), len(sizes) - 1)]
+    return np.where(b > 0, np.maximum(b, above), b)

@@ -1,0 +1,77 @@
+"""Step times from first principles, for a model and a GPU that nobody has calibrated: assumed, not measured.
+
+The published part is the shape and the data sheet (sim.shapes). What is assumed stands in `Assumptions`.
+Against the measured H100 points of the shipped calibrations this roofline is off by the share that
+evidence/roofline_vs_measured.json records.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tlt.sim.steptimes.gpus import GpuSpec
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.models import BF16_BYTES, ModelShape
+
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
+
+
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Efficiencies that a data sheet does not give. Every default is assumed."""
+
+    memory_efficiency: Annotated[
+        Share, Meta(description="assumed: share of data-sheet bandwidth that decode kernels reach")
+    ] = 0.80
+    compute_efficiency: Annotated[
+        Share, Meta(description="assumed: share of dense bf16 throughput that large matrix products reach")
+    ] = 0.55
+    step_host_s: Annotated[
+        Seconds, Meta(description="assumed: scheduling and sampling that a step cannot overlap")
+    ] = 0.5e-3
+    layer_launch_s: Annotated[
+        Seconds, Meta(description="assumed: gaps between kernels of one layer inside a CUDA graph")
+    ] = 25e-6
+    allreduce_s: Annotated[
+        Seconds, Meta(description="assumed: one all-reduce over NVLink; a layer has two when tp > 1")
+    ] = 10e-6
+    draft_fixed_s: Annotated[
+        Seconds, Meta(description="assumed: rejection sampling and host work of a drafting cycle")
+    ] = 1.0e-3
+    draft_vocab: Annotated[int, Meta(ge=1, description="rows of the drafter's output head")] = 32_000
+    prefill_chunk_s: Annotated[
+        Seconds, Meta(description="assumed: host and launch work of one prefill chunk")
+    ] = 2e-3
+
+
+def roofline(shape: ModelShape, gpu: GpuSpec, tp: int, assumed: Assumptions) -> Coefficients:
+    """Return coefficients for `shape` on `tp` GPUs of kind `gpu`; decode is memory-bound up to one knot."""
+    bandwidth = gpu.memory_bytes_per_s * assumed.memory_efficiency * tp
+    flops = gpu.bf16_flops * assumed.compute_efficiency * tp
+    weights_s = shape.read_parameters() * BF16_BYTES / bandwidth
+    token_s = 2 * shape.read_parameters() / flops
+    exchange_s = 2 * assumed.allreduce_s if tp > 1 else 0.0
+    launch_s = assumed.step_host_s + shape.layers * (assumed.layer_launch_s + exchange_s)
+    drafter = shape.layer_parameters() + 3 * shape.hidden**2 + assumed.draft_vocab * shape.hidden
+    draft_pass_s = drafter * BF16_BYTES / bandwidth + 4 * assumed.layer_launch_s + exchange_s
+    draft_request_s = 2 * drafter / flops
+    return Coefficients(
+        knots_tokens=(1.0, max(weights_s / token_s, 2.0)),
+        floor_s=weights_s + launch_s,
+        slopes_s_per_token=(0.0, token_s),
+        kv_s_per_token=shape.kv_bytes_per_token() / bandwidth,
+        drafter_kv_share=1 / shape.layers,
+        off_s=draft_pass_s,
+        off_s_per_request=draft_request_s,
+        draft_s=assumed.draft_fixed_s,
+        draft_pass_s=draft_pass_s,
+        draft_pass_s_per_request=draft_request_s,
+        graph_tokens=None,
+        eager_s=0.0,
+        prefill_chunk_s=assumed.prefill_chunk_s,
+        prefill_s_per_token=token_s,
+        prefill_s_per_pair=shape.attention_flops_per_pair() / 2 / flops,
+    )

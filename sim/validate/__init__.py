@@ -1,0 +1,1 @@
+"""The model held against measured runs: replays of them, with modelled step times."""

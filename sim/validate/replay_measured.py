@@ -1,0 +1,311 @@
+"""Simulates a measured comparison again: same requests, scheduler settings and seeds, modelled step times.
+
+Acceptance is the synthetic one that the engine was given. Where the drafter's own acceptance was at work, its
+law is taken from the first rollout of all arms, and the report judges by the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import simpy
+
+from tlt.sim.model.acceptance import Acceptance, PerPosition
+from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.drafter import Drafter, DrafterConfig
+from tlt.sim.model.jump_engine import JumpEngine
+from tlt.sim.model.phases import NoPhases, Phases
+from tlt.sim.model.requests import StepRequests
+from tlt.sim.model.running_batch import Limits
+from tlt.sim.model.worker import Listener, Worker
+from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.sim.validate.training.acceptance_counts import NOTHING, position_counts
+from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.results.resimulation import (
+    PREDICTED,
+    PREDICTED_COLUMNS,
+    RESIMULATION,
+    CalibratedRange,
+    ResimulatedArm,
+    Resimulation,
+)
+from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
+from tltsched.draft_config import OFF, chain
+from tltsched.errors import InputError
+from tltsched.event_log import (
+    Record,
+    RecordedCluster,
+    RecordedWorker,
+    Recorder,
+    SchedulerSetup,
+    build_cluster,
+    build_worker,
+    read,
+)
+from tltsched.policies.base import OffState
+
+NO_LIMIT_TOKENS = 1e12  # a KV cache that never overflows: a live run that preempts is told from its record
+Floats = npt.NDArray[np.float64]
+
+
+class EngineSettings(msgspec.Struct, frozen=True):
+    """The part of a measured run's settings that the simulated engine shares."""
+
+    max_running: int
+    temperature: float = 1.0
+
+
+class DrafterSettings(msgspec.Struct, frozen=True):
+    """The part of a measured run's settings that says how drafts are accepted."""
+
+    synthetic_survival: tuple[float, ...] = ()
+
+
+class MeasuredSettings(msgspec.Struct, frozen=True):
+    """The parts of a measured run's resolved_config.json that are needed here."""
+
+    engine: EngineSettings
+    drafter: DrafterSettings = DrafterSettings()
+
+
+class MeasuredArm:
+    """One measured run folder."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what the simulation needs; raises InputError where a file is missing or of another form."""
+        folder = RunFolder(path)
+        self.path = path
+        self.summary = folder.summary()
+        self.responses = folder.responses().sort_values(["step", "request"], ignore_index=True)
+        self.settings = read_struct(path / "resolved_config.json", MeasuredSettings)
+        self.setup = read_struct(path / "scheduler.json", SchedulerSetup)
+        policy = self.setup.policy.build(scheduler_rng(0, 0), self.setup.step_times)
+        self.off_state: OffState = policy.off_state
+        self.drafts = self.off_state != "plain" or any(arm.depth for arm in policy.arms)
+        ids = self.responses.groupby("step", sort=True)["request"]
+        whole = all((rows.to_numpy() == np.arange(len(rows))).all() for _, rows in ids)
+        steps = self.responses["step"].unique()
+        if self.summary.kind != "measured" or not whole or (steps != np.arange(len(steps))).any():
+            raise InputError(
+                "run folder", str(path), "a measured run with steps and requests from 0 on",
+                "give the folder that `tlt real replay` wrote",
+            )  # fmt: skip
+
+    def records(self) -> Iterable[Record]:
+        """Yield the recorded events and commands."""
+        with (self.path / "records.jsonl").open("rb") as file:
+            yield from read(file)
+
+    def requests(self) -> list[StepRequests]:
+        """Return the requests, rollout by rollout."""
+        return [
+            StepRequests(
+                group=rows["group"].to_numpy(np.int64),
+                prompt_tokens=rows["prompt_tokens"].to_numpy(np.int64),
+                response_tokens=rows["response_tokens"].to_numpy(np.int64),
+                capped=rows["capped"].to_numpy(bool),
+            )
+            for _, rows in self.responses.groupby("step", sort=True)
+        ]
+
+
+def resimulate(measured: Path, calibration: Path, out: Path) -> None:
+    """Simulate every arm of the measured comparison (or run) `measured` into the comparison folder `out`.
+
+    `calibration` is a calibration.json (or the name of a shipped one). Raises InputError if `measured` is not
+    a measured comparison or the calibration cannot be read.
+    """
+    fitted = load(str(calibration))
+    comparison = comparison_of(measured)
+    alone = not (measured / "comparison.json").is_file()
+    arms = [MeasuredArm(measured if alone else measured / name) for name in comparison.runs]
+    law, steps = acceptance_of(arms)
+    out.mkdir(parents=True, exist_ok=True)
+    told = [_simulate(arm, fitted, law, out / name) for name, arm in zip(comparison.runs, arms, strict=True)]
+    write_json(out / "comparison.json", comparison)
+    write_json(
+        out / RESIMULATION,
+        Resimulation(
+            calibration=fitted.name,
+            engine=fitted.engine,
+            engine_version=fitted.engine_version,
+            device=fitted.device,
+            date=fitted.date,
+            step_time_error=fitted.residuals.held_out_mean,
+            calibrated=_calibrated(fitted),
+            acceptance_source=law.source if law else "not used",
+            acceptance_steps=steps,
+            arms=tuple(told),
+        ),
+    )
+
+
+def comparison_of(measured: Path) -> Comparison:
+    """Return the comparison that a folder holds, or one of the run alone that it is."""
+    if (measured / "comparison.json").is_file():
+        return read_struct(measured / "comparison.json", Comparison)
+    summary = RunFolder(measured).summary()
+    return Comparison(name=summary.name, runs=(measured.resolve().name,))
+
+
+def acceptance_of(arms: list[MeasuredArm]) -> tuple[PerPosition | None, tuple[int, ...]]:
+    """Return the law of acceptance, and the rollouts that it was measured on (none: it was given)."""
+    given = arms[0].settings.drafter.synthetic_survival
+    if not any(arm.drafts for arm in arms):
+        return None, ()
+    if given:
+        return PerPosition(given, "given: the synthetic acceptance that the engine was told"), ()
+    survival = measured_survival([record for arm in arms for record in arm.records()], step=0)
+    if not len(survival):
+        return PerPosition((0.0,), "measured: nothing was drafted in rollout 0"), (0,)
+    return PerPosition(tuple(survival.tolist()), "measured: rollout 0 of the same run, all arms"), (0,)
+
+
+def measured_survival(records: Iterable[Record], step: int) -> Floats:
+    """Return P(accepted drafts >= j) for j = 1.. over the epochs of one rollout that drafted as many."""
+    return position_counts(records).get(step, NOTHING).survival()
+
+
+def _simulate(
+    arm: MeasuredArm, calibration: Calibration, law: PerPosition | None, folder: Path
+) -> ResimulatedArm:
+    """Simulate one arm, write its run folder and its predicted cycles."""
+    drafter = DrafterConfig(exists=arm.drafts)
+    costs, responses = simulate_into(folder, arm, calibration, law, drafter, NoPhases())
+    cycles = predicted_cycles(arm, costs)
+    if cycles is not None:
+        cycles.to_parquet(folder / PREDICTED, index=False)
+    return ResimulatedArm(
+        run=folder.name,
+        same_placement=same_placement(arm, responses),
+        break_even_length=_break_even(cycles, calibration) if cycles is not None else None,
+    )
+
+
+def simulate_into(
+    folder: Path,
+    arm: MeasuredArm,
+    calibration: Calibration,
+    law: PerPosition | None,
+    drafter: DrafterConfig,
+    phases: Phases,
+) -> tuple[StepCosts, pd.DataFrame]:
+    """Simulate all steps of an arm with its requests and schedulers, and write the run folder.
+
+    Returns the step times and the simulated responses.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("resolved_config.json", "scheduler.json"):
+        (folder / name).write_bytes((arm.path / name).read_bytes())
+    costs = StepCosts(
+        calibration.coefficients, arm.off_state, arm.settings.engine.max_running,
+        calibration.chunk_tokens, 0, 0.0,
+    )  # fmt: skip
+    with (folder / "records.jsonl").open("wb") as file:
+        recorder = Recorder(file.write)
+        cluster = _run(arm, costs, law or PerPosition((0.0,)), drafter, phases, recorder)
+    responses, intervals, steps = cluster.tables()
+    summary = msgspec.structs.replace(
+        arm.summary,
+        kind="simulated",
+        wall_s=float(cluster.env.now),
+        cost_source=calibration.describe(),
+        acceptance_source=law.source if law and arm.drafts else "not used",
+        tool_version=version("tlt-sim"),
+        elapsed_s=None,
+        warnings=(),
+    )
+    RunFolder(folder).write(summary, responses, intervals, steps)
+    return costs, responses
+
+
+def same_placement(arm: MeasuredArm, responses: pd.DataFrame) -> bool:
+    """Return whether every request ran on the worker that it was simulated on."""
+    return bool((responses["worker"].to_numpy() == arm.responses["worker"].to_numpy()).all())
+
+
+def _run(
+    arm: MeasuredArm,
+    costs: StepCosts,
+    law: PerPosition,
+    drafter: DrafterConfig,
+    phases: Phases,
+    recorder: Recorder,
+) -> Cluster:
+    """Return the cluster after all steps; draws follow from the scheduler's seed."""
+    env = simpy.Environment(0.0)
+    setup, acceptance = arm.setup, Acceptance(law, 0.0)
+    seeds = np.random.SeedSequence(setup.seed, spawn_key=(1,)).spawn(setup.workers + 2)
+    limits = Limits(arm.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False)
+
+    def make_worker(index: int, listener: Listener) -> Worker:
+        engine = JumpEngine(costs, acceptance, np.random.default_rng(seeds[index]))
+        scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
+        return Worker(env, RecordedWorker(scheduler, recorder), engine, limits, listener)
+
+    cluster = Cluster(
+        env,
+        RecordedCluster(build_cluster(setup), recorder),
+        make_worker,
+        setup.workers,
+        0,
+        Drafter(drafter),
+        phases,
+        acceptance,
+        np.random.default_rng(seeds[-2]),
+        np.random.default_rng(seeds[-1]),
+    )
+    env.process(cluster.run(arm.requests(), lambda _: None))
+    env.run()
+    return cluster
+
+
+def predicted_cycles(arm: MeasuredArm, costs: StepCosts) -> pd.DataFrame | None:
+    """Return the measured cycles with what the law predicts for each; None where no cycles were written."""
+    path = arm.path / "cycles.parquet"
+    if not path.is_file():
+        return None
+    rows = pd.read_parquet(path)
+    batch, k = rows["batch"].to_numpy(np.int64), rows["k"].to_numpy(np.int64)
+    predicted = np.zeros(len(rows))
+    for depth in np.unique(k).tolist():
+        same = k == depth
+        table = costs.of(chain(depth))
+        predicted[same] = table.fixed_s[np.minimum(batch[same], len(table.fixed_s) - 1)]
+        predicted[same] += table.context_s_per_token * rows["context_tokens"].to_numpy()[same]
+    verified = rows["drafted_tokens"].to_numpy() / np.maximum(batch, 1)
+    steady = (rows["prompt_tokens"].to_numpy() == 0) & (batch > 0) & (np.rint(verified) == k)
+    return rows.assign(predicted_s=predicted, steady=steady)[list(PREDICTED_COLUMNS)].astype(
+        PREDICTED_COLUMNS
+    )
+
+
+def _break_even(cycles: pd.DataFrame, calibration: Calibration) -> float | None:
+    """Return the time of the drafting cycles over that of plain ones at the same batches and contexts."""
+    drafting = cycles[(cycles["k"] > 0) & cycles["steady"]]
+    if drafting.empty:
+        return None
+    coefficients = calibration.coefficients
+    plain_s = coefficients.fixed_s(OFF, "plain", drafting["batch"].to_numpy())
+    plain_s = plain_s + coefficients.kv_s_per_token * drafting["context_tokens"].to_numpy()
+    weight = drafting["batch"].to_numpy()
+    return float((drafting["predicted_s"].to_numpy() * weight).sum() / (plain_s * weight).sum())
+
+
+def _calibrated(calibration: Calibration) -> CalibratedRange:
+    ranges = calibration.ranges
+    used = [point for point in calibration.points if not point.excluded]
+    return CalibratedRange(
+        batch=ranges.batch,
+        draft_batch=ranges.draft_batch,
+        context_tokens=ranges.context_tokens,
+        held_tokens=max(point.batch * point.context_tokens for point in used),
+    )

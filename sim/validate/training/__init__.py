@@ -1,0 +1,1 @@
+"""A measured training run: fitted on its first half, predicted on its second."""

@@ -1,0 +1,59 @@
+"""Acceptance by position, counted from the records of a run.
+
+Position j (from 0) of a chain is drafted in each cycle of an epoch whose chain has more than j drafts, so
+accepted[j] / cycles[j] is P(accepted drafts > j) over the epochs that drafted as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from tlt.sim.steptimes.law import Floats
+from tltsched.event_log import Record
+from tltsched.events import EpochEnded, RolloutBegan
+
+
+class PositionCounts(msgspec.Struct, frozen=True):
+    """Drafts accepted and request cycles that drafted so far, by position, [depth]; counts add up."""
+
+    accepted: Floats
+    cycles: Floats
+
+    def __add__(self, other: PositionCounts) -> PositionCounts:
+        """Return the counts of both."""
+        depth = max(len(self.accepted), len(other.accepted))
+        return PositionCounts(
+            _padded(self.accepted, depth) + _padded(other.accepted, depth),
+            _padded(self.cycles, depth) + _padded(other.cycles, depth),
+        )
+
+    def survival(self) -> Floats:
+        """Return P(accepted drafts >= j) for j = 1.. of the positions that were drafted; never rises."""
+        drafted = self.cycles > 0
+        return np.minimum.accumulate(self.accepted[drafted] / self.cycles[drafted])
+
+
+NOTHING = PositionCounts(np.zeros(0), np.zeros(0))
+
+
+def position_counts(records: Iterable[Record]) -> dict[int, PositionCounts]:
+    """Return the counts of each rollout, by RL step; a rollout without drafts has none."""
+    counts: dict[int, PositionCounts] = {}
+    step_of: dict[str, int] = {}
+    for record in records:
+        event = record.body
+        if isinstance(event, RolloutBegan):
+            step_of[record.owner] = event.step
+        if isinstance(event, EpochEnded) and event.arm.depth and record.owner in step_of:
+            step, depth = step_of[record.owner], event.arm.depth
+            accepted = _padded(np.asarray(event.accepted_by_position[:depth], np.float64), depth)
+            epoch = PositionCounts(accepted, np.full(depth, float(event.request_cycles)))
+            counts[step] = counts.get(step, NOTHING) + epoch
+    return counts
+
+
+def _padded(values: Floats, length: int) -> Floats:
+    return np.pad(values, (0, length - len(values)))

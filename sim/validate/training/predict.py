@@ -1,0 +1,207 @@
+"""Fits a measured training run on the first half of its steps, and simulates all of them.
+
+The second half is what the prediction is judged by: same lengths, same schedulers and seeds, the step times
+of a calibration, and everything else as the first half had it. All steps are simulated, from the first on, so
+that schedulers and drafter come to the second half by their own way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tlt.sim.model.acceptance import PerPosition
+from tlt.sim.model.drift import DriftCurve
+from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.steptimes.law import Floats
+from tlt.sim.validate.replay_measured import comparison_of, same_placement, simulate_into
+from tlt.sim.validate.training.drift import FittedLaw, fit_drift
+from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
+from tlt.sim.validate.training.resampling import interval, resampled
+from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.results.predicted_training import (
+    RETRAIN,
+    Figure,
+    PredictionError,
+    Quantity,
+    Retrain,
+    RetrainedArm,
+    StepPrediction,
+    TrainingFit,
+)
+from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
+from tltsched.errors import InputError
+
+SEED_KEY = 4
+ACCEPTANCE = "measured: rollouts of the first half of the steps"
+
+
+class UpdateSettings(msgspec.Struct, frozen=True):
+    """The part of a training run's settings that drift depends on."""
+
+    learning_rate: float
+
+
+class TrainSettings(msgspec.Struct, frozen=True):
+    """The parts of a training run's resolved_config.json that are needed here."""
+
+    update: UpdateSettings
+
+
+def retrain(measured: Path, calibration: str, out: Path) -> Retrain:
+    """Fit and simulate every arm of the measured training comparison (or run) into the folder `out`.
+
+    Writes the simulated run folders, comparison.json and retrain.json. `calibration` is a calibration.json or
+    the name of a shipped one. Raises InputError for folders that hold no training run.
+    """
+    fitted = load(calibration)
+    comparison = comparison_of(measured)
+    alone = not (measured / "comparison.json").is_file()
+    runs = [TrainingRun(measured if alone else measured / name) for name in comparison.runs]
+    out.mkdir(parents=True, exist_ok=True)
+    arms = [_retrain(run, fitted, out / name) for name, run in zip(comparison.runs, runs, strict=True)]
+    told = Retrain(
+        calibration=fitted.describe(),
+        step_time_error=fitted.residuals.held_out_mean,
+        arms=tuple(arms),
+        warnings=_warnings(fitted, runs),
+    )
+    write_json(out / "comparison.json", comparison)
+    write_json(out / RETRAIN, told)
+    return told
+
+
+def first_half(run: TrainingRun) -> npt.NDArray[np.int64]:
+    """Return the steps that are fitted."""
+    return np.arange(len(run.steps) // 2)
+
+
+def _rng(run: TrainingRun) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(run.arm.setup.seed, spawn_key=(SEED_KEY,)))
+
+
+def _retrain(run: TrainingRun, calibration: Calibration, folder: Path) -> RetrainedArm:
+    rng = _rng(run)
+    fit = fit_training(run, first_half(run), rng)
+    law = PerPosition(fit.survival_by_position, ACCEPTANCE) if fit.survival_by_position else None
+    _, responses = simulate_into(
+        folder, run.arm, calibration, law, drafter_config(run, fit), FittedPhases(fit)
+    )
+    steps = _predictions(run, fit, folder)
+    return RetrainedArm(
+        run=folder.name,
+        arm=run.arm.summary.policy,
+        fit=fit,
+        steps=steps,
+        errors=prediction_errors(steps, rng),
+        same_placement=same_placement(run.arm, responses),
+    )
+
+
+def _predictions(run: TrainingRun, fit: TrainingFit, folder: Path) -> tuple[StepPrediction, ...]:
+    simulated = RunFolder(folder).steps().sort_values("step", ignore_index=True)
+    columns = []
+    for steps in (run.steps, simulated):
+        cycles = steps["request_cycles"].to_numpy(np.float64)
+        accepted = steps["accepted_tokens"].to_numpy(np.float64)
+        lengths = 1.0 + np.divide(accepted, cycles, out=np.full(len(steps), np.nan), where=cycles > 0)
+        columns += [
+            (steps["rollout_end_s"] - steps["start_s"]).tolist(),
+            (steps["end_s"] - steps["start_s"]).tolist(),
+            [None if np.isnan(length) else length for length in lengths.tolist()],
+        ]
+    rows = zip(run.steps["step"].tolist(), *columns, strict=True)
+    return tuple(
+        StepPrediction(
+            step=step,
+            judged=step not in fit.steps,
+            measured_rollout_s=rollout_s,
+            simulated_rollout_s=simulated_rollout_s,
+            measured_step_s=step_s,
+            simulated_step_s=simulated_step_s,
+            measured_length=length,
+            simulated_length=simulated_length,
+        )
+        for (
+            step, rollout_s, step_s, length, simulated_rollout_s, simulated_step_s, simulated_length
+        ) in rows
+    )  # fmt: skip
+
+
+def prediction_errors(
+    steps: tuple[StepPrediction, ...], rng: np.random.Generator
+) -> tuple[PredictionError, ...]:
+    """Return the errors over the judged steps; that of acceptance only where both sides drafted in some."""
+    judged = [step for step in steps if step.judged]
+    lengths = [
+        (step.measured_length, step.simulated_length)
+        for step in judged
+        if step.measured_length is not None and step.simulated_length is not None
+    ]
+    pairs: dict[Quantity, list[tuple[float, float]]] = {
+        "rollout seconds": [(step.measured_rollout_s, step.simulated_rollout_s) for step in judged],
+        "step seconds": [(step.measured_step_s, step.simulated_step_s) for step in judged],
+        "acceptance length": lengths,
+    }
+    return tuple(prediction_error(quantity, np.array(pair), rng) for quantity, pair in pairs.items() if pair)
+
+
+def prediction_error(quantity: Quantity, pairs: Floats, rng: np.random.Generator) -> PredictionError:
+    """Return the error of the sums over steps; pairs are (measured, simulated), [steps, 2]."""
+    measured, simulated = pairs.mean(axis=0).tolist()
+    drawn = resampled(len(pairs), rng)[1:] @ pairs
+    errors = drawn[:, 1] / drawn[:, 0] - 1.0
+    return PredictionError(
+        quantity=quantity,
+        measured=measured,
+        simulated=simulated,
+        error=Figure(value=simulated / measured - 1.0, interval=interval(errors, len(pairs))),
+    )
+
+
+def _warnings(calibration: Calibration, runs: list[TrainingRun]) -> tuple[str, ...]:
+    found = []
+    summary = runs[0].arm.summary
+    if calibration.model != summary.model:
+        found.append(f"the calibration is of {calibration.model}, the run trained {summary.model}")
+    if summary.gpu != calibration.device:
+        found.append(f"the calibration is of {calibration.device}, the run was on {summary.gpu}")
+    judged = len(runs[0].steps) - len(first_half(runs[0]))
+    if judged < 5:
+        found.append(f"only {judged} steps are judged: intervals over so few are too narrow")
+    return tuple(found)
+
+
+def drift_curve(measured: Path, name: str) -> DriftCurve:
+    """Return the drift of the run folder `measured`, fitted on all its steps.
+
+    Raises InputError for a comparison, or where there is no fit.
+    """
+    if (measured / "comparison.json").is_file():
+        raise InputError(
+            "--save-drift", str(measured), "the run folder of one arm", "name the arm whose drift is meant"
+        )
+    run = TrainingRun(measured)
+    steps = np.arange(len(run.steps))
+    law = fit_drift(run, steps, _rng(run))
+    if not isinstance(law, FittedLaw):
+        raise InputError("--save-drift", str(measured), "a run whose drift can be fitted", law)
+    summary = run.arm.summary
+    return DriftCurve(
+        name=name,
+        provenance=summary.cost_source,
+        model=summary.model,
+        arm=summary.policy,
+        learning_rate=read_struct(measured / "resolved_config.json", TrainSettings).update.learning_rate,
+        updates=len(steps) - 1,
+        fit=law.drift,
+    )
+
+
+def judged(curve: DriftCurve, told: Retrain) -> DriftCurve:
+    """Return the curve with how the first half of its run predicted the acceptance of the second."""
+    errors = [error for error in told.arms[0].errors if error.quantity == "acceptance length"]
+    return msgspec.structs.replace(curve, held_out=errors[0] if errors else None)

@@ -1,0 +1,1 @@
+"""Long-tail rollouts: what they leave idle, and the speculation policy that uses it."""

@@ -1,0 +1,1 @@
+"""The commands of `tlt`, the only place that knows all packages; nothing here decides or computes."""

@@ -1,0 +1,89 @@
+"""`tlt real drafter`: make a head before RL, take one out of a run, measure one. Commands load torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tlt.realrun.training.config import TrainConfig
+
+_config = click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Of a training run."
+)
+_assignments = click.option(
+    "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
+)
+
+
+@click.group()
+def drafter() -> None:
+    """Drafter heads: warm up before RL, export from a run, measure on held-out prompts."""
+
+
+def _resolve(config: Path | None, assignments: tuple[str, ...]) -> TrainConfig:
+    from tlt.realrun.training.config import TrainConfig
+    from tlt.traces.common.settings import convert, settings_of
+
+    return convert(settings_of(config, assignments), TrainConfig, "tlt real train-fields")
+
+
+@drafter.command("warm-up")
+@_config
+@_assignments
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder of the head.")
+@click.option("--responses", type=click.IntRange(2), default=512, show_default=True,
+              help="Responses of the policy to learn from.")  # fmt: skip
+@click.option("--tokens", type=click.IntRange(1), default=500_000, show_default=True,
+              help="Response tokens trained on, repeats counted.")  # fmt: skip
+@click.option("--draft-vocab", type=click.IntRange(1), default=8_192, show_default=True,
+              help="Tokens that the head can draft: the most frequent ones.")  # fmt: skip
+def warm_up(
+    config: Path | None, assignments: tuple[str, ...], out: Path, responses: int, tokens: int,
+    draft_vocab: int,
+) -> None:  # fmt: skip
+    """Train a new EAGLE-3 head on the policy's own responses to problems that RL does not use."""
+    from tlt.realrun.training.head.warm_up import warm_up_head
+    from tlt.realrun.workers.service import MAKE_ENGINE
+
+    warm_up_head(
+        _resolve(config, assignments), out, responses=responses, tokens=tokens, draft_vocab=draft_vocab,
+        factory=MAKE_ENGINE, report=click.echo,
+    )  # fmt: skip
+    click.echo(out)
+
+
+@drafter.command()
+@click.argument("weights", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--model", "model_folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              required=True, help="The policy's folder.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder.")
+def export(weights: Path, model_folder: Path, out: Path) -> None:
+    """Make a folder that stock vLLM serves from WEIGHTS, a file of a training run's heads folder."""
+    from tlt.realrun.training.head.module import export_weights
+
+    click.echo(export_weights(weights, out, model_folder))
+
+
+@drafter.command()
+@_config
+@_assignments
+@click.option("--batches", default="1,4,16", show_default=True, help="Batch sizes, with commas.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Median of so many.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows as JSON.")
+def measure(
+    config: Path | None, assignments: tuple[str, ...], batches: str, repeats: int, out: Path | None
+) -> None:
+    """Measure what the head in drafter.folder gains over no speculation, for each K of drafter.ks."""
+    from tlt.realrun.training.head.warm_up import measure_head
+    from tlt.realrun.workers.service import MAKE_ENGINE
+    from tlt.traces.runs.runfolder import write_json
+
+    sizes = [int(batch) for batch in batches.split(",")]
+    rows = measure_head(
+        _resolve(config, assignments), batches=sizes, repeats=repeats, factory=MAKE_ENGINE, report=click.echo
+    )
+    if out is not None:
+        write_json(out, rows)

@@ -1,0 +1,92 @@
+"""`tlt sim export`: the advice in the form that an engine loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from tlt.commands.sim_kstar import names_of
+
+if TYPE_CHECKING:
+    from tlt.sim.advise.export.formats import Format
+    from tlt.sim.simulation import Simulation
+
+FORMATS = ("vllm", "sglang", "sglang-flags", "fastrl")
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file instead of FOLDER; `tlt sim fields` lists what it may hold.",
+)
+@click.option(
+    "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="Who is to read it.")
+@click.option("--arms", metavar="ARM,...", help="Candidates such as off,1,2,4. Default: those of the law.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 0.5),
+    default=0.01,
+    show_default=True,
+    help="Share of tokens/s that may be given up for fewer changes of arm.",
+)
+@click.option(
+    "--method", default="eagle3", show_default=True, help="Kind of drafter, as the engine names it."
+)
+@click.option("--draft-model", metavar="NAME_OR_PATH", help="Drafter that the engine is to load.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write.")
+def export(
+    folder: Path | None,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    form: str,
+    arms: str | None,
+    tolerance: float,
+    method: str,
+    draft_model: str | None,
+    out: Path,
+) -> None:
+    """Write the best arm by batch size in the form that an engine loads, and where it comes from.
+
+    FOLDER is what `tlt sim recommend`, compare or run wrote. FILE.provenance.json beside the file holds the
+    calibration, the acceptance, the gains and what may flip.
+    """
+    from tlt.sim.advise.export.files import SUFFIX
+    from tlt.sim.advise.export.files import export as write
+    from tlt.sim.advise.export.formats import Target
+    from tlt.sim.advise.kstar import drafting_arms
+
+    simulation = _simulation(folder, config, assignments)
+    target = Target(method=method, draft_model=draft_model, max_running=simulation.config.engine.max_running)
+    named = drafting_arms(simulation.config, names_of(arms))
+    made, told = write(simulation, cast("Format", form), named, tolerance, target, out)
+    click.echo(f"{out} ({told.policy})")
+    click.echo(f"origin: {out}{SUFFIX}")
+    click.echo(f"step times: {told.step_times}; acceptance: {told.acceptance}")
+    click.echo(f"names of settings: {told.names_from}; checked by the engine: {told.checked_by_engine}")
+    for warning in (*told.warnings, *made.notes):
+        click.echo(f"! {warning}")
+    click.echo(f"use it:\n{made.usage}")
+
+
+def _simulation(folder: Path | None, config: Path | None, assignments: tuple[str, ...]) -> Simulation:
+    from tlt.sim.advise.export.files import simulation_of
+    from tlt.sim.config import resolve
+    from tlt.sim.simulation import Simulation
+    from tlt.sim.workload import load_workload
+    from tlt.traces.common.settings import settings_of
+    from tltsched.errors import InputError
+
+    if folder is not None:
+        if config is not None or assignments:
+            raise InputError("FOLDER", str(folder), "a folder, or --config and --set", "give one of them")
+        return simulation_of(folder)
+    if config is None and not assignments:
+        raise InputError("FOLDER", None, "a folder, or --config and --set", "give one of them")
+    resolved = resolve(settings_of(config, assignments), "none")
+    return Simulation(resolved, load_workload(resolved.workload, resolved.run.seed))

@@ -1,0 +1,145 @@
+"""`tlt trace doctor`: what in a run looks wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+if TYPE_CHECKING:
+    from tlt.traces.doctor.base import Finding
+    from tlt.traces.doctor.diagnosis import Diagnosis
+    from tltsched.draft_config import Arm
+    from tltsched.step_times import StepTimeTable
+
+# Libraries are imported inside the commands: `--help` must not wait for them.
+
+CHECK_FAILED = 1  # exit code
+FILE = click.Path(path_type=Path)
+
+
+class Tools(Protocol):
+    """What the root command lends of other packages."""
+
+    def step_times(self, calibration: Path, arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
+        """Return the calibrated times of arms."""
+
+
+@click.command("doctor")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=FILE)
+@click.option(
+    "--calibration", metavar="NAME", help="Step times to find the break-even with: a name or a file."
+)
+@click.option("--break-even", type=click.FloatRange(1.0), metavar="LENGTH",
+              help="Acceptance length, bonus token counted, from which on speculation pays.")  # fmt: skip
+@click.option("--max-drafter-age", type=click.IntRange(0), default=10, show_default=True, metavar="STEPS",
+              help="Policy updates that a drafter may be behind.")  # fmt: skip
+@click.option("--max-staleness", type=click.IntRange(0), default=4, show_default=True, metavar="STEPS",
+              help="Policy updates that a sample may be behind.")  # fmt: skip
+@click.option(
+    "--format", "format_name", metavar="NAME", help="Format of a log; found from the contents without."
+)
+@click.option("--tokenizer", type=FILE, help="tokenizer.json of the model, for formats that hold texts.")
+@click.option("--cap", type=click.IntRange(1, (1 << 31) - 1), metavar="TOKENS",
+              help="Longest response allowed, for logs that do not say.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@click.pass_context
+def doctor_command(
+    ctx: click.Context,
+    paths: tuple[Path, ...],
+    calibration: str | None,
+    break_even: float | None,
+    max_drafter_age: int,
+    max_staleness: int,
+    format_name: str | None,
+    tokenizer: Path | None,
+    cap: int | None,
+    as_json: bool,
+) -> None:
+    """Look for what is wrong in runs, traces and logs; exit code 1 if there is a problem.
+
+    PATH is a run folder or a comparison of this project, a trace, or what `tlt trace import` reads. Problems
+    make a figure wrong or lose time; notices are to be known. What could not be checked is told as well.
+    """
+    from tlt.traces.doctor.base import Limits
+    from tlt.traces.doctor.diagnosis import examine
+    from tlt.traces.doctor.subject import read_subject
+    from tlt.traces.importers.base import Options
+    from tlt.traces.importers.reading.texts import tokeniser
+
+    limits = Limits(
+        break_even=break_even,
+        drafter_age_steps=max_drafter_age,
+        staleness_steps=max_staleness,
+        **_calibrated(ctx.obj, calibration),
+    )
+    options = Options(cap, tokenise=tokeniser(tokenizer) if tokenizer else None)
+    found = [examine(read_subject(path, options, format_name), limits) for path in paths]
+    if as_json:
+        _echo_json(found)
+    else:
+        for number, diagnosis in enumerate(found):
+            if number:
+                click.echo()
+            _tell(diagnosis)
+    if any(diagnosis.problems for diagnosis in found):
+        ctx.exit(CHECK_FAILED)
+
+
+def _calibrated(tools: Tools, calibration: str | None) -> dict[str, Any]:
+    """Return what limits say of a calibration; raises InputError at once if there is none of that name."""
+    if calibration is None:
+        return {}
+    from tltsched.draft_config import OFF
+
+    def step_times(arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
+        return tools.step_times(Path(calibration), arms, max_requests)
+
+    step_times((OFF,), 1)
+    return {"calibration": calibration, "step_times": step_times}
+
+
+def _tell(diagnosis: Diagnosis) -> None:
+    notices = len(diagnosis.findings) - diagnosis.problems
+    arms = f", {len(diagnosis.arms)} arms" if len(diagnosis.arms) > 1 else ""
+    click.echo(f"{diagnosis.source}: {diagnosis.read_as}{arms}")
+    click.echo(f"problems: {diagnosis.problems}, notices: {notices}")
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in diagnosis.findings:
+        alike.setdefault((finding.severity, finding.check, finding.why, finding.todo), []).append(finding)
+    for findings in alike.values():
+        _tell_findings(findings)
+    click.echo()
+    ran = [check.check for check in diagnosis.checks if check.ran_on]
+    click.echo(f"ran: {len(ran)} of {len(diagnosis.checks)} checks: {', '.join(ran)}")
+    could_not: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for check in diagnosis.checks:
+        for reason, names in check.could_not.items():
+            everywhere = len(check.could_not) == 1 and not check.ran_on
+            could_not.setdefault((reason, () if everywhere else names), []).append(check.check)
+    for (reason, names), checks in could_not.items():
+        on = f" on {', '.join(names)}" if names else ""
+        click.echo(f"could not run{on}: {', '.join(checks)}: {reason}")
+
+
+def _tell_findings(findings: list[Finding]) -> None:
+    """Print findings of one check that have the same reason and remedy, arms with the same figures as one."""
+    first = findings[0]
+    same: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        same.setdefault((finding.found, finding.source), []).append(finding.arm)
+    click.echo()
+    click.echo(f"{first.severity} [{first.check}]")
+    for (found, source), arms in same.items():
+        names = ", ".join(arm for arm in arms if arm)
+        click.echo(f"    {names}{': ' if names else ''}{found}")
+        click.echo(f"        from {source}")
+    click.echo(f"    why: {first.why}")
+    click.echo(f"    do:  {first.todo}")
+
+
+def _echo_json(value: object) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

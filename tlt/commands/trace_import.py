@@ -1,0 +1,155 @@
+"""`tlt trace import` and `tlt trace formats`: files of RL frameworks and benchmarks as traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tltsched.errors import InputError
+
+if TYPE_CHECKING:
+    from tlt.traces.importers.phases import PhaseTimes
+    from tlt.traces.importers.report import Left, Report
+    from tlt.traces.lengths.schema import Trace
+
+# Libraries are imported inside the commands: `--help` must not wait for them.
+
+SHOWN_REASONS = 20
+FILE = click.Path(path_type=Path)
+
+
+@click.command("import")
+@click.argument("path", type=FILE)
+@click.option("--out", type=FILE, required=True, help="Trace file to write.")
+@click.option("--format", "format_name", metavar="NAME", help="Format; found from the contents without.")
+@click.option("--tokenizer", type=FILE, help="tokenizer.json of the model, for formats that hold texts.")
+@click.option("--phases", type=FILE, help="Write the phase times of the same logs to this JSON file.")
+@click.option(
+    "--cap", type=click.IntRange(1, (1 << 31) - 1), metavar="TOKENS", help="Longest response allowed."
+)
+@click.option(
+    "--step",
+    type=click.IntRange(0, (1 << 31) - 1),
+    default=0,
+    help="Step of responses where neither the file nor its name says it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+def import_command(
+    path: Path,
+    out: Path,
+    format_name: str | None,
+    tokenizer: Path | None,
+    phases: Path | None,
+    cap: int | None,
+    step: int,
+    as_json: bool,
+    force: bool,
+) -> None:
+    """Read a file or folder that an RL framework or a benchmark wrote, and write its lengths as a trace.
+
+    `tlt trace formats` lists what can be read. What gives no response is counted and shown.
+    """
+    from tlt.commands.trace import reading_progress
+    from tlt.traces.importers.base import Options
+    from tlt.traces.importers.importing import import_trace
+    from tlt.traces.importers.phases import read_phases
+    from tlt.traces.importers.reading.texts import tokeniser
+    from tlt.traces.lengths.files import check_output, write_trace
+    from tlt.traces.runs.runfolder import write_json
+
+    check_output(out, force)
+    _check_phases_output(phases, out, force)
+    options = Options(cap, step, tokeniser(tokenizer) if tokenizer else None)
+    times = read_phases(path) if phases else None
+    with reading_progress(f"reading {path.name}") as progress:
+        made, report = import_trace(path, options, format_name, progress)
+    write_trace(made, out, force)
+    if phases and times:
+        write_json(phases, times)
+    if as_json:
+        _echo_json(report)
+    else:
+        _tell(made, report, out, times)
+
+
+@click.command("formats")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+def formats_command(as_json: bool) -> None:
+    """List the formats that `tlt trace import` reads, what writes them and what they lack."""
+    from tlt.traces.importers import IMPORTERS
+
+    names = ("name", "framework", "file", "written_by", "kind", "lengths", "lost")
+    if as_json:
+        _echo_json([{name: getattr(one, name) for name in names} for one in IMPORTERS.values()])
+        return
+    for one in IMPORTERS.values():
+        click.echo(f"{one.name}: {one.framework}, {one.file}; lengths {one.lengths}")
+        click.echo(f"    written by  {one.written_by}")
+        for sentence in one.lost:
+            click.echo(f"    {sentence}")
+
+
+def _check_phases_output(phases: Path | None, out: Path, force: bool) -> None:
+    if phases is None:
+        return
+    if not phases.parent.is_dir():
+        raise InputError("folder of --phases", str(phases.parent), "a folder that exists", "make it first")
+    if phases.absolute() == out.absolute():
+        raise InputError("--phases", str(phases), "another file than --out", "choose another name")
+    if phases.is_dir() or (phases.exists() and not force):
+        raise InputError("--phases", str(phases), "a name that is free", "choose another name or add --force")
+
+
+def _tell(made: Trace, report: Report, out: Path, times: PhaseTimes | None) -> None:
+    from tlt.traces.lengths.schema import KIND_LABELS
+
+    click.echo(f"read {report.source} as {report.format}: {report.framework}, lengths {report.lengths}")
+    click.echo(
+        f"wrote {out}: {report.rows:,} responses, {report.groups:,} prompts, {report.steps:,} steps "
+        f"of {report.files:,} files; {KIND_LABELS[made.origin.kind]}"
+    )
+    cap = "cap not known" if made.origin.cap_tokens is None else f"cap {made.origin.cap_tokens:,} tokens"
+    click.echo(f"cut: {report.capped:,} responses ({cap})")
+    if report.set_to_cap:
+        click.echo(f"re-tokenised above the cap and set to it: {report.set_to_cap:,}")
+    if report.staleness is not None:
+        found = report.staleness
+        click.echo(
+            f"staleness: mean {found.mean:.2f}, at most {found.max} policy updates within a response; "
+            f"{found.spanning_share:.1%} of {found.responses:,} span more than one version"
+        )
+    _tell_left(f"left out: {report.skips:,} records", report.skipped)
+    _tell_left(f"files left out: {sum(one.count for one in report.files_left_out):,}", report.files_left_out)
+    for sentence in (*report.lost, *report.notes):
+        click.echo(f"note: {sentence}")
+    if times is not None:
+        _tell_times(times)
+
+
+def _tell_left(title: str, left: list[Left]) -> None:
+    click.echo(title)
+    for one in left[:SHOWN_REASONS]:
+        click.echo(
+            f"  {one.count:,} x {one.reason}; first {one.first}{': ' if one.excerpt else ''}{one.excerpt}"
+        )
+    if len(left) > SHOWN_REASONS:
+        click.echo(f"  and {len(left) - SHOWN_REASONS} more reasons (--json shows them)")
+
+
+def _tell_times(times: PhaseTimes) -> None:
+    click.echo(f"phase times, measured by {times.framework}, {times.lines:,} steps:")
+    for phase, time in times.phases.items():
+        click.echo(f"  {phase}: mean {time.mean_s:.2f} s, sd {time.sd_s:.2f} s ({' + '.join(time.names)})")
+    if times.ignored:
+        click.echo(f"  {times.ignored:,} times out of range were left out")
+    if times.note:
+        click.echo(f"  {times.note}")
+
+
+def _echo_json(value: object) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

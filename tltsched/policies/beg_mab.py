@@ -1,0 +1,190 @@
+"""BEG-MAB, TLT's bucketed epsilon-greedy bandit, as its paper has it and as its released code has it.
+
+Strategies are grouped by the tokens they verify, and each group serves one range of batch sizes: the widest
+verification goes with the smallest batches. Inside a range of more than one strategy, one is picked at random
+with probability epsilon, or else the one whose rewards have the highest median over a sliding window.
+
+The variants differ in what a reward is and in who shares it:
+    paper     r = (accepted per request + 1) * batch / elapsed of the same cycle, one window a strategy.
+    released  a window a strategy and a batch-size group, nothing shared between groups, so that a strategy is
+              tried anew in each group that is met; and r takes the strategy's median acceptance over all
+              groups, refreshed in one cycle out of ten, in place of the acceptance of the cycle.
+Both learn across rollouts; only a latch around them is reset.
+Sources: arXiv 2511.16665 and mit-han-lab/fastrl.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from math import inf
+from typing import Literal
+
+from tltsched.commands import Entry
+from tltsched.draft_config import Arm, parse_arm
+from tltsched.errors import InputError
+from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.estimators.buckets import bucket_of, check_edges
+from tltsched.policies.estimators.sliding_median import Window, weighted_median
+
+# Lower edges of the released code's batch-size groups: one bandit each.
+RELEASED_GROUPS: tuple[int, ...] = (*range(1, 32), *range(32, 128, 8), *range(128, 257, 32))
+# Chance, a cycle, that the released code computes the stable acceptance of a strategy again.
+RELEASED_REFRESH = 0.1
+RELEASED_STRATEGIES = ("8_4_48", "8_4_32", "8_4_16", "8_4_8")
+RELEASED_THRESHOLDS = (1, 2, 5, 21)
+
+
+class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
+    """Choose among strategies by their measured tokens per second. By itself it never stops drafting."""
+
+    variant: Literal["paper", "released"] = "paper"
+    """Which of the two rules above."""
+    epsilon: float = 0.1
+    """Probability of a uniformly random pick in a bucket of more than one strategy."""
+    window: int = 300
+    """Engine cycles whose rewards count, a strategy (and, if released, a group)."""
+    thresholds: tuple[int, ...] = RELEASED_THRESHOLDS
+    """Smallest batch of each bucket, ascending from 1; one for each number of tokens to verify."""
+    strategies: tuple[str, ...] = RELEASED_STRATEGIES
+    """Drafting arms, such as 8_4_48; those that verify equally many tokens compete in one bucket."""
+    epoch_cycles: int = 64
+    """Engine cycles between two picks (the original picks in each); unused in buckets of one strategy."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon <= 1:
+            raise InputError("epsilon", self.epsilon, "0 to 1", "give a probability")
+        for field, value in (("window", self.window), ("epoch_cycles", self.epoch_cycles)):
+            if value < 1:
+                raise InputError(field, value, "1 or more engine cycles", "give a larger number")
+        arms = [parse_arm(text) for text in self.strategies]
+        if not arms or len(set(arms)) != len(arms) or any(arm.depth == 0 for arm in arms):
+            raise InputError("strategies", self.strategies, "drafting arms, each once", "correct the list")
+        edges = self.thresholds
+        check_edges("thresholds", edges)
+        widths = sorted({arm.verify_tokens for arm in arms}, reverse=True)
+        if len(edges) != len(widths):
+            raise InputError(
+                "thresholds",
+                edges,
+                f"{len(widths)} batch sizes, one for each number of tokens to verify in {widths}",
+                "add or drop a threshold or a strategy",
+            )
+
+    def build(self, rng: Rng, times: StepTimes | None) -> BegMabPolicy:  # noqa: ARG002 (it measures times)
+        """Return the policy of the variant."""
+        return ReleasedBegMab(self, rng) if self.variant == "released" else PaperBegMab(self, rng)
+
+
+class BegMabPolicy:
+    """What the variants share: buckets, and the pick inside one."""
+
+    def __init__(self, config: BegMabConfig, rng: Rng) -> None:
+        self.off_state: OffState = "plain"
+        self.entry: Entry = "none"
+        self.arms: tuple[Arm, ...] = tuple(parse_arm(text) for text in config.strategies)
+        self._config, self._rng = config, rng
+        widths = sorted({arm.verify_tokens for arm in self.arms}, reverse=True)
+        self._buckets = [tuple(arm for arm in self.arms if arm.verify_tokens == width) for width in widths]
+        # A bucket of one strategy leaves nothing to decide, so its choice holds to the bucket's edge.
+        self._single = [
+            Choice(arms[0], None, edge) if len(arms) == 1 else None
+            for arms, edge in zip(self._buckets, config.thresholds, strict=True)
+        ]
+
+    def begin_rollout(self) -> None:
+        """Keep the rewards: they survive a rollout."""
+
+    def choose(self, batch: Batch) -> Choice:
+        """Return the strategy to use for this batch."""
+        bucket = bucket_of(self._config.thresholds, batch.requests)
+        if (single := self._single[bucket]) is not None:
+            return single
+        lowest = max(self._config.thresholds[bucket], self._group(batch.requests))
+        arms = self._buckets[bucket]
+        if self._rng.random() < self._config.epsilon:
+            arm = arms[self._rng.randrange(len(arms))]
+        else:
+            scores = [self._score(batch.requests, arm) for arm in arms]
+            arm = arms[scores.index(max(scores))]
+        return Choice(arm, self._config.epoch_cycles, lowest)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Record the reward of an epoch as often as it had cycles."""
+        raise NotImplementedError
+
+    def _group(self, requests: int) -> int:
+        """Return the lower edge of the batch-size group whose rewards count."""
+        raise NotImplementedError
+
+    def _score(self, requests: int, arm: Arm) -> float:
+        """Return the median reward of an arm for batches of this size."""
+        raise NotImplementedError
+
+
+class PaperBegMab(BegMabPolicy):
+    """Rewards of the cycle itself, one window a strategy."""
+
+    def __init__(self, config: BegMabConfig, rng: Rng) -> None:
+        super().__init__(config, rng)
+        self._rewards = {arm: Window(config.window) for arm in self.arms}
+
+    def observe(self, outcome: Outcome) -> None:
+        """Record tokens per second, bonus tokens included: a * batch is what a cycle emits."""
+        emitted_tokens = sum(outcome.accepted_by_position) + outcome.request_cycles
+        self._rewards[outcome.arm].add(emitted_tokens / outcome.decode_s, outcome.cycles)
+
+    def _group(self, requests: int) -> int:  # noqa: ARG002 (all batches share the rewards)
+        return 1
+
+    def _score(self, requests: int, arm: Arm) -> float:  # noqa: ARG002 (all batches share the rewards)
+        # The paper does not say what a strategy scores before its first reward: +inf, so that each is tried.
+        median = self._rewards[arm].median()
+        return inf if median is None else median
+
+
+class ReleasedBegMab(BegMabPolicy):
+    """Rewards by batch-size group, made of the strategy's stable acceptance length (bonus token included)."""
+
+    def __init__(self, config: BegMabConfig, rng: Rng) -> None:
+        super().__init__(config, rng)
+        self._rewards: dict[Arm, dict[int, Window]] = {arm: {} for arm in self.arms}
+        self._accept_lengths: dict[Arm, dict[int, Window]] = {arm: {} for arm in self.arms}
+        self._stable_length = dict.fromkeys(self.arms, 0.0)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Record the reward in the group of the epoch's mean batch.
+
+        The stable length is taken before the epoch's own acceptance is known, as in the original; so the very
+        first cycle of a strategy is rewarded with zero.
+        """
+        arm, cycles = outcome.arm, outcome.cycles
+        group = self._group(outcome.request_cycles // cycles)
+        if group not in self._rewards[arm]:
+            self._rewards[arm][group] = Window(self._config.window)
+            self._accept_lengths[arm][group] = Window(self._config.window)
+        rewards, lengths = self._rewards[arm][group], self._accept_lengths[arm][group]
+        accept_length = 1 + sum(outcome.accepted_by_position) / outcome.request_cycles
+        batches_per_s = outcome.request_cycles / outcome.decode_s
+        if self._stable_length[arm] == 0.0:  # nothing known yet: an acceptance length is never below 1
+            rewards.add(0.0, 1)
+            lengths.add(accept_length, 1)
+            cycles -= 1
+            self._refresh(arm)
+        elif self._rng.random() < 1 - (1 - RELEASED_REFRESH) ** cycles:
+            self._refresh(arm)
+        if cycles:
+            rewards.add(self._stable_length[arm] * batches_per_s, cycles)
+            lengths.add(accept_length, cycles)
+
+    def _refresh(self, arm: Arm) -> None:
+        windows = self._accept_lengths[arm].values()
+        entries = list(chain.from_iterable(window.entries for window in windows))
+        self._stable_length[arm] = weighted_median(entries) if entries else 0.0
+
+    def _group(self, requests: int) -> int:
+        return RELEASED_GROUPS[bucket_of(RELEASED_GROUPS, requests)]
+
+    def _score(self, requests: int, arm: Arm) -> float:
+        window = self._rewards[arm].get(self._group(requests))
+        median = window.median() if window is not None else None
+        return inf if median is None else median

@@ -1,0 +1,1 @@
+"""What policies estimate with: acceptance, medians, ranges of batches."""

@@ -1,0 +1,81 @@
+"""Step times as plain numbers: small enough to write beside a run, so that a replay needs no calibration."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import isfinite
+
+import msgspec
+
+from tltsched.draft_config import Arm
+from tltsched.errors import InputError
+from tltsched.policies.base import Batch
+
+
+class ArmTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds of one engine cycle under one arm: `fixed_s[requests] + kv_s_per_token * context_tokens`.
+
+    `fixed_s[b]` is the part that does not depend on context, for a batch of b requests, from b = 0 on.
+    """
+
+    arm: Arm
+    fixed_s: tuple[float, ...]
+    kv_s_per_token: float = 0.0
+
+    def __post_init__(self) -> None:
+        numbers = (*self.fixed_s, self.kv_s_per_token)
+        if not self.fixed_s or not all(isfinite(number) and number >= 0 for number in numbers):
+            raise InputError(
+                f"step times of arm {self.arm}",
+                numbers,
+                "one or more finite seconds >= 0",
+                "fit the calibration again",
+            )
+
+    def cycle_s(self, batch: Batch) -> float:
+        """Return the seconds of a cycle; past the last entry the last two go on as a straight line.
+
+        A line that falls is taken as flat: a larger batch is never faster, and noise must not make it so.
+        """
+        fixed_s, last = self.fixed_s, len(self.fixed_s) - 1
+        requests = batch.requests
+        if requests <= last:
+            seconds = fixed_s[requests]
+        elif last == 0:
+            seconds = fixed_s[0]
+        else:
+            seconds = fixed_s[last] + max(0.0, fixed_s[last] - fixed_s[last - 1]) * (requests - last)
+        return seconds + self.kv_s_per_token * batch.context_tokens
+
+
+# dict=True gives cached_property a place to keep the index; the struct stays frozen for everybody else.
+class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Cycle times of a set of arms (OFF among them, if the engine may run without drafts)."""
+
+    arms: tuple[ArmTimes, ...]
+
+    def __post_init__(self) -> None:
+        names = [str(row.arm) for row in self.arms]
+        if len(set(names)) != len(names):
+            raise InputError("step times", names, "each arm once", "remove the repeated arm")
+
+    @cached_property
+    def _rows(self) -> dict[Arm, ArmTimes]:
+        return {row.arm: row for row in self.arms}
+
+    def cycle_s(self, arm: Arm, batch: Batch) -> float:
+        """Return the predicted seconds of one engine cycle; raises InputError for an arm without times."""
+        row = self._rows.get(arm)
+        if row is None:
+            allowed = ", ".join(str(known) for known in self._rows)
+            raise InputError("arm", str(arm), f"an arm with step times: {allowed}", "calibrate it or drop it")
+        return row.cycle_s(batch)
+
+
+class AnyTimes:
+    """Step times that let a policy be built only to ask for its arms."""
+
+    def cycle_s(self, arm: Arm, batch: Batch) -> float:
+        """Return one second."""
+        del arm, batch
+        return 1.0

@@ -1,0 +1,140 @@
+"""Is the drafter at work, everywhere? Acceptance as a whole, by context and by position of the draft."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
+from tlt.traces.doctor.needs import drafting_stretches, need_drafts
+from tlt.traces.doctor.subject import Patient, Subject
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
+from tlt.traces.runs.decision_intervals import RECORDS
+from tlt.traces.runs.engine_steps import CYCLES
+
+DEAD = 0.02  # accepted drafts a request cycle: below it speculation only costs
+FEWEST_REQUEST_CYCLES = 500  # on each side of a limit of context
+CONTEXT_BINS = 128
+COLLAPSE, FALL = 0.3, 0.7  # acceptance past a limit over that before it
+BROKEN_CHAIN = 0.1  # share accepted at a position of those accepted at the one before
+
+
+def _dead(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    run = need_drafts(patient)
+    length = acceptance_length_with_bonus(run.steps)
+    assert length is not None
+    if length - 1 >= DEAD:
+        return []
+    return [
+        Sign(
+            severity="problem",
+            found=f"acceptance length {length:.3f} with the bonus token over "
+            f"{int(run.steps['request_cycles'].sum()):,} request cycles: hardly a draft was accepted",
+            why="Each cycle pays for drafting and verification and emits what plain decode would. A "
+            "wrong name "
+            "of the drafter's algorithm, or weights of another model, look like this.",
+            todo="Check that the engine loaded the drafter that belongs to this policy; until then turn "
+            "speculation off.",
+            source="steps.parquet: accepted_tokens, request_cycles",
+        )
+    ]
+
+
+def _perfect(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    run = need_drafts(patient)
+    if run.cycles is None:
+        raise CannotRunError(f"no {CYCLES}: drafted tokens are not counted")
+    if not every_draft_accepted(run.cycles):
+        return []
+    return [
+        Sign(
+            severity="problem",
+            found=f"all {int(run.cycles['drafted_tokens'].sum()):,} drafts were accepted",
+            why="No drafter achieves this: verification was not at work, so neither times nor texts count.",
+            todo="Check the acceptance settings of the engine (a forced or synthetic acceptance?).",
+            source=f"{CYCLES}: drafted_tokens, accepted_tokens",
+        )
+    ]
+
+
+def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    """Find the context past which acceptance is a fraction of that before, at the same depths."""
+    del subject, limits
+    rows, source = drafting_stretches(need_drafts(patient))
+    context = rows["context_tokens"].to_numpy(np.float64)
+    edges = np.linspace(0.0, float(context.max()) if len(context) else 1.0, CONTEXT_BINS + 1)
+    place = np.clip(np.digitize(context, edges) - 1, 0, CONTEXT_BINS - 1)
+    by_depth = rows.groupby("depth")[["accepted_tokens", "request_cycles"]].transform("sum")
+    expected = by_depth["accepted_tokens"] / by_depth["request_cycles"] * rows["request_cycles"]
+    accepted, usual, count = (
+        np.bincount(place, weights=values.to_numpy(np.float64), minlength=CONTEXT_BINS)
+        for values in (rows["accepted_tokens"], expected, rows["request_cycles"])
+    )
+    before, after = np.cumsum(count)[:-1], np.cumsum(count[::-1])[::-1][1:]
+    enough = (before >= FEWEST_REQUEST_CYCLES) & (after >= FEWEST_REQUEST_CYCLES)
+    usual_before, usual_after = np.cumsum(usual)[:-1], np.cumsum(usual[::-1])[::-1][1:]
+    if not enough.any() or not usual.sum():
+        raise CannotRunError("too few drafting cycles, or one context only")
+    low = np.cumsum(accepted)[:-1] / np.maximum(usual_before, 1e-12)
+    high = np.cumsum(accepted[::-1])[::-1][1:] / np.maximum(usual_after, 1e-12)
+    ratio = np.where(enough & (low > 0), high / np.maximum(low, 1e-12), np.inf)
+    at = int(np.argmin(ratio))
+    if ratio[at] > FALL:
+        return []
+    past = context >= edges[at + 1]
+    length = [1 + _rate(rows[some]) for some in (~past, past)]
+    return [
+        Sign(
+            severity="problem" if ratio[at] <= COLLAPSE else "notice",
+            found=f"past a mean context of about {edges[at + 1]:,.0f} tokens {ratio[at]:.0%} as many drafts "
+            f"are accepted as before, at the same K (acceptance length {length[0]:.2f}, then "
+            f"{length[1]:.2f})",
+            why="The longest responses end a rollout, and they are the ones with a long context. A drafter "
+            "that was trained on, or whose cache is limited to, fewer positions looks like this; so, to "
+            "a lesser degree, do long responses of another kind.",
+            todo="Check the drafter's longest position and the engine's limit for it; turn speculation off "
+            "past it, or train the drafter on longer texts.",
+            source=f"{source}: {int(after[at]):,} request cycles past that context",
+        )
+    ]
+
+
+def _rate(rows: pd.DataFrame) -> float:
+    return float(rows["accepted_tokens"].sum()) / max(int(rows["request_cycles"].sum()), 1)
+
+
+def _by_position(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    run = need_drafts(patient)
+    if run.epochs is None or run.epochs.positions.empty:
+        raise CannotRunError(f"no {RECORDS} with acceptance by position")
+    sums = run.epochs.positions.groupby("position")[["drafted", "accepted"]].sum()
+    share = (sums["accepted"] / sums["drafted"].clip(lower=1)).to_numpy(np.float64)
+    for position in range(1, len(share)):
+        before = share[position - 1]
+        reached = before * float(sums["drafted"].iloc[position])
+        if reached < FEWEST_REQUEST_CYCLES or share[position] / before >= BROKEN_CHAIN:
+            continue
+        return [
+            Sign(
+                severity="problem",
+                found=f"draft position {position} is accepted in {share[position]:.1%} of the cycles, "
+                f"position "
+                f"{position - 1} in {before:.1%}: the chain breaks there",
+                why="What is drafted past that position is paid for and thrown away.",
+                todo=f"Check how the drafter feeds its own output back; draft at most {position} tokens "
+                "until then.",
+                source=f"{RECORDS}: accepted_by_position",
+            )
+        ]
+    return []
+
+
+CHECKS = (
+    Check(name="acceptance-none", looks_for="acceptance length 1.0", examine=_dead),
+    Check(name="acceptance-all", looks_for="every draft accepted", examine=_perfect),
+    Check(name="acceptance-context", looks_for="acceptance that ends past a context", examine=_by_context),
+    Check(name="acceptance-position", looks_for="a chain that breaks at a position", examine=_by_position),
+)

@@ -1,0 +1,119 @@
+"""Prompt groups: their size, responses that are all alike, and rewards that teach nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
+from tlt.traces.doctor.needs import need_rollouts, need_run, some
+from tlt.traces.doctor.subject import Patient, Subject
+
+ALIKE_NOTICE, ALIKE_PROBLEM = 0.05, 0.5  # share of the groups
+BEYOND_CHANCE = 3.0
+FEW_GROUPS = 10
+FLAT_NOTICE = 0.5
+
+
+def _alike(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    """Groups of which all lengths are equal, beyond what equal lengths give by chance."""
+    del subject, limits
+    rows = need_rollouts(patient)
+    groups = rows.groupby(["step", "prompt_id"])["response_tokens"].agg(["size", "nunique"])
+    groups = groups[groups["size"] >= 2]
+    if groups.empty:
+        raise CannotRunError("no prompt with more than one response")
+    same = int((groups["nunique"] == 1).sum())
+    _, counts = np.unique(rows["response_tokens"].to_numpy(), return_counts=True)
+    frequency = counts / counts.sum()
+    sizes, times = np.unique(groups["size"].to_numpy(), return_counts=True)
+    chance = sum(float((frequency**size).sum()) * n for size, n in zip(sizes, times, strict=True)) / len(
+        groups
+    )
+    share = same / len(groups)
+    severity = grade(share, ALIKE_NOTICE, ALIKE_PROBLEM, len(groups) < FEW_GROUPS)
+    if severity is None or share < BEYOND_CHANCE * chance:
+        return []
+    return [
+        Sign(
+            severity=severity,
+            found=f"in {same:,} of {len(groups):,} groups ({share:.0%}) all responses have one length; "
+            f"{chance:.1%} would by chance",
+            why="Identical responses have no advantage over one another, so the group teaches nothing; a "
+            "temperature of 0, one seed for all, or a policy that has collapsed looks like this.",
+            todo="Check temperature and seeds, and the texts of such a group. Its drafts can come from a "
+            "sibling response.",
+            source="response_tokens by step and prompt",
+        )
+    ]
+
+
+def _sizes(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    rows = need_rollouts(patient)
+    sizes = rows.groupby(["step", "prompt_id"]).size()
+    usual = int(sizes.mode().max())
+    if len(sizes) < 2:
+        raise CannotRunError("one prompt group")
+    large = sizes[sizes > usual]
+    if large.empty:
+        return []
+    return [
+        Sign(
+            severity="notice",
+            found=f"{len(large):,} of {len(sizes):,} groups have more than the usual {usual} responses, "
+            f"at most {int(large.max())}",
+            why="A prompt that was drawn twice in a step, or responses that were written twice.",
+            todo="Check whether their responses repeat; two draws of a prompt are no error.",
+            source=f"groups of steps {some(sorted({int(step) for step, _ in large.index}))}",
+        )
+    ]
+
+
+def _doubled(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    run = need_run(patient)
+    again = run.responses[run.responses.duplicated(["step", "request"])]
+    if again.empty:
+        return []
+    return [
+        Sign(
+            severity="problem",
+            found=f"{len(again):,} rows repeat a request of the same step",
+            why="Its tokens are counted twice.",
+            todo="Make the run folder again.",
+            source=f"responses.parquet: steps {some(sorted(set(again['step'].tolist())))}",
+        )
+    ]
+
+
+def _flat(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    run = need_run(patient)
+    if run.rewards is None:
+        raise CannotRunError("no rewards")
+    joined = run.rewards.merge(run.responses[["step", "request", "group"]], on=["step", "request"])
+    groups = joined.groupby(["step", "group"])["reward"].agg(["size", "nunique"])
+    groups = groups[groups["size"] >= 2]
+    if groups.empty:
+        raise CannotRunError("no prompt with more than one response")
+    share = float((groups["nunique"] == 1).mean())
+    if share < FLAT_NOTICE:
+        return []
+    return [
+        Sign(
+            severity="notice",
+            found=f"in {share:.0%} of {len(groups):,} groups all rewards are equal",
+            why="Advantages that are relative to the group are then 0: their rollouts cost time and "
+            "teach nothing.",
+            todo="Filter or resample prompts that are too easy or too hard.",
+            source="rewards.parquet by step and group",
+        )
+    ]
+
+
+CHECKS = (
+    Check(name="groups-alike", looks_for="groups whose responses are all alike", examine=_alike),
+    Check(name="group-sizes", looks_for="groups of unusual size", examine=_sizes),
+    Check(name="repeated-responses", looks_for="responses that are counted twice", examine=_doubled),
+    Check(name="flat-rewards", looks_for="groups with equal rewards", examine=_flat),
+)

@@ -1,0 +1,1 @@
+"""One file format of a framework or benchmark a module."""

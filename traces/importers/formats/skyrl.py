@@ -1,0 +1,48 @@
+"""SkyRL: dumped_evals/global_step_{N}_evals/{data_source}.jsonl, texts with a stop reason."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from tlt.traces.importers.base import Importer, Response, Source
+from tlt.traces.importers.reading.records import need, text_reader
+from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, TextResponse
+from tlt.traces.importers.reading.values import encoded, single_text, text_of
+
+
+class Record(msgspec.Struct):
+    """The fields that are read."""
+
+    input_prompt: Any = None
+    output_response: Any = None
+    stop_reason: Any = None
+
+
+def _row(record: Record, line: int, source: Source) -> TextResponse:
+    prompt = need("input_prompt", text_of(record.input_prompt))
+    cut = single_text(record.stop_reason) == "length"
+    response = Response(line, encoded(record.input_prompt), 0, capped=cut, step=source.step)
+    return TextResponse(response, prompt, need("output_response", text_of(record.output_response)))
+
+
+IMPORTER = Importer(
+    name="skyrl-eval",
+    framework="SkyRL",
+    file="global_step_{N}_evals/{data_source}.jsonl",
+    written_by="trainer.dump_eval_results=true (the default)",
+    kind="rollout",
+    lengths="re-tokenised",
+    lost=(
+        *LOST_BY_TOKENISING,
+        "These are evaluation samples: their number and sampling settings are not those of training.",
+        "Responses with the same input text are one group.",
+    ),
+    detect=lambda head: head.lacks("input_prompt", "output_response"),
+    read=text_reader("skyrl-eval", Record, _row),
+    file_name=re.compile(
+        r"(?:^|/)(?:global_step_(?P<step>\d+)_evals/)?(?!aggregated_results)[^/]+\.jsonl(?:\.gz)?$"
+    ),
+)

@@ -1,0 +1,141 @@
+"""slime: {rollout_id}.pt, a torch archive of samples with lengths, status and policy versions.
+
+The archive is a zip whose data.pkl is a pickle; it is read without torch and without carrying it out.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from tlt.traces.importers.base import Importer, Options, Response, Skip, Source, UnusableError
+from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.lines import BrokenFileError, broken
+from tlt.traces.importers.reading.plain_pickle import MAX_BYTES, Items, NotPlainError, load_plain
+from tlt.traces.importers.reading.records import need
+from tlt.traces.importers.reading.values import key_of, whole
+
+MAX_RATIO, RATIO_FROM_BYTES = 20, 4 << 20  # torch does not compress, so a high ratio is no archive of torch
+ZIP_ERRORS = (
+    zipfile.BadZipFile, OSError, EOFError, zlib.error, RuntimeError, ValueError, KeyError,
+    NotImplementedError, struct.error, IndexError, OverflowError,
+)  # fmt: skip
+NOT_WHOLE = {"pending", "aborted", "failed"}
+
+
+def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
+    del options
+    try:
+        with zipfile.ZipFile(source.path) as archive:
+            member = _member(archive, source)
+            with archive.open(member) as file:
+                value = load_plain(file)
+    except BrokenFileError:
+        raise
+    except NotPlainError as error:
+        raise BrokenFileError(
+            f"contents of {source.name}",
+            str(error),
+            "a file of torch.save with plain samples",
+            "save it again",
+        ) from None
+    except ZIP_ERRORS as error:
+        raise broken(source.path, error) from None
+    if not isinstance(value, dict) or not isinstance(value.get("samples"), Items):
+        raise BrokenFileError(
+            f"contents of {source.name}",
+            "no list of samples",
+            '{"rollout_id", "samples": [...]}',
+            "check the file",
+        )
+    step = whole(value.get("rollout_id"))
+    yield from _samples(value["samples"], source.step if step is None else step)
+
+
+def _member(archive: zipfile.ZipFile, source: Source) -> zipfile.ZipInfo:
+    found = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
+    if len(found) != 1:
+        raise BrokenFileError(
+            f"members data.pkl of {source.name}", len(found), "1", "give a file of torch.save"
+        )
+    info = found[0]
+    grown = info.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * max(info.compress_size, 1))
+    if grown or info.file_size > MAX_BYTES:
+        allowed = f"{MAX_BYTES >> 30} GiB and {MAX_RATIO} times its compressed size"
+        raise BrokenFileError(
+            f"size of data.pkl in {source.name}", info.file_size, allowed, "save fewer samples a file"
+        )
+    return info
+
+
+def _samples(samples: Items, step: int | None) -> Iterator[Response | Skip]:
+    for index, sample in enumerate(samples.kept):
+        try:
+            yield _sample(sample, index, step)
+        except UnusableError as error:
+            yield Skip(index + 1, str(error), f"sample {index + 1}".encode())
+    if samples.count > len(samples.kept):
+        yield Skip(0, "a sample that is a number", f"{samples.count - len(samples.kept)} of them".encode())
+
+
+def _sample(sample: Any, index: int, step: int | None) -> Response:
+    if not isinstance(sample, dict):
+        raise UnusableError("a sample that is no dict")
+    status = sample.get("status")
+    if isinstance(status, str) and status in NOT_WHOLE:
+        raise UnusableError(f"status {status}: the response is not whole")
+    tokens = need("response_length", whole(sample.get("response_length")))
+    everything = sample.get("tokens")
+    before = everything.count - tokens if isinstance(everything, Items) else 0
+    group = key_of(sample.get("group_index"))
+    return Response(
+        line=index + 1,
+        group=f"sample {index}" if group is None else group,
+        response_tokens=tokens,
+        prompt_tokens=max(before, 0),
+        capped=status == "truncated",
+        step=step,
+        lag=_lag(sample.get("weight_versions")),
+    )
+
+
+def _lag(versions: Any) -> int | None:
+    """Return last minus first of the versions that a response was written with."""
+    if not isinstance(versions, Items) or not versions.count:
+        return None
+    numbers = [
+        int(v) for v in versions.kept if isinstance(v, str) and v.isascii() and v.isdigit() and len(v) < 19
+    ]
+    numbers += [v for v in (versions.smallest, versions.largest) if v is not None]
+    return max(numbers) - min(numbers) if numbers else None
+
+
+def _detect(head: Head) -> str:
+    if head.start.startswith(b"\x80"):
+        return "a bare pickle, which is refused: torch.save writes a zip archive since 1.6"
+    if not head.start.startswith(b"PK\x03\x04"):
+        return "no zip archive, as torch.save writes"
+    try:
+        with zipfile.ZipFile(head.path) as archive:
+            names = archive.namelist()
+    except ZIP_ERRORS as error:
+        return f"a broken zip archive: {str(error)[:80]}"
+    return "" if any(name.endswith("data.pkl") for name in names) else "no data.pkl in the archive"
+
+
+IMPORTER = Importer(
+    name="slime",
+    framework="slime",
+    file="{rollout_id}.pt",
+    written_by="--save-debug-rollout-data '/p/{rollout_id}.pt' or --dump-details DIR",
+    kind="rollout",
+    lengths="exact",
+    lost=("Samples that are pending, aborted or failed are left out: their lengths are not final.",),
+    detect=_detect,
+    read=_read,
+    file_name=re.compile(r"(?:^|/)(?!eval_)[^/]*?(?P<step>\d+)\.pt$"),
+)

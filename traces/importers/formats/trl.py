@@ -1,0 +1,66 @@
+"""TRL GRPOTrainer: completions/completions_{step:05d}.parquet, a row a completion, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
+from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.parquet import iter_rows
+from tlt.traces.importers.reading.texts import (
+    LOST_BY_TOKENISING,
+    NOT_KNOWN_CUT,
+    TextResponse,
+    needs_tokeniser,
+    tokenised,
+)
+from tlt.traces.importers.reading.values import encoded, text_of, whole
+
+
+def _rows(source: Source) -> Iterator[TextResponse | Skip]:
+    for row, values in iter_rows(source.path, ("step", "prompt", "completion")):
+        prompt, completion = text_of(values.get("prompt")), text_of(values.get("completion"))
+        if prompt is None or completion is None:
+            lacks = "prompt" if prompt is None else "completion"
+            yield Skip(
+                row,
+                f"{lacks} is missing or neither text nor chat messages",
+                str(values)[:400].encode("utf-8", "replace"),
+            )
+            continue
+        step = whole(values.get("step"))
+        response = Response(row, encoded(values["prompt"]), 0, step=source.step if step is None else step)
+        yield TextResponse(response, prompt, completion)
+
+
+def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
+    if options.tokenise is None:
+        raise needs_tokeniser("trl")
+    return tokenised(_rows(source), options.tokenise, "trl")
+
+
+def _detect(head: Head) -> str:
+    missing = [name for name in ("prompt", "completion") if name not in head.columns]
+    if not head.columns:
+        return "no parquet file"
+    return f"no column {', '.join(missing)}" if missing else ""
+
+
+IMPORTER = Importer(
+    name="trl",
+    framework="TRL",
+    file="completions/completions_{step:05d}.parquet",
+    written_by="GRPOConfig(log_completions=True)",
+    kind="rollout",
+    lengths="re-tokenised",
+    lost=(
+        *LOST_BY_TOKENISING,
+        NOT_KNOWN_CUT,
+        "Of chat messages the contents are counted, not what the chat template adds.",
+        "Responses with the same prompt are one group.",
+    ),
+    detect=_detect,
+    read=_read,
+    file_name=re.compile(r"(?:^|/)completions_(?P<step>\d+)\.parquet$"),
+)

@@ -1,0 +1,46 @@
+"""verl: rollout_data_dir/{global_step}.jsonl, a line a sample, as text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from tlt.traces.importers.base import Importer, Response, Source
+from tlt.traces.importers.reading.records import need, text_reader
+from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, NOT_KNOWN_CUT, TextResponse
+from tlt.traces.importers.reading.values import encoded, text_of, whole
+
+
+class Record(msgspec.Struct):
+    """The fields that are read."""
+
+    input: Any = None
+    output: Any = None
+    step: Any = None
+
+
+def _row(record: Record, line: int, source: Source) -> TextResponse:
+    prompt = need("input", text_of(record.input))
+    step = whole(record.step)
+    response = Response(line, encoded(record.input), 0, step=source.step if step is None else step)
+    return TextResponse(response, prompt, need("output", text_of(record.output)))
+
+
+IMPORTER = Importer(
+    name="verl",
+    framework="verl",
+    file="{global_step}.jsonl",
+    written_by="trainer.rollout_data_dir=DIR",
+    kind="rollout",
+    lengths="re-tokenised",
+    lost=(
+        *LOST_BY_TOKENISING,
+        NOT_KNOWN_CUT,
+        "No identity of a prompt is written: responses with the same input text are one group.",
+    ),
+    detect=lambda head: head.lacks("input", "output", "step", "score"),
+    read=text_reader("verl", Record, _row),
+    file_name=re.compile(r"(?:^|/)(?P<step>\d+)\.jsonl(?:\.gz)?$"),
+)

@@ -1,0 +1,1 @@
+"""Lines, JSON, parquet, pickles and texts of unknown files in bounded memory."""

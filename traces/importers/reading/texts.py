@@ -1,0 +1,103 @@
+"""Token counts of texts, by a tokenizer.json that the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tltsched.errors import InputError
+
+if TYPE_CHECKING:
+    from tlt.traces.importers.base import Response, Skip
+
+Tokenise = Callable[[Sequence[str]], list[int]]
+
+BATCH_TEXTS, BATCH_CHARACTERS = 128, 4_000_000
+LOST_BY_TOKENISING = (
+    "Lengths are re-tokenised from text: special tokens were stripped, so the token that ends a response is "
+    "not counted, and other texts of the same tokens may merge differently.",
+)
+NOT_KNOWN_CUT = (
+    "The file does not say which responses were cut: without --cap none is marked as cut; with it, those "
+    "that reach it are."
+)
+
+
+class TextResponse(msgspec.Struct):
+    """A response whose lengths are still texts. An empty `prompt` is not known."""
+
+    response: Response
+    prompt: str
+    completion: str
+
+
+def tokeniser(path: Path) -> Tokenise:
+    """Return what counts the tokens of texts; raises InputError if the library or the file is of no use."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise InputError(
+            "the library tokenizers",
+            "not installed",
+            "version 0.20 or later",
+            'pip install "tlt-sim[importers]"',
+        ) from None
+    if not path.is_file():
+        raise InputError(
+            "--tokenizer", str(path), "a tokenizer.json", "give the file of the model that was trained"
+        )
+    try:
+        found = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise InputError("--tokenizer", str(error)[:200], "a tokenizer.json", "check the file") from None
+    found.no_truncation()
+    found.no_padding()
+
+    def count(texts: Sequence[str]) -> list[int]:
+        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        return [len(one.ids) for one in found.encode_batch(clean, add_special_tokens=False)]
+
+    return count
+
+
+def needs_tokeniser(name: str) -> InputError:
+    """Return the error of a format that holds texts when no tokenizer was given."""
+    return InputError(
+        "--tokenizer",
+        "none",
+        "the tokenizer.json of the model that wrote the responses",
+        f"{name} holds texts and no lengths: add --tokenizer FILE",
+    )
+
+
+def tokenised(
+    rows: Iterator[TextResponse | Skip], tokenise: Tokenise | None, name: str
+) -> Iterator[Response | Skip]:
+    """Yield `rows` with their lengths filled in, in order. Memory: one batch of texts."""
+    if tokenise is None:
+        raise needs_tokeniser(name)
+    held: list[TextResponse | Skip] = []
+    characters = 0
+    for row in rows:
+        held.append(row)
+        if isinstance(row, TextResponse):
+            characters += len(row.prompt) + len(row.completion)
+        if len(held) >= BATCH_TEXTS or characters >= BATCH_CHARACTERS:
+            yield from _counted(held, tokenise)
+            held, characters = [], 0
+    yield from _counted(held, tokenise)
+
+
+def _counted(held: list[TextResponse | Skip], tokenise: Tokenise) -> Iterator[Response | Skip]:
+    texts = [row for row in held if isinstance(row, TextResponse)]
+    prompts = list(dict.fromkeys(row.prompt for row in texts))
+    counts = tokenise([*prompts, *(row.completion for row in texts)])
+    prompt_tokens = dict(zip(prompts, counts, strict=False))
+    for row, tokens in zip(texts, counts[len(prompts) :], strict=True):
+        row.response.prompt_tokens = prompt_tokens[row.prompt]
+        row.response.response_tokens = tokens
+    for held_row in held:
+        yield held_row.response if isinstance(held_row, TextResponse) else held_row

@@ -1,0 +1,1 @@
+"""Response lengths: their schema, files, fits, and what ships with the package."""

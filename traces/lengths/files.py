@@ -1,0 +1,206 @@
+"""Trace files: parquet, CSV and JSONL, in and out.
+
+The ending of the name says the format. Parquet carries the origin in its metadata; the others carry it, with
+the number of rows, in a file beside them: NAME.origin.json.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from tlt.traces.lengths.histogram import LengthHistogram
+from tlt.traces.lengths.read_blocks import (
+    BLOCK_ROWS,
+    READ_ERRORS,
+    SUFFIXES,
+    iter_blocks,
+    suffix_of,
+    unreadable,
+)
+from tlt.traces.lengths.run_as_trace import is_responses, origin_of_run
+from tlt.traces.lengths.schema import Origin, Trace
+from tlt.traces.lengths.validate import at_cap, check_below_cap, check_unique, complete
+from tltsched.errors import InputError
+
+ORIGIN_KEY = b"tlt_origin"
+
+Progress = Callable[[int], None]  # told the rows of each block as it is done
+
+
+class Sidecar(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What stands beside a CSV or JSONL file. `rows` shows a file that was cut short between two lines."""
+
+    rows: int
+    origin: Origin
+
+
+def is_trace_file(path: Path) -> bool:
+    """Return whether the name ends as the name of a trace file."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def sidecar_path(path: Path) -> Path:
+    """Return where the origin of a CSV or JSONL file stands."""
+    return path.with_name(path.name + ".origin.json")
+
+
+def read_origin(path: Path) -> tuple[Origin, int | None]:
+    """Return the origin of a trace file and the rows it should have (None: not stated); raises InputError."""
+    unstated = Origin(source=path.name, kind="unstated")
+    suffix = suffix_of(path)
+    try:
+        if suffix == ".parquet":
+            schema = _schema(path)
+            if is_responses(schema.names):
+                return origin_of_run(path) or unstated, None
+            stated = (schema.metadata or {}).get(ORIGIN_KEY)
+            return (unstated if stated is None else msgspec.json.decode(stated, type=Origin)), None
+        beside = sidecar_path(path)
+        if not beside.is_file():
+            return unstated, None
+        sidecar = msgspec.json.decode(beside.read_bytes(), type=Sidecar)
+    except (msgspec.MsgspecError, OSError) as error:
+        raise InputError(
+            f"origin of {path.name}", str(error), "source, kind, model and so on", "write the file again"
+        ) from None
+    return sidecar.origin, sidecar.rows
+
+
+def read_trace(path: Path, origin: Origin | None = None, progress: Progress | None = None) -> Trace:
+    """Return the trace at `path`, all of it in memory. `origin` replaces the one of the file.
+
+    Raises InputError that names file, line or row, column and value.
+    """
+    stated, rows_stated = _origin_of(path, origin)
+    blocks: list[pd.DataFrame] = []
+    for place, block in iter_blocks(path):
+        check_below_cap(block["response_tokens"].to_numpy(), stated.cap_tokens, place)
+        blocks.append(block)
+        if progress:
+            progress(len(block))
+    rows = pd.concat(blocks, ignore_index=True)
+    _check_rows(path, len(rows), rows_stated)
+    rows = complete(rows, stated.cap_tokens)
+    check_unique(rows, path.name)
+    return Trace(rows, stated)
+
+
+def length_histogram(
+    path: Path, origin: Origin | None = None, progress: Progress | None = None
+) -> LengthHistogram:
+    """Return the response lengths of the trace at `path`. Memory: one block and the distinct lengths.
+
+    Checks what `read_trace` checks, except repeated (step, prompt_id, sample), which needs all rows at once.
+    """
+    stated, rows_stated = _origin_of(path, origin)
+    values, counts, cut = (np.zeros(0, np.int64) for _ in range(3))
+    for place, block in iter_blocks(path):
+        lengths = block["response_tokens"].to_numpy()
+        check_below_cap(lengths, stated.cap_tokens, place)
+        capped = block["capped"].to_numpy() if "capped" in block else at_cap(lengths, stated.cap_tokens)
+        new, where, new_counts = np.unique(lengths, return_inverse=True, return_counts=True)
+        new_cut = np.bincount(where[capped], minlength=len(new))
+        merged = np.union1d(values, new)
+        total, total_cut = np.zeros(len(merged), np.int64), np.zeros(len(merged), np.int64)
+        for some, amount, some_cut in ((values, counts, cut), (new, new_counts, new_cut)):
+            at = np.searchsorted(merged, some)
+            total[at] += amount
+            total_cut[at] += some_cut
+        values, counts, cut = merged, total, total_cut
+        if progress:
+            progress(len(block))
+    _check_rows(path, int(counts.sum()), rows_stated)
+    return LengthHistogram(values, counts, stated.cap_tokens, stated, cut)
+
+
+def write_trace(trace: Trace, path: Path, force: bool = False) -> None:
+    """Write `trace` to `path`, whole or not at all. An existing file is replaced only with `force`."""
+    suffix = suffix_of(path)
+    beside = None if suffix == ".parquet" else sidecar_path(path)
+    check_output(path, force)
+    part, beside_part = (
+        path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("part", "origin.part")
+    )
+    try:
+        WRITERS[suffix.removesuffix(".gz")](trace, part, "gzip" if suffix.endswith(".gz") else None)
+        if beside is not None:
+            sidecar = msgspec.json.encode(Sidecar(rows=len(trace.rows), origin=trace.origin))
+            beside_part.write_bytes(msgspec.json.format(sidecar, indent=2) + b"\n")
+            beside_part.replace(beside)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+        beside_part.unlink(missing_ok=True)
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Raise InputError if `path` cannot be written: wrong ending, no such folder, or there already."""
+    suffix = suffix_of(path)
+    if not path.parent.is_dir():
+        raise InputError("folder of the output", str(path.parent), "a folder that exists", "make it first")
+    if path.is_dir():
+        raise InputError("output", str(path), "a file name", "this is a folder")
+    taken = [path] if suffix == ".parquet" else [path, sidecar_path(path)]
+    for file in taken:
+        if file.exists() and not force:
+            raise InputError("output", str(file), "a name that is free", "choose another name or add --force")
+
+
+def _origin_of(path: Path, origin: Origin | None) -> tuple[Origin, int | None]:
+    if not path.is_file():
+        raise InputError("trace file", str(path), "a file that exists", "check the path")
+    stated, rows = read_origin(path)
+    return origin or stated, rows
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except READ_ERRORS as error:
+        raise unreadable(path, error) from None
+
+
+def _check_rows(path: Path, got: int, stated: int | None) -> None:
+    if stated is not None and got != stated:
+        raise InputError(
+            f"rows of {path.name}",
+            got,
+            f"{stated}, as {sidecar_path(path).name} states",
+            "the file was cut short or edited: restore it, or remove the file beside it",
+        )
+
+
+def _write_parquet(trace: Trace, part: Path, compression: str | None) -> None:
+    assert compression is None  # the format compresses its own pages
+    table = pa.Table.from_pandas(trace.rows, preserve_index=False)
+    table = table.replace_schema_metadata({ORIGIN_KEY: msgspec.json.encode(trace.origin)})
+    pq.write_table(table, part, compression="zstd")
+
+
+def _write_csv(trace: Trace, part: Path, compression: str | None) -> None:
+    table = pa.Table.from_pandas(trace.rows, preserve_index=False)
+    with pa.output_stream(str(part), compression=compression) as stream:
+        pa_csv.write_csv(table, stream, pa_csv.WriteOptions(quoting_style="none", quoting_header="none"))
+
+
+def _write_jsonl(trace: Trace, part: Path, compression: str | None) -> None:
+    encoder = msgspec.json.Encoder()
+    with pa.output_stream(str(part), compression=compression) as stream:
+        for start in range(0, len(trace.rows), BLOCK_ROWS):
+            stream.write(encoder.encode_lines(trace.rows.iloc[start : start + BLOCK_ROWS].to_dict("records")))
+
+
+WRITERS: dict[str, Callable[[Trace, Path, str | None], None]] = {
+    ".parquet": _write_parquet,
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
+}

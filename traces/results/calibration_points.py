@@ -1,0 +1,76 @@
+"""Raw step-time points: what calibrating an engine leaves, and what a law is fitted to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tltsched.draft_config import Arm
+from tltsched.policies.base import OffState
+
+Provenance = Literal["measured", "published", "assumed"]
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One observed engine cycle: `batch` requests of `context_tokens` each, under one arm.
+
+    A field that a file leaves out has its default.
+    """
+
+    provenance: Provenance
+    off_state: OffState  # "plain": no speculation configured; "in_step": configured
+    arm: Arm
+    batch: int
+    context_tokens: float  # mean of one request while it was timed
+    cycle_s: float  # the median where there are repeats
+    repeats: int = 1
+    spread_s: float = 0.0  # interquartile range over the repeats; with a single one it is not known
+    held_out: bool = False  # not used by the fit; the reported error is on these
+    excluded: str = ""  # why the point is shown but neither fitted nor scored
+
+
+class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Prefill of `batch` prompts of `prompt_tokens` each."""
+
+    batch: int
+    prompt_tokens: int
+    prefill_s: float
+    repeats: int = 1
+    spread_s: float = 0.0
+
+
+class SwitchPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What changing the chain length cost: the first cycles after it over as many steady ones.
+
+    The first cycle still verifies what the old chain drafted, so a change to a longer chain may cost less
+    than nothing; a change and its return together show what switching costs.
+    """
+
+    from_k: int
+    to_k: int
+    batch: int
+    extra_s: float  # median
+    repeats: int
+    spread_s: float  # interquartile range
+
+
+class MeasuredPoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that one calibration of a live engine measured, before any law is fitted."""
+
+    name: str
+    engine: str
+    engine_version: str
+    device: str
+    date: str
+    model: str  # a name of tlt.traces.common.models.MODELS
+    tp: int
+    licence: str
+    notes: tuple[str, ...]
+    graph_tokens: float | None  # no CUDA graph was captured past so many tokens; None: not known
+    graph_batches: tuple[int, ...]  # batches that graphs were captured for; empty: no padding
+    chunk_tokens: float  # prompt tokens that the engine prefills in one cycle at most
+    points: tuple[Point, ...]
+    prefill_points: tuple[PrefillPoint, ...]
+    switch_points: tuple[SwitchPoint, ...] = ()
+    compiled_cycles: int = 0  # dropped because something was compiled or captured inside them

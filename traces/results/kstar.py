@@ -1,0 +1,116 @@
+"""The K* map: which arm is best at which batch, context and acceptance, and from which acceptance on it pays.
+
+A folder of a map holds kstar.json (KStar: what it rests on), kstar.parquet (KSTAR_COLUMNS) and
+breakeven.parquet (BREAKEVEN_COLUMNS). Gains are tokens per second over an engine without speculation
+configured. Lengths count the bonus token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+
+from tlt.traces.runs.runfolder import read_struct, write_json
+from tltsched.errors import InputError
+
+KSTAR = "kstar.json"
+CONFIGURED = -1.0  # `rate` of the rows under the configured law
+
+KSTAR_COLUMNS = {
+    "rate": "float64",  # chance that each further draft is accepted; CONFIGURED: the configured law
+    "batch": "int32",
+    "context_tokens": "float64",  # of one request
+    "arm": "str",
+    "gain": "float64",
+    "gain_low": "float64",  # 95 % interval over the error of the step times
+    "gain_high": "float64",
+    "runner_up": "str",
+    "runner_up_gain": "float64",
+    "may_flip": "bool",
+    "extrapolated": "bool",  # outside the points that the step times were fitted to
+    "length_with_bonus": "float64",  # tokens that a cycle of the best arm emits for one request
+}
+BREAKEVEN_COLUMNS = {
+    "batch": "int32",
+    "context_tokens": "float64",
+    "arm": "str",
+    "length_with_bonus": "float64",  # at which the arm is as fast as plain decode: its cycle over a plain one
+    "most_with_bonus": "float64",  # that the arm can emit: depth + 1
+    "rate": "float64",  # of geometric acceptance that gives this length; NaN: none below 1, or a tree
+    "pays_first": "bool",  # the arm with the smallest rate of all at this batch and context
+    "extrapolated": "bool",
+}
+
+
+class KStar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a map rests on, and its grid."""
+
+    format_version: int = 1
+    calibration: str  # its name, or "roofline"
+    provenance: str  # measured, published or assumed
+    engine: str
+    engine_version: str
+    device: str
+    date: str  # of the step times; "" for a roofline
+    model: str
+    tp: int
+    acceptance: str  # the configured law and what it rests on
+    cost_error: float  # standard deviation of the step times, as a share
+    cost_error_source: str
+    draws: int
+    seed: int
+    tool_version: str
+    arms: tuple[str, ...]  # `off` is always among them
+    batches: tuple[int, ...]
+    contexts: tuple[float, ...]  # tokens
+    rates: tuple[float, ...]  # empty for trees: their acceptance is not a rate
+    batch_range: tuple[int, int] | None  # calibrated while drafting; None: a roofline
+    context_range: tuple[float, float] | None
+
+    def describe(self) -> str:
+        """Return one line that says what the map rests on."""
+        engine = " ".join(part for part in (self.engine, self.engine_version) if part)
+        facts = (f"{self.provenance}: {engine}", self.device, self.date, f"{self.model}, TP {self.tp}")
+        return f"{', '.join(fact for fact in facts if fact)} ({self.calibration})"
+
+
+@dataclass(frozen=True, slots=True)
+class KStarMap:
+    """A map with its tables."""
+
+    about: KStar
+    best: pd.DataFrame  # KSTAR_COLUMNS
+    breakeven: pd.DataFrame  # BREAKEVEN_COLUMNS
+
+
+def write_kstar(folder: Path, found: KStarMap) -> None:
+    """Write a map; the folder is made if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found.best[list(KSTAR_COLUMNS)].astype(KSTAR_COLUMNS).to_parquet(folder / "kstar.parquet", index=False)
+    table = found.breakeven[list(BREAKEVEN_COLUMNS)].astype(BREAKEVEN_COLUMNS)
+    table.to_parquet(folder / "breakeven.parquet", index=False)
+    write_json(folder / KSTAR, found.about)
+
+
+def read_kstar(folder: Path) -> KStarMap:
+    """Read a map; raises InputError if a file is missing or not of that form."""
+    about = read_struct(folder / KSTAR, KStar)
+    best = _table(folder / "kstar.parquet", KSTAR_COLUMNS)
+    cells = len(about.batches) * len(about.contexts)
+    if len(best) != cells * (1 + len(about.rates)):
+        raise InputError(
+            "kstar.parquet", f"{len(best)} rows", f"{cells * (1 + len(about.rates))}", "make the map again"
+        )
+    return KStarMap(about, best, _table(folder / "breakeven.parquet", BREAKEVEN_COLUMNS))
+
+
+def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError("K* map", str(path.parent), f"a folder with {path.name}", "make the map again")
+    try:
+        return pd.read_parquet(path)[list(columns)].astype(columns)
+    except (KeyError, ValueError, OSError) as error:
+        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None

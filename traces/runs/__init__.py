@@ -1,0 +1,1 @@
+"""The files that every run leaves, simulated or measured, and how to read them."""

@@ -39,7 +39,7 @@ validate: real
 	$(BIN)/tlt real model SmolLM2-135M --out out/smollm2
 	$(BIN)/tlt real calibrate --config realrun/presets/cpu-smollm2.toml --out out/cpu/calibration.json
 	$(BIN)/tlt real replay --config realrun/presets/cpu-smollm2.toml --calibration out/cpu/calibration.json \
-	  --arms none,static:2,static:4,tlt_chains,goodput:off+1+2+4 --out out/cpu/replay
+	  --policies none,static:2,static:4,tlt_chains,goodput:off+1+2+4 --out out/cpu/replay
 	$(BIN)/tlt report crosscheck out/cpu/replay --calibration out/cpu/calibration.json
 
 # Figures of evidence/records and the tables made from them; several minutes.

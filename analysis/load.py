@@ -28,10 +28,10 @@ from tltsched.errors import InputError
 class Run:
     """One run: its summary, tables and settings.
 
-    `arm` is the policy as the user wrote it, and unique among the runs that are read together.
+    `policy` is the policy as the user wrote it, and unique among the runs that are read together.
     """
 
-    arm: str
+    policy: str
     path: Path
     summary: Summary
     responses: pd.DataFrame
@@ -95,7 +95,7 @@ def load_run(path: Path) -> Run:
     responses = folder.responses()
     _check_responses(summary, responses)
     return Run(
-        arm=summary.policy,
+        policy=summary.policy,
         path=path,
         summary=summary,
         responses=responses,
@@ -109,7 +109,7 @@ def load_run(path: Path) -> Run:
 def load_runs(path: Path) -> RunSet:
     """Read a comparison folder, with its recommendation if it has one, or a run folder as a set of one.
 
-    Arms have the names of their policies, or of their folders if two runs share a policy. Raises InputError
+    Policies have the names of their policies, or of their folders if two runs share a policy. Raises InputError
     if the folder is neither, or a file in it is malformed.
     """
     if not (path / "comparison.json").is_file():
@@ -127,8 +127,8 @@ def load_runs(path: Path) -> RunSet:
                 "runs in comparison.json", name, "names of folders beside it", "remove path separators"
             )
     runs = tuple(load_run(path / name) for name in names)
-    if len({run.arm for run in runs}) < len(runs):
-        runs = tuple(replace(run, arm=name) for run, name in zip(runs, names, strict=True))
+    if len({run.policy for run in runs}) < len(runs):
+        runs = tuple(replace(run, policy=name) for run, name in zip(runs, names, strict=True))
     step_s = {run.path.name: pd.Series(run.step_seconds(), run.steps["step"]) for run in runs}
     return RunSet(comparison.name, runs, read_recommendation(path, step_s), _bounds(path, runs[0]))
 
@@ -138,7 +138,7 @@ def _bounds(path: Path, baseline: Run) -> Bounds | None:
     bounds = read_bounds(path)
     if bounds is not None and len(bounds.rows) != len(baseline.steps):
         raise InputError(
-            "bounds.json", f"{len(bounds.rows)} steps", f"the {len(baseline.steps)} of {baseline.arm}",
+            "bounds.json", f"{len(bounds.rows)} steps", f"the {len(baseline.steps)} of {baseline.policy}",
             "compare again, or delete it",
         )  # fmt: skip
     return bounds

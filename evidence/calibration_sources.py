@@ -24,7 +24,7 @@ from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.traces.common.models import MODELS, ModelShape
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint
 from tlt.traces.runs.runfolder import read_struct
-from tltsched.draft_config import Arm, chain
+from tltsched.draft_config import DraftConfig, chain
 
 Row = TypeVar("Row")
 RAW = SHIPPED / "raw"
@@ -35,7 +35,7 @@ PAPER_KNOTS = (1.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
 VLLM_GRAPH_TOKENS = 512.0  # vLLM captures full CUDA graphs up to 512 tokens by default
 VLLM_CHUNK_TOKENS = 8192.0
 NO_GRAPH_BELOW_8 = "8"  # rows whose K table held 8 alone: no graph was captured for a smaller K
-BEYOND = "assumed: roofline; no point reads more than 2,048 tokens in a cycle"
+BEYOND = "assumed: roofline; no point reads more than 2,048 tokens in an engine step"
 COMPILED = "a kernel was compiled inside the timed steps"
 
 
@@ -43,7 +43,7 @@ class StepRow(msgspec.Struct, frozen=True):
     """A row of a vllm-*-step-times.csv; see sim/steptimes/calibrations/raw/README.md."""
 
     model: str
-    arm: str
+    draft_config: str
     captured_k: str
     batch: int
     prompt_tokens: int
@@ -74,11 +74,11 @@ def _vllm_points(rows: Sequence[StepRow]) -> tuple[Point, ...]:
     return tuple(
         Point(
             provenance="measured",
-            off_state="plain" if row.arm == "no_spec" else "in_step",
-            arm=chain(row.k),
+            when_off="not_configured" if row.draft_config == "no_spec" else "k0",
+            draft_config=chain(row.k),
             batch=row.batch,
             context_tokens=row.prompt_tokens + row.new_tokens / row.batch / 2,
-            cycle_s=float(row.ms_per_step) / 1e3,
+            engine_step_s=float(row.ms_per_step) / 1e3,
             excluded=COMPILED if float(row.ms_per_step) > 100 else "",
         )
         for row in rows
@@ -153,7 +153,7 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
 
 
 def _paper_points(context_tokens: float, plain: Coefficients) -> tuple[Point, ...]:
-    """Turn published speedups into seconds: cycle = plain step x acceptance length / speedup.
+    """Turn published speedups into seconds: engine step = plain step x acceptance length / speedup.
 
     A checkerboard over (depth or batch, verify width) is held out: half of the published cells.
     """
@@ -161,12 +161,12 @@ def _paper_points(context_tokens: float, plain: Coefficients) -> tuple[Point, ..
     table4 = [row for row in _read("tlt-table4.csv", CellRow) if row.batch > 1]  # batch 1 is in figure 13
 
     def plain_s(batch: int) -> float:
-        fixed_s = float(plain.fixed_s(Arm(0), "plain", np.float64(batch)))
+        fixed_s = float(plain.fixed_s(DraftConfig(0), "not_configured", np.float64(batch)))
         return fixed_s + plain.kv_s_per_token * context_tokens * batch
 
     points = [
-        Point(provenance="assumed", off_state="plain", arm=Arm(0), batch=batch, context_tokens=context_tokens,
-              cycle_s=plain_s(batch))
+        Point(provenance="assumed", when_off="not_configured", draft_config=DraftConfig(0), batch=batch, context_tokens=context_tokens,
+              engine_step_s=plain_s(batch))
         for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)
     ]  # fmt: skip
     lengths = {(row.depth, row.verify_tokens): row.acceptance_length_with_bonus for row in fig13}
@@ -180,11 +180,11 @@ def _paper_points(context_tokens: float, plain: Coefficients) -> tuple[Point, ..
         points.append(
             Point(
                 provenance="published",
-                off_state="plain",
-                arm=Arm(row.depth, row.topk, row.verify_tokens),
+                when_off="not_configured",
+                draft_config=DraftConfig(row.depth, row.topk, row.verify_tokens),
                 batch=row.batch,
                 context_tokens=context_tokens,
-                cycle_s=length / row.speedup * plain_s(row.batch),
+                engine_step_s=length / row.speedup * plain_s(row.batch),
                 held_out=place % 2 == 1,
             )
         )

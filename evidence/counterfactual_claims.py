@@ -6,15 +6,15 @@ import tempfile
 from pathlib import Path
 
 from evidence.recording import write
-from evidence.training_claims import DATA, NATURAL, TLT, arm_of, survival, tlt
+from evidence.training_claims import DATA, NATURAL, TLT, policy_of, survival, tlt
 from tlt.traces.results.counterfactual import read_counterfactual
 from tlt.traces.runs.runfolder import RunFolder, run_name
 
-ARMS = {
+POLICIES = {
     "goodput:off+2+3+4+6": TLT,
     "static:4": "static-4-frozen",
     "tlt_chains": "tlt_chains-online",
-}  # policy -> the measured arm
+}  # policy -> the measured policy
 
 
 def counterfactual_h200() -> None:
@@ -27,21 +27,21 @@ def counterfactual_h200() -> None:
             f"acceptance.survival_by_position={rates}",
         )  # fmt: skip
         assignments = [part for setting in settings for part in ("--set", setting)]
-        arms = ",".join(("none", *ARMS))
+        policies = ",".join(("none", *POLICIES))
         where = ("--no-report", "--out", str(out))
-        tlt("sim", "counterfactual", str(NATURAL / "none"), *assignments, "--arms", arms, *where)
+        tlt("sim", "counterfactual", str(NATURAL / "none"), *assignments, "--policies", policies, *where)
         found = read_counterfactual(out)
-        walls = {arm: RunFolder(out / run_name(arm)).summary().wall_s for arm in ("none", *ARMS)}
+        walls = {policy: RunFolder(out / run_name(policy)).summary().wall_s for policy in ("none", *POLICIES)}
     value: dict[str, float] = {}
     assert found.fit is not None
     for error in found.fit.errors:
         value[f"error of the reproduced {error.quantity}"] = round(error.error.value, 4)
-    for arm, run in ARMS.items():
-        measured = arm_of(NATURAL, run)["time"]["step_speedup"]["value"]
-        value[f"{arm} predicted"] = round(walls["none"] / walls[arm], 3)
-        value[f"{arm} measured"] = round(measured, 3)
-    predicted = [value[f"{arm} predicted"] for arm in ARMS]
-    measured_speedups = [value[f"{arm} measured"] for arm in ARMS]
+    for policy, run in POLICIES.items():
+        measured = policy_of(NATURAL, run)["time"]["step_speedup"]["value"]
+        value[f"{policy} predicted"] = round(walls["none"] / walls[policy], 3)
+        value[f"{policy} measured"] = round(measured, 3)
+    predicted = [value[f"{policy} predicted"] for policy in POLICIES]
+    measured_speedups = [value[f"{policy} measured"] for policy in POLICIES]
     worst = max(abs(a / b - 1) for a, b in zip(predicted, measured_speedups, strict=True))
     write(
         "counterfactual_h200",
@@ -52,7 +52,7 @@ def counterfactual_h200() -> None:
         target="speedups within 15 %, ranking right",
         met=worst <= 0.15 and predicted == sorted(predicted, reverse=True),
         how=f"modelled: one factor on the calibrated step times fitted to the run; acceptance {rates} "
-        "measured in steps 0 to 9 of the first arm; drafter training is not simulated",
+        "measured in steps 0 to 9 of the first policy; drafter training is not simulated",
     )
 
 

@@ -2,7 +2,7 @@
 
 FOLDER is one of `tlt real model SmolLM2-135M`, CALIBRATION of `tlt real calibrate` on this machine. The table
 comes from `tlt sim recommend` and `tlt sim export`, and vLLM as it is on the index loads it: none of this
-project's code runs in the engines. Each arm has a process of its own, they take turns, and every arm
+project's code runs in the engines. Each policy has a process of its own, they take turns, and every policy
 generates the same forced lengths with the same synthetic acceptance.
 
 Writes exported_table.json. Needs the extra real-cpu.
@@ -32,7 +32,7 @@ REQUESTS, ROLLOUTS, ROUNDS = 16, 3, 5
 
 
 def config_of(folder: str) -> RealConfig:
-    """Return the settings that all arms share."""
+    """Return the settings that all policies share."""
     return RealConfig(
         model=ModelConfig(folder=f"{folder}/model", name="SmolLM2-135M"),
         drafter=DrafterConfig(folder=f"{folder}/eagle3", ks=(0, *STATIC), synthetic_survival=SURVIVAL),
@@ -52,10 +52,10 @@ def export(folder: str, calibration: str, out: Path) -> dict[str, Any]:
         "acceptance.survival_by_position": list(SURVIVAL), "cluster.phases": [],
     }  # fmt: skip
     assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    arms = ",".join(("none", *(f"static:{k}" for k in STATIC)))
+    policies = ",".join(("none", *(f"static:{k}" for k in STATIC)))
     table = out / "table.json"
     for command in (
-        ["sim", "recommend", *assignments, "--arms", arms, "--out", str(out / "advice")],
+        ["sim", "recommend", *assignments, "--policies", policies, "--out", str(out / "advice")],
         ["sim", "export", str(out / "advice"), "--format", "vllm", "--draft-model", f"{folder}/eagle3",
          "--out", str(table)],
         ["real", "check-export", str(table)],
@@ -92,7 +92,7 @@ def serve(folder: str, speculation: dict[str, Any] | None) -> None:
         print(f"took {perf_counter() - start_s}", flush=True)
 
 
-class Arm:
+class DraftConfig:
     """One engine in a process of its own."""
 
     def __init__(self, folder: str, speculation: dict[str, Any] | None) -> None:
@@ -130,7 +130,7 @@ def static(folder: str, k: int) -> dict[str, Any]:
 
 
 def synthetic(speculation: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with acceptance drawn by the engine, so that every arm meets the same drafter."""
+    """Return the settings with acceptance drawn by the engine, so that every policy meets the same drafter."""
     rates = list(SURVIVAL[: speculation["num_speculative_tokens"]])
     return speculation | {
         "rejection_sample_method": "synthetic",
@@ -146,9 +146,9 @@ def main(folder: str, calibration: str) -> None:
     with tempfile.TemporaryDirectory() as root:
         write_trace(Workload(config_of(folder)).trace, Path(root) / "lengths.parquet", force=True)
         table = export(folder, calibration, Path(root))
-    arms = {"none": None, "table": synthetic(table)}
-    arms |= {f"static:{k}": synthetic(static(folder, k)) for k in STATIC}
-    engines = {name: Arm(folder, speculation) for name, speculation in arms.items()}
+    policies = {"none": None, "table": synthetic(table)}
+    policies |= {f"static:{k}": synthetic(static(folder, k)) for k in STATIC}
+    engines = {name: DraftConfig(folder, speculation) for name, speculation in policies.items()}
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for number in range(-1, ROUNDS):
         for name, engine in engines.items():
@@ -180,7 +180,7 @@ def main(folder: str, calibration: str) -> None:
         command=f"python -m evidence.exported_table {folder} {calibration}",
         raw=write_raw(
             "exported_table.points.jsonl",
-            [{"arm": name, "seconds": [round(one, 3) for one in each]} for name, each in seconds.items()],
+            [{"policy": name, "seconds": [round(one, 3) for one in each]} for name, each in seconds.items()],
         ),
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ class Told(msgspec.Struct):
     """What is needed of the report."""
 
     rows: int
-    capped: int
+    truncated: int
 
 
 def make(path: Path, size_bytes: int) -> int:

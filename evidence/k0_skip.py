@@ -27,8 +27,8 @@ from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 from tlt.realrun.models import make_draft_model, prepare_model
 
 PROMPT = tuple(range(3, 35))
-BLOCKS, CYCLES = 8, 10
-OFF_CYCLES, ON_CYCLES = 48, 24
+BLOCKS, ENGINE_STEPS = 8, 10
+OFF_ENGINE_STEPS, ON_ENGINE_STEPS = 48, 24
 
 
 @contextmanager
@@ -61,14 +61,14 @@ def fill(engine: VllmEngine, batch: int, tokens: int) -> None:
 
 
 def step_s(engine: VllmEngine) -> float:
-    """Return the median seconds of a cycle at K = 0, two cycles after whatever was before."""
-    return median([engine.step(0).seconds for _ in range(CYCLES + 2)][2:])
+    """Return the median seconds of an engine step at K = 0, two engine steps after whatever was before."""
+    return median([engine.step(0).seconds for _ in range(ENGINE_STEPS + 2)][2:])
 
 
 def taxes(config: RealConfig, batch: int) -> dict[str, float]:
     """Return the tax of K = 0 at one batch, with and without the drafter's pass; blocks alternate."""
     plain, speculating = make_engine(config, speculating=False), make_engine(config, speculating=True)
-    tokens = (BLOCKS + 1) * (CYCLES + 2) * 2 + 20
+    tokens = (BLOCKS + 1) * (ENGINE_STEPS + 2) * 2 + 20
     fill(plain, batch, tokens)
     fill(speculating, batch, tokens)
     blocks: list[tuple[float, float, float]] = []
@@ -100,12 +100,12 @@ def acceptance(root: Path, skip: bool) -> float:
     fill(engine, 16, 320)
     if skip:
         with no_pass_at_zero(engine):
-            for _ in range(OFF_CYCLES):
+            for _ in range(OFF_ENGINE_STEPS):
                 engine.step(0)
     else:
-        for _ in range(OFF_CYCLES):
+        for _ in range(OFF_ENGINE_STEPS):
             engine.step(0)
-    facts = [engine.step(4) for _ in range(ON_CYCLES)][1:]
+    facts = [engine.step(4) for _ in range(ON_ENGINE_STEPS)][1:]
     engine.close()
     return 1 + sum(sum(fact.accepted_by_position) for fact in facts) / sum(fact.batch for fact in facts)
 

@@ -26,11 +26,11 @@ def crosscheck_h100() -> None:
         command = ["report", "crosscheck", str(run), "--calibration", str(calibration)]
         subprocess.run([sys.executable, str(root / "tlt.py"), *command], check=True, cwd=root)
         report = msgspec.json.decode((run / "crosscheck.json").read_bytes())
-    rows = _arm_rows(report)
+    rows = _policy_rows(report)
     headers = ("Policy", "Measured (s)", "Simulated (s)", "Error", "Speedup measured", "simulated", "Error ")
     cells = [
         (
-            row["arm"],
+            row["policy"],
             *(f"{row[key]:.1f}" for key in ("measured_s", "simulated_s")),
             f"{row['makespan_error']:+.1%}",
             *(f"{row[key]:.2f}x" for key in ("measured_speedup", "simulated_speedup")),
@@ -60,27 +60,27 @@ def crosscheck_h100() -> None:
     )
 
 
-def _arm_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row an arm of a crosscheck.json."""
+def _policy_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row a policy of a crosscheck.json."""
     return [
         {
-            "arm": arm["arm"],
-            "measured_s": round(arm["measured_s"], 2),
-            "simulated_s": round(arm["simulated_s"], 2),
-            "makespan_error": round(arm["makespan_error"]["value"], 4),
-            "makespan_error_interval": arm["makespan_error"]["interval"],
-            "measured_speedup": round(arm["measured_speedup"]["value"], 3),
-            "simulated_speedup": round(arm["simulated_speedup"]["value"], 3),
-            "speedup_error": round(arm["speedup_error"]["value"], 4),
+            "policy": policy["policy"],
+            "measured_s": round(policy["measured_s"], 2),
+            "simulated_s": round(policy["simulated_s"], 2),
+            "makespan_error": round(policy["makespan_error"]["value"], 4),
+            "makespan_error_interval": policy["makespan_error"]["interval"],
+            "measured_speedup": round(policy["measured_speedup"]["value"], 3),
+            "simulated_speedup": round(policy["simulated_speedup"]["value"], 3),
+            "speedup_error": round(policy["speedup_error"]["value"], 4),
         }
-        for arm in report["arms"]
+        for policy in report["policies"]
     ]
 
 
 def crosscheck_cpu() -> None:
     """The simulator against what `make validate` has just left in out/cpu/replay."""
     report = msgspec.json.decode((Path("out/cpu/replay") / "crosscheck.json").read_bytes())
-    rows = _arm_rows(report)
+    rows = _policy_rows(report)
     worst = max(abs(row["makespan_error"]) for row in rows)
     fastest, second = sorted(row["measured_s"] for row in rows)[:2]
     write(
@@ -98,7 +98,7 @@ def crosscheck_cpu() -> None:
         target="makespan <= 5 %, ranking right",
         met=worst <= 0.05 and report["order"]["value"] == 1.0,
         how="measured; calibrated in a separate run beside a decoding neighbour, which the memory bandwidth "
-        "is shared with; the four speculating arms lie too close to rank",
+        "is shared with; the four speculating policies lie too close to rank",
         command="make validate && python -m evidence.measure crosscheck_cpu",
         raw=write_raw("crosscheck_cpu.points.jsonl", rows),
     )
@@ -109,13 +109,13 @@ def k0_tax() -> None:
     calibration = load("vllm-0.32-h100-qwen2.5-7b")
     cells: dict[tuple[int, float], dict[str, float]] = {}
     for point in calibration.points:
-        if not point.arm.depth:
+        if not point.policy.depth:
             context = 1000.0 * round(point.context_tokens / 1000)
-            cells.setdefault((point.batch, context), {})[point.off_state] = point.cycle_s
+            cells.setdefault((point.batch, context), {})[point.when_off] = point.engine_step_s
     taxes = {
-        batch: cell["in_step"] / cell["plain"] - 1
+        batch: cell["k0"] / cell["not_configured"] - 1
         for (batch, context), cell in sorted(cells.items())
-        if context == 0 and {"plain", "in_step"} <= set(cell)
+        if context == 0 and {"not_configured", "k0"} <= set(cell)
     }
     write(
         "k0_tax",

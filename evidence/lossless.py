@@ -53,7 +53,7 @@ def config_of(root: Path, kind: str, survival: tuple[float, ...] = (), seed: int
 
 
 def sample(config: RealConfig, *, speculating: bool) -> Drawn:
-    """Draw the responses of one sample, with K changing every cycle if there is speculation."""
+    """Draw the responses of one sample, with K changing every engine step if there is speculation."""
     engine = make_engine(config, speculating=speculating)
     drawn = draw(engine, PROMPT, REQUESTS, TOKENS, KS[::-1] if speculating else (0,), BATCH)
     engine.close()
@@ -93,7 +93,7 @@ def main() -> None:
     record = Evidence(
         id="lossless",
         claim=f"at temperature 1 a tiny model (vocabulary {VOCAB}, float32) samples the same with and "
-        f"without speculation: {REQUESTS * (TOKENS - 1):,} tokens of each, K changing every cycle",
+        f"without speculation: {REQUESTS * (TOKENS - 1):,} tokens of each, K changing every engine step",
         value=value,
         unit="p-value: share of random exchanges of responses that differ as much",
         target=f"every drafter p > {limit:.4f} ({P_LIMIT} over all tests); the last sample is wrong on "

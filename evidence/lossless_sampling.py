@@ -20,7 +20,7 @@ Counts = NDArray[np.float64]
 
 
 class Drawn(msgspec.Struct):
-    """Sampled tokens, [requests, tokens], and how the drafts of their cycles fared."""
+    """Sampled tokens, [requests, tokens], and how the drafts of their engine steps fared."""
 
     tokens: Tokens
     drafted_tokens: int
@@ -42,13 +42,13 @@ def draw(
 ) -> Drawn:
     """Sample `requests` responses of `tokens` tokens, `batch` at a time, with each K of `ks` in turn."""
     responses: dict[int, tuple[int, ...]] = {}
-    drafted = accepted = cycle = 0
+    drafted = accepted = engine_step = 0
     for first in range(0, requests, batch):
         last = min(first + batch, requests)
         engine.submit([EngineRequest(number, prompt, tokens) for number in range(first, last)])
         while engine.pending():
-            facts = engine.step(ks[cycle % len(ks)])
-            cycle += 1
+            facts = engine.step(ks[engine_step % len(ks)])
+            engine_step += 1
             drafted += facts.drafted_tokens
             accepted += sum(facts.accepted_by_position)
         responses |= engine.responses()

@@ -53,18 +53,20 @@ def simulate(settings: dict[str, Any], policy: str | None) -> tuple[Config, Clus
 def published_cells() -> None:
     """Speedups of figure 13 and table 4, half of the cells fitted, simulated end to end."""
     calibration, law = load("paper-qwen32b-tp4"), PublishedTree()
-    plain_s = {p.batch: predict_s(calibration.coefficients, p) for p in calibration.points if not p.arm.depth}
-    given_s = {p.batch: p.cycle_s for p in calibration.points if not p.arm.depth}
+    plain_s = {
+        p.batch: predict_s(calibration.coefficients, p) for p in calibration.points if not p.policy.depth
+    }
+    given_s = {p.batch: p.engine_step_s for p in calibration.points if not p.policy.depth}
     rows = []
     for point in calibration.points:
-        if not point.arm.depth:
+        if not point.policy.depth:
             continue
-        length = law.mean_length_with_bonus(point.arm)
-        published = length * given_s[point.batch] / point.cycle_s
+        length = law.mean_length_with_bonus(point.policy)
+        published = length * given_s[point.batch] / point.engine_step_s
         predicted = length * plain_s[point.batch] / predict_s(calibration.coefficients, point)
         rows.append(
             {
-                "arm": str(point.arm), "batch": point.batch, "held_out": point.held_out,
+                "policy": str(point.policy), "batch": point.batch, "held_out": point.held_out,
                 "published": round(published, 3), "predicted": round(predicted, 3),
             }
         )  # fmt: skip
@@ -124,7 +126,7 @@ def random_settings(rng: np.random.Generator) -> tuple[dict[str, Any], str]:
     pairs = (
         f"hardware.tp={max(tp, 2)}", f"hardware.gpus={max(tp, 2) * int(rng.integers(1, 5))}",
         f"workload.lengths={rng.choice(['r1-client35', 'r1-client66', 'r1-all'])}",
-        f"workload.cap_tokens={int(rng.integers(2000, 12000))}", "workload.steps=12",
+        f"workload.max_response_tokens={int(rng.integers(2000, 12000))}", "workload.steps=12",
         f"workload.prompts_per_step={int(rng.integers(8, 33))}",
         f"workload.samples_per_prompt={int(rng.integers(1, 5))}",
         f"acceptance.request_spread={float(rng.choice([0.0, 0.2]))}",
@@ -134,7 +136,7 @@ def random_settings(rng: np.random.Generator) -> tuple[dict[str, Any], str]:
 
 
 def jump_vs_exact() -> None:
-    """Makespan of the jumping mode against every cycle drawn, on 20 random configurations."""
+    """Makespan of the jumping mode against every engine step drawn, on 20 random configurations."""
     rng, rows = np.random.default_rng(20), []
     for _ in range(20):
         settings, policy = random_settings(rng)
@@ -173,7 +175,7 @@ def speed() -> None:
     settings = settings_of(
         None,
         ("hardware.gpus=128", "workload.steps=385", "workload.prompts_per_step=256",
-         "workload.cap_tokens=20480"),
+         "workload.max_response_tokens=20480"),
     )  # fmt: skip
     values: dict[str, float] = {}
     for policy in ("none", "tlt"):
@@ -202,11 +204,11 @@ def short_tail() -> None:
     """The control: chat lengths with a short tail, and drafters from weak to useless."""
     dropped = {
         "kind": "goodput",
-        "arms": ["off", "1", "2", "4"],
-        "off_state": "dropped",
-        "entry": "drafter_fill",
+        "policies": ["off", "1", "2", "4"],
+        "when_off": "drafter_dropped",
+        "entry": "draft_prefill",
     }
-    arms: dict[str, Any] = {
+    policies: dict[str, Any] = {
         "static:4": "static:4",
         "tlt_chains": "tlt_chains",
         "goodput, K = 0 kept in step": "goodput:off+1+2+4",
@@ -217,10 +219,12 @@ def short_tail() -> None:
     for name, survival in drafters.items():
         settings = settings_of(CONTROL, (f"acceptance.survival_by_position={survival}",))
         base_s = total_step_s(settings | {"policy": "none"})
-        for arm, policy in arms.items():
+        for policy, policy in policies.items():
             speedup = base_s / total_step_s(settings | {"policy": policy})
-            rows.append({"policy": arm, "drafter": name, "survival": survival, "speedup": round(speedup, 4)})
-    values = {arm: min(row["speedup"] for row in rows if row["policy"] == arm) for arm in arms}
+            rows.append(
+                {"policy": policy, "drafter": name, "survival": survival, "speedup": round(speedup, 4)}
+            )
+    values = {policy: min(row["speedup"] for row in rows if row["policy"] == policy) for policy in policies}
     write(
         "short_tail",
         claim="short-tail control (Azure conversation lengths, 128 requests a GPU): what policies that adapt "
@@ -317,7 +321,7 @@ def roofline_vs_measured() -> None:
     calibration = load("vllm-0.32-h100-qwen2.5-7b")
     assumed = roofline(MODELS[calibration.model], GPUS["H100"], calibration.tp, Assumptions())
     used = [point for point in calibration.points if not point.excluded]
-    errors = [abs(predict_s(assumed, point) / point.cycle_s - 1) for point in used]
+    errors = [abs(predict_s(assumed, point) / point.engine_step_s - 1) for point in used]
     write(
         "roofline_vs_measured",
         claim="roofline (assumed) against step times measured with vLLM 0.32 on one H100, 7B shape",
@@ -378,10 +382,10 @@ def demo() -> None:
         (HERE / "demo_advice.md").write_text(markdown_rows(ADVICE_HEADERS, rows) + "\n", encoding="utf-8")
         for name in ("gantt", "ledger", "running", "gain"):
             shutil.copy(out / "pictures" / f"{name}.png", PICTURES / f"{name}.png")
-        best = next(row for row in report.table.rows if row.arm == report.verdict.best)
+        best = next(row for row in report.table.rows if row.policy == report.verdict.best)
     write(
         "demo",
-        claim=f"demonstration: step speedup of {best.arm} over no speculation",
+        claim=f"demonstration: step speedup of {best.policy} over no speculation",
         value={
             "speedup": round(best.speedup.value, 3),
             **dict(

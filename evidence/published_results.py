@@ -42,9 +42,9 @@ Point = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 
 
-def simulate(settings: dict[str, Any], arm: str) -> Cluster:
-    """Return the finished cluster of one arm, POLICY@SCHEDULE."""
-    name, _, schedule = arm.partition("@")
+def simulate(settings: dict[str, Any], policy: str) -> Cluster:
+    """Return the finished cluster of one policy, POLICY@SCHEDULE."""
+    name, _, schedule = policy.partition("@")
     if isinstance(settings.get("cluster", {}).get("schedule"), dict):
         schedule = ""  # the settings say more than the name
     config = resolve(settings, f"{name}@{schedule}" if schedule else name)
@@ -52,16 +52,16 @@ def simulate(settings: dict[str, Any], arm: str) -> Cluster:
 
 
 def points_of(case: Case) -> list[Point]:
-    """Simulate both arms of a case; returns a row an arm and step."""
+    """Simulate both policies of a case; returns a row a policy and step."""
     path = PUBLISHED / f"{case.settings}.toml"
     sides = (
         ("baseline", case.baseline, case.baseline_sets, case.baseline_parts),
-        ("arm", case.arm, case.arm_sets, case.arm_parts),
+        ("policy", case.policy, case.policy_sets, case.policy_parts),
     )
     points: list[Point] = []
     other: dict[str, Any] = {}
-    for side, arm, sets, parts in sides:
-        cluster = simulate(merge(settings_of(path, sets), other), arm)
+    for side, policy, sets, parts in sides:
+        cluster = simulate(merge(settings_of(path, sets), other), policy)
         found = [
             {"case": case.id, "side": side, "step": step, **row}
             for step, row in enumerate(_whole(_steps(cluster), parts))
@@ -109,19 +109,19 @@ def _steps(cluster: Cluster) -> list[dict[str, float]]:
 def estimate(case: Case, points: Sequence[Point]) -> tuple[Estimate, bool]:
     """Return the simulated figure with its interval, and whether it points the published way."""
     key = KEYS[case.measure]
-    base, arm = (
+    base, policy = (
         np.array([row[key] for row in points if row["case"] == case.id and row["side"] == side])
-        for side in ("baseline", "arm")
+        for side in ("baseline", "policy")
     )
-    count = min(len(base), len(arm))
-    base, arm = base[:count], arm[:count]
+    count = min(len(base), len(policy))
+    base, policy = base[:count], policy[:count]
     if case.measure == "token throughput":
-        arm = arm * _tokens(case, points, "baseline") / _tokens(case, points, "arm")
-    ratio = speedup(base, arm, seed=SEED)
+        policy = policy * _tokens(case, points, "baseline") / _tokens(case, points, "policy")
+    ratio = speedup(base, policy, seed=SEED)
     if case.measure == "step seconds":
-        return mean_difference_s(arm, np.zeros(count), seed=SEED), ratio.value > 1
+        return mean_difference_s(policy, np.zeros(count), seed=SEED), ratio.value > 1
     if case.measure == "tail cut":
-        left = speedup(arm, base, seed=SEED)
+        left = speedup(policy, base, seed=SEED)
         ends = left.interval or (left.value, left.value)
         return Estimate(1 - left.value, (1 - ends[1], 1 - ends[0])), left.value < 1
     return ratio, (ratio.value > 1) == (case.published[0] > 1)
@@ -217,8 +217,8 @@ def write_lengths() -> None:
         print(f"{name}: r1-all times {factor:.3f}, {np.mean([row['rollout_s'] for row in rows]):.1f} s")
 
 
-def _write_law(name: str, lengths: Floats, cap_tokens: int) -> None:
-    whole = np.clip(np.rint(lengths), 1, cap_tokens).astype(np.int64)
+def _write_law(name: str, lengths: Floats, max_response_tokens: int) -> None:
+    whole = np.clip(np.rint(lengths), 1, max_response_tokens).astype(np.int64)
     frame = pd.DataFrame({"response_tokens": whole})
     frame.to_csv(PUBLISHED / f"{name}-lengths.csv", index=False)
 

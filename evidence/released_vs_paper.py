@@ -32,7 +32,7 @@ NAME = "released_vs_paper"
 SETTINGS = (
     "hardware.gpus=128", "hardware.tp=4", "hardware.model=Qwen2.5-32B", "cost.source=paper-qwen32b-tp4",
     "workload.lengths=r1-client35", "workload.prompts_per_step=256", "workload.samples_per_prompt=8",
-    "workload.cap_tokens=32768", "workload.steps=12", "workload.group_correlation=0.5", "run.records=false",
+    "workload.max_response_tokens=32768", "workload.steps=12", "workload.group_correlation=0.5", "run.records=false",
 )  # fmt: skip
 DRIFTS: dict[str, tuple[str, ...]] = {
     "no drift": (),
@@ -43,14 +43,14 @@ TERMS: dict[str, str] = {
     "eager": "eager bulk phase: no CUDA graph above 32 requests",
     "reprefill": "re-prefill of everything at the switch",
     "latch": "one-way latch",
-    "one_arm": "one arm a bucket, so no bandit, and the shipped strategies",
+    "one_policy": "one policy a bucket, so no bandit, and the shipped strategies",
     "training": "drafter training off",
     "batch": "512 instead of 256 requests at most",
 }
 # The same as steps of the picture, from released to paper.
 SHORT = {
     "eager": "CUDA graphs in the bulk phase", "reprefill": "drafter's prefill alone at the switch",
-    "latch": "drafting off again above 32", "one_arm": "bandit over the paper's strategies",
+    "latch": "drafting off again above 32", "one_policy": "bandit over the paper's strategies",
     "training": "drafter training on idle workers", "batch": "256 requests at most",
 }  # fmt: skip
 WAYS = ("in order", "alone from released", "held back from paper")
@@ -87,7 +87,7 @@ class Laboratory:
         return replace(
             self.paper,
             policy=replace(
-                policy("one_arm"), latch=policy("latch").latch, entry=policy("reprefill").entry,
+                policy("one_policy"), latch=policy("latch").latch, resume_cost=policy("reprefill").resume_cost,
             ),
             engine=replace(
                 self.paper.engine,

@@ -17,7 +17,7 @@ import pandas as pd
 from evidence.recording import PROJECT, write, write_raw
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.event_log import read
-from tltsched.events import EpochEnded, StepBegan
+from tltsched.events import DecisionEnded, StepBegan
 
 ROOT = PROJECT
 DATA = ROOT / "realrun" / "data" / "h200-smollm2-train"
@@ -44,16 +44,16 @@ def report(run: Path) -> dict[str, Any]:
     return found
 
 
-def arm_of(run: Path, folder: str) -> dict[str, Any]:
-    """Return an arm of a report by the name of its folder."""
+def policy_of(run: Path, folder: str) -> dict[str, Any]:
+    """Return a policy of a report by the name of its folder."""
     runs = msgspec.json.decode((run / "comparison.json").read_bytes())["runs"]
-    found: dict[str, Any] = report(run)["arms"][runs.index(folder)]
+    found: dict[str, Any] = report(run)["policies"][runs.index(folder)]
     return found
 
 
-def figures(arm: dict[str, Any]) -> dict[str, Any]:
-    """Return the speedups of an arm, with their 95 % intervals over steps."""
-    time = arm["time"]
+def figures(policy: dict[str, Any]) -> dict[str, Any]:
+    """Return the speedups of a policy, with their 95 % intervals over steps."""
+    time = policy["time"]
     found: dict[str, Any] = {}
     for name, key in (("end to end", "step_speedup"), ("rollout", "rollout_speedup")):
         found[name] = round(time[key]["value"], 3)
@@ -64,7 +64,7 @@ def figures(arm: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_larger_passes() -> float:
-    """Return the speedup if passes held 32,768 tokens: what training_passes measured, taken off both arms.
+    """Return the speedup if passes held 32,768 tokens: what training_passes measured, taken off both policies.
 
     Only the update is taken off TLT's step: most of its log-probabilities are made while it would be idle.
     """
@@ -74,28 +74,28 @@ def with_larger_passes() -> float:
         for name, key in (("logprob", "log_probabilities_s"), ("policy_update", "forward_and_backward_s"))
     }
     saved_s = {}
-    for arm, phases in (("none", ("logprob", "policy_update")), (TLT, ("policy_update",))):
-        table = RunFolder(NATURAL / arm).intervals()
+    for policy, phases in (("none", ("logprob", "policy_update")), (TLT, ("policy_update",))):
+        table = RunFolder(NATURAL / policy).intervals()
         table["seconds"] = table["end_s"] - table["start_s"]
         by_cause = table.groupby("cause", observed=True)["seconds"].sum() / (WORKERS * STEPS)
-        saved_s[arm] = sum(float(by_cause[phase]) * (1 - left[phase]) for phase in phases)
-    seconds = {arm: arm_of(NATURAL, arm)["time"]["step_s"]["value"] for arm in saved_s}
+        saved_s[policy] = sum(float(by_cause[phase]) * (1 - left[phase]) for phase in phases)
+    seconds = {policy: policy_of(NATURAL, policy)["time"]["step_s"]["value"] for policy in saved_s}
     return float((seconds["none"] - saved_s["none"]) / (seconds[TLT] - saved_s[TLT]))
 
 
 def training_h200() -> None:
-    """End to end with natural lengths, all arms."""
-    none, best = arm_of(NATURAL, "none"), arm_of(NATURAL, TLT)
+    """End to end with natural lengths, all policies."""
+    none, best = policy_of(NATURAL, "none"), policy_of(NATURAL, TLT)
     value = figures(best)
     share = best["amdahl"]["rollout_share"]["value"]
     rows = [
-        {"arm": arm["arm"], "step_s": round(arm["time"]["step_s"]["value"], 3), **figures(arm)}
-        for arm in report(NATURAL)["arms"]
+        {"policy": policy["policy"], "step_s": round(policy["time"]["step_s"]["value"], 3), **figures(policy)}
+        for policy in report(NATURAL)["policies"]
     ]
     write(
         "training_h200",
         claim=f"RL of {SETUP}, natural lengths, 20 steps: TLT with the drafter trained on idle workers "
-        "(arm goodput, its step times calibrated before on the same GPU) against no speculation",
+        "(policy goodput, its step times calibrated before on the same GPU) against no speculation",
         value=value
         | {
             "rollout share of the step": round(share, 3),
@@ -113,7 +113,7 @@ def training_h200() -> None:
         unit="ratios of mean seconds with 95 % intervals over steps; tokens; s",
         target=">= 1.7x end to end",
         met=value["end to end"] >= 1.7,
-        how=f"measured {TRAINED_ON}; one run an arm, in turn; the rollout's share of this small model's step "
+        how=f"measured {TRAINED_ON}; one run a policy, in turn; the rollout's share of this small model's step "
         "bounds it; rewards are means of the last six steps and do not differ",
         raw=write_raw("training_h200.points.jsonl", rows),
     )
@@ -121,10 +121,10 @@ def training_h200() -> None:
 
 def training_forced() -> None:
     """The same on equal, forced lengths."""
-    value = figures(arm_of(FORCED, TLT))
+    value = figures(policy_of(FORCED, TLT))
     write(
         "training_forced",
-        claim=f"the same with equal lengths forced on both arms, those of the baseline, 8 steps ({SETUP})",
+        claim=f"the same with equal lengths forced on both policies, those of the baseline, 8 steps ({SETUP})",
         value=value,
         unit="ratios of mean seconds with 95 % intervals over steps",
         target=">= 1.7x end to end",
@@ -136,12 +136,12 @@ def training_forced() -> None:
 def training_staleness() -> None:
     """Acceptance under a frozen head against one that is trained, over 40 optimizer steps of the policy."""
     lengths = {}
-    for arm in ("static-4-frozen", "static-4-online"):
-        steps = RunFolder(NATURAL / arm).steps()
-        lengths[arm] = 1.0 + (steps["accepted_tokens"] / steps["request_cycles"]).to_numpy()
+    for policy in ("static-4-frozen", "static-4-online"):
+        steps = RunFolder(NATURAL / policy).steps()
+        lengths[policy] = 1.0 + (steps["accepted_tokens"] / steps["request_steps"]).to_numpy()
     gain = lengths["static-4-online"] - lengths["static-4-frozen"]
     last = 5
-    frozen, online = (lengths[arm] for arm in ("static-4-frozen", "static-4-online"))
+    frozen, online = (lengths[policy] for policy in ("static-4-frozen", "static-4-online"))
     against = report(NATURAL)["against_frozen"][0]
     drift = msgspec.json.decode((ROOT / "sim" / "drifts" / "smollm2-135m-h200.json").read_bytes())
     slope = drift["fit"]["per_update"]
@@ -179,47 +179,60 @@ def training_staleness() -> None:
 def training_retrain() -> None:
     """The simulator fitted on the first half of the steps, and its error on the second."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "retrain"
+        out = Path(folder) / "validate-training"
         tlt(
-            "sim", "retrain", str(NATURAL), "--calibration", str(DATA / "calibration.json"), "--out", str(out)
+            "sim",
+            "validate-training",
+            str(NATURAL),
+            "--calibration",
+            str(DATA / "calibration.json"),
+            "--out",
+            str(out),
         )
-        arms = msgspec.json.decode((out / "retrain.json").read_bytes())["arms"]
+        policies = msgspec.json.decode((out / "predicted_training.json").read_bytes())["policies"]
     rows = [
         {
-            "arm": arm["arm"],
-            **{error["quantity"]: round(error["error"]["value"], 4) for error in arm["errors"]},
+            "policy": policy["policy"],
+            **{error["quantity"]: round(error["error"]["value"], 4) for error in policy["errors"]},
         }
-        for arm in arms
+        for policy in policies
     ]
-    steps = {row["arm"]: row["step seconds"] for row in rows}
+    steps = {row["policy"]: row["step seconds"] for row in rows}
     write(
         "training_retrain",
         claim="training simulated: fitted on steps 0 to 9, error of the predicted seconds of steps 10 to 19, "
-        "by arm (natural lengths, step times calibrated on one H200)",
+        "by policy (natural lengths, step times calibrated on one H200)",
         value=steps,
         unit="share of the measured step seconds",
-        target="within 10 % in every arm",
+        target="within 10 % in every policy",
         met=max(abs(error) for error in steps.values()) <= 0.1,
-        how="modelled against measured; cycles of so small a model take 2-5 ms of the host's time, repeats "
+        how="modelled against measured; engine steps of so small a model take 2-5 ms of the host's time, repeats "
         "of a calibration point spread by 13 %, and the law fits unseen points to 12 %",
         raw=write_raw("training_retrain.points.jsonl", rows),
     )
 
 
-def survival(arm: str, steps: range = range(STEPS)) -> list[float]:
-    """Return the share of drafts accepted up to each position, over the epochs of the largest K."""
-    epochs, step = list[EpochEnded](), -1
-    for record in read((NATURAL / arm / "records.jsonl").read_bytes().splitlines()):
+def survival(policy: str, steps: range = range(STEPS)) -> list[float]:
+    """Return the share of drafts accepted up to each position, over the decision intervals of the largest K."""
+    decision_intervals, step = list[DecisionEnded](), -1
+    for record in read((NATURAL / policy / "records.jsonl").read_bytes().splitlines()):
         match record.body:
             case StepBegan() as began:
                 step = began.step
-            case EpochEnded() as epoch if epoch.arm.depth and step in steps:
-                epochs.append(epoch)
-    deepest = max(epoch.arm.depth for epoch in epochs)
-    mine = [epoch for epoch in epochs if epoch.arm.depth == deepest]
-    cycles = sum(epoch.request_cycles for epoch in mine)
-    counts = [sum(epoch.accepted_by_position[place] for epoch in mine) for place in range(deepest)]
-    return [round(count / cycles, 4) for count in counts]
+            case DecisionEnded() as decision_interval if decision_interval.policy.depth and step in steps:
+                decision_intervals.append(decision_interval)
+    deepest = max(decision_interval.policy.depth for decision_interval in decision_intervals)
+    mine = [
+        decision_interval
+        for decision_interval in decision_intervals
+        if decision_interval.policy.depth == deepest
+    ]
+    engine_steps = sum(decision_interval.request_steps for decision_interval in mine)
+    counts = [
+        sum(decision_interval.accepted_by_position[place] for decision_interval in mine)
+        for place in range(deepest)
+    ]
+    return [round(count / engine_steps, 4) for count in counts]
 
 
 def training_7b() -> None:
@@ -237,7 +250,7 @@ def training_7b() -> None:
             f"phases.reward_s={reward_s:.4f}", f"acceptance.survival_by_position={rates}",
         )  # fmt: skip
         assignments = [part for setting in settings for part in ("--set", setting)]
-        arms = "none,static:4,tlt_chains,goodput:off+2+3+4+6"
+        policies = "none,static:4,tlt_chains,goodput:off+2+3+4+6"
         preset = str(ROOT / "sim" / "presets" / "measured-7b.toml")
         tlt(
             "sim",
@@ -245,8 +258,8 @@ def training_7b() -> None:
             "--config",
             preset,
             *assignments,
-            "--arms",
-            arms,
+            "--policies",
+            policies,
             "--no-report",
             "--out",
             str(out),
@@ -260,7 +273,7 @@ def training_7b() -> None:
         "end over no speculation",
         value={run: round(base / wall, 3) for run, wall in walls.items() if run != runs[0]},
         unit="x",
-        target=">= 1.7x with the best arm",
+        target=">= 1.7x with the best policy",
         met=max(base / wall for wall in walls.values()) >= 1.7,
         how="modelled: step times measured with vLLM 0.32 on one H100, reward seconds measured, the other "
         f"phases a roofline; acceptance {rates} measured with the 135M model",

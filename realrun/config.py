@@ -69,11 +69,13 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
 
     lengths: Annotated[str, Meta(description="shipped lengths or a trace file")] = "r1-client35"
     requests: Annotated[Count, Meta(description="requests of one rollout, over all workers")] = 32
-    rollouts: Annotated[Count, Meta(description="rollouts of each arm, each with its own lengths")] = 3
+    rollouts: Annotated[
+        Count, Meta(description="rollouts of each draft configuration, each with its own lengths")
+    ] = 3
     longest_tokens: Annotated[
         int, Meta(ge=0, description="scale lengths so that the longest drawn is this; 0: as recorded")
     ] = 256
-    cap_tokens: Annotated[Count, Meta(description="cut longer responses, before scaling")] = 32_768
+    max_response_tokens: Annotated[Count, Meta(description="cut longer responses, before scaling")] = 32_768
     prompt_tokens: Annotated[Count, Meta(description="tokens of a prompt")] = 32
 
 
@@ -98,8 +100,8 @@ class CalibrationConfig(Section, frozen=True, kw_only=True):
     visits: Annotated[
         Count, Meta(description="rounds over the whole grid that the repeats are spread over")
     ] = 2
-    cycles_per_repeat: Annotated[
-        int, Meta(ge=0, description="engine cycles timed in a repeat; 0: 4 (cpu), 8 (cuda)")
+    engine_steps_per_repeat: Annotated[
+        int, Meta(ge=0, description="engine steps timed in a repeat; 0: 4 (cpu), 8 (cuda)")
     ] = 0
     most_tokens: Annotated[
         int, Meta(ge=0, description="largest batch x context; 0: 8,192 (cpu), 262,144 (cuda)")

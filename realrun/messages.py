@@ -18,8 +18,8 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
 # --- to a worker ------------------------------------------------------------------------------------------
 
 
-class ArmSetup(msgspec.Struct, frozen=True, gc=False):
-    """How a worker builds one arm. `past` are the lines of its scheduler from rollouts that are done."""
+class PolicySetup(msgspec.Struct, frozen=True, gc=False):
+    """How a worker builds one draft configuration. `past` are the lines of its scheduler from rollouts that are done."""
 
     setup: SchedulerSetup
     speculating: bool
@@ -27,7 +27,7 @@ class ArmSetup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prepare(Message, frozen=True, tag="prepare", gc=False):
-    """Build the engines and schedulers of all arms, and warm every (batch, K) up; answered by Ready.
+    """Build the engines and schedulers of all draft configurations, and warm every (batch, K) up; answered by Ready.
 
     `factory` names the engine as `module:function`; it is imported in the worker.
     """
@@ -35,7 +35,7 @@ class Prepare(Message, frozen=True, tag="prepare", gc=False):
     worker: int
     config: RealConfig
     factory: str
-    arms: dict[str, ArmSetup]
+    policies: dict[str, PolicySetup]
     batches: tuple[int, ...]
     ks: tuple[int, ...]
 
@@ -43,10 +43,10 @@ class Prepare(Message, frozen=True, tag="prepare", gc=False):
 class Work(Message, frozen=True, tag="work", gc=False):
     """Generate these requests; to a worker that is in this rollout already they come on top.
 
-    `origin_s` is the reading of the worker's own clock at which the arm's clock would have stood at 0.
+    `origin_s` is the reading of the worker's own clock at which the draft configuration's clock would have stood at 0.
     """
 
-    arm: str
+    policy: str
     step: int
     origin_s: float
     requests: tuple[EngineRequest, ...]
@@ -57,7 +57,7 @@ class Close(Message, frozen=True, tag="close", gc=False):
 
 
 class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
-    """As Prepare, for one arm of RL training, with a policy and, if it drafts with a head, a head's trainer.
+    """As Prepare, for one policy of RL training, with the model it trains and, if it drafts with a head, a head's trainer.
 
     Workers sum gradients through a store at `host` and `port`; rank 0 holds it. `ranks` are the workers in
     order of rank. `checkpoint` is a folder to go on from, or empty; `drafter_version` is of the head that
@@ -67,8 +67,8 @@ class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
     worker: int
     config: TrainConfig
     factory: str
-    arm: str
-    setup: ArmSetup
+    policy: str
+    setup: PolicySetup
     train_head: bool
     batches: tuple[int, ...]
     ks: tuple[int, ...]
@@ -149,8 +149,8 @@ class Ready(Message, frozen=True, tag="ready", gc=False):
     clock_s: float
 
 
-class Cycle(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One engine cycle that began at `t_s` of the arm's clock; `k` was drafted for the cycle after it."""
+class EngineStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One engine step that began at `t_s` of the draft configuration's clock; `k` was drafted for the engine step after it."""
 
     t_s: float
     seconds: float
@@ -178,13 +178,13 @@ class Report(Message, frozen=True, tag="report", gc=False):
     its rollout has ended, and it had taken in `works` messages Work.
     """
 
-    arm: str
+    policy: str
     step: int
     t_s: float
     finished: tuple[Finish, ...]
     spans: tuple[tuple[str, float], ...]
     lines: tuple[bytes, ...]
-    cycles: tuple[Cycle, ...]
+    engine_steps: tuple[EngineStep, ...]
     over: bool = False
     works: int = 0
 

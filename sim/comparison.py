@@ -24,12 +24,14 @@ FINGERPRINT = "fingerprint.txt"
 Progress = Callable[[str, int], None]
 
 
-def resolve_arms(settings: dict[str, Any], arms: Sequence[str]) -> dict[str, Config]:
-    """Return the configuration of each arm; raises InputError unless there is one or more, each once."""
-    names = [run_name(arm) for arm in arms]
-    if not arms or len(set(names)) != len(names):
-        raise InputError("--arms", ",".join(arms), "one policy or more, each once", "remove the repeated one")
-    return {arm: resolve(settings, arm) for arm in arms}
+def resolve_policies(settings: dict[str, Any], policies: Sequence[str]) -> dict[str, Config]:
+    """Return the configuration of each policy; raises InputError unless there is one or more, each once."""
+    names = [run_name(policy) for policy in policies]
+    if not policies or len(set(names)) != len(names):
+        raise InputError(
+            "--policies", ",".join(policies), "one policy or more, each once", "remove the repeated one"
+        )
+    return {policy: resolve(settings, policy) for policy in policies}
 
 
 def _fingerprint(simulation: Simulation) -> str:
@@ -44,8 +46,8 @@ def _fingerprint(simulation: Simulation) -> str:
     return digest.hexdigest()
 
 
-def run_arm(config: Config, trace: Trace, label: str, folder: Path, progress: Progress) -> bool:
-    """Simulate one arm into `folder`, unless it holds the same run already; returns whether it had to run."""
+def run_policy(config: Config, trace: Trace, label: str, folder: Path, progress: Progress) -> bool:
+    """Simulate one policy into `folder`, unless it holds the same run already; returns whether it had to run."""
     simulation = Simulation(config, trace)
     fingerprint = _fingerprint(simulation)
     stamp = folder / FINGERPRINT
@@ -57,23 +59,23 @@ def run_arm(config: Config, trace: Trace, label: str, folder: Path, progress: Pr
     return True
 
 
-def compare(settings: dict[str, Any], arms: Sequence[str], out: Path, progress: Progress) -> Trace:
-    """Simulate every arm on the same lengths; finished arms of an earlier, stopped call are kept.
+def compare(settings: dict[str, Any], policies: Sequence[str], out: Path, progress: Progress) -> Trace:
+    """Simulate every policy on the same lengths; finished policies of an earlier, stopped call are kept.
 
-    `progress(arm, step)` is called after each step. Returns the lengths. Raises InputError.
+    `progress(policy, step)` is called after each step. Returns the lengths. Raises InputError.
     """
-    configs = resolve_arms(settings, arms)
+    configs = resolve_policies(settings, policies)
     first = next(iter(configs.values()))
     trace = load_workload(first.workload, first.run.seed)
     for config in configs.values():
-        Simulation(config, trace)  # every arm is checked before the first one runs
+        Simulation(config, trace)  # every policy is checked before the first one runs
     out.mkdir(parents=True, exist_ok=True)
     # of an earlier call
-    for stale in ("advice.json", "cost_draws.parquet", "posterior.json", "bounds.json", COUNTERFACTUAL):
+    for stale in ("advice.json", "cost_draws.parquet", "cost_error.json", "bounds.json", COUNTERFACTUAL):
         (out / stale).unlink(missing_ok=True)
     write_trace(trace, out / "lengths.parquet", force=True)
-    for arm, config in configs.items():
-        run_arm(config, trace, arm, out / run_name(arm), progress)
-    names = tuple(run_name(arm) for arm in configs)
+    for policy, config in configs.items():
+        run_policy(config, trace, policy, out / run_name(policy), progress)
+    names = tuple(run_name(policy) for policy in configs)
     write_json(out / "comparison.json", Comparison(name=first.run.name, runs=names))
     return trace

@@ -65,7 +65,9 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
     steps: Annotated[int, Meta(ge=1, description="RL steps")] = 8
     prompts_per_step: Annotated[int, Meta(ge=1, description="prompts in a step")] = 128
     samples_per_prompt: Annotated[int, Meta(ge=1, description="responses to each prompt")] = 8
-    cap_tokens: Annotated[int, Meta(ge=1, description="longest response; longer ones are cut")] = 32_768
+    max_response_tokens: Annotated[int, Meta(ge=1, description="longest response; longer ones are cut")] = (
+        32_768
+    )
     prompt_tokens: Annotated[int, Meta(ge=0, description="tokens of a prompt where the trace has none")] = 512
     group_correlation: Annotated[
         float, Meta(ge=0.0, lt=1.0, description="modelled: rank correlation of lengths inside a group")
@@ -117,7 +119,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     graph_bytes: Annotated[
         Annotated[float, Meta(ge=0.0)] | None,
         Meta(
-            description="CUDA graphs per GPU; unset: 7.81 GB for one drafting arm, 10.69 GB for several "
+            description="CUDA graphs per GPU; unset: 7.81 GB for one drafting policy, 10.69 GB for several "
             "(published), 2 GB without drafts (assumed)"
         ),
     ] = None
@@ -136,9 +138,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(description="shown in reports")] = "simulation"
     seed: Annotated[int, Meta(ge=0, description="all draws follow from it")] = 0
-    mode: Annotated[Mode, Meta(description="jump: closed form between decisions; exact: every cycle")] = (
-        "jump"
-    )
+    mode: Annotated[
+        Mode, Meta(description="jump: closed form between decisions; exact: every engine step")
+    ] = "jump"
     records: Annotated[bool, Meta(description="write every event and command to records.jsonl")] = True
 
 
@@ -156,7 +158,7 @@ class Config(Section, frozen=True, kw_only=True):
     cluster: ClusterConfig = ClusterConfig()
     policy: Annotated[
         str | PolicySpec,
-        Meta(description="a preset name, static:ARM, goodput:ARM+ARM, or a table with `kind`"),
+        Meta(description="a preset name, static:POLICY, goodput:POLICY+POLICY, or a table with `kind`"),
     ] = "tlt"
 
     def __post_init__(self) -> None:

@@ -99,16 +99,21 @@ class Simulation:
         self.policy = probe(config.policy)
         history = config.drafter.history if config.drafter.kind == "history" else None
         self.law: AcceptanceLaw = HistoryLaw(history) if history else law_of(config.acceptance)
-        for arm in self.policy.arms:
-            if arm.depth >= MARGIN_TOKENS // 2:
+        for draft_config in self.policy.draft_configs:
+            if draft_config.depth >= MARGIN_TOKENS // 2:
                 raise InputError(
-                    "policy arm", str(arm), f"depths below {MARGIN_TOKENS // 2}", "choose a shorter draft"
+                    "policy draft configuration",
+                    str(draft_config),
+                    f"depths below {MARGIN_TOKENS // 2}",
+                    "choose a shorter draft",
                 )
-            if arm.depth:
-                self.law.survival(arm)  # raises for an arm that the law does not cover
+            if draft_config.depth:
+                self.law.survival(
+                    draft_config
+                )  # raises for a draft configuration that the law does not cover
         self.costs = StepCosts(
             self.coefficients,
-            self.policy.off_state,
+            self.policy.when_off,
             config.engine.max_running,
             config.engine.chunk_tokens,
             config.engine.graph_max_requests,
@@ -124,7 +129,7 @@ class Simulation:
             workers=config.workers - self.trainers,
             policy=config.policy,
             cluster=config.cluster,
-            step_times=self.costs.step_times(self.policy.arms),
+            step_times=self.costs.step_times(self.policy.draft_configs),
             capacity=Capacity(max_running=self.limits.max_running, kv_tokens=self.limits.kv_tokens),
             seed=config.run.seed,
         )
@@ -138,7 +143,9 @@ class Simulation:
         rows = self.trace.rows
         longest = int((rows["prompt_tokens"] + rows["response_tokens"]).max()) + 64
         hardware = self.config.hardware
-        return kv_tokens(self.config.engine, self.shape, self.gpu, hardware.tp, self.policy.arms, longest)
+        return kv_tokens(
+            self.config.engine, self.shape, self.gpu, hardware.tp, self.policy.draft_configs, longest
+        )
 
     def run(self, recorder: Recorder | None = None, progress: Callable[[int], None] | None = None) -> Cluster:
         """Simulate all steps; `progress(step)` is called after each."""
@@ -217,7 +224,9 @@ class Simulation:
             response_tokens=sum(int(row["response_tokens"]) for row in cluster.schedule_rows),
             cost_source=self.cost_source(),
             lengths_source=describe_lengths(self.trace),
-            acceptance_source=self.law.source if any(arm.depth for arm in self.policy.arms) else "not used",
+            acceptance_source=self.law.source
+            if any(draft_config.depth for draft_config in self.policy.draft_configs)
+            else "not used",
             seed=config.run.seed,
             tool_version=version("tlt-sim"),
             warnings=self.warnings(cluster),
@@ -240,7 +249,11 @@ class Simulation:
                 f"drafting reaches batches of {cluster.largest_draft_batch}; "
                 f"the calibration of drafting ends at {ranges.draft_batch[1]}"
             )
-        outside = [str(arm) for arm in self.policy.arms if arm != OFF and self.law.extrapolates(arm)]
+        outside = [
+            str(draft_config)
+            for draft_config in self.policy.draft_configs
+            if draft_config != OFF and self.law.extrapolates(draft_config)
+        ]
         if outside:
             found.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
         engine = self.config.engine
@@ -284,7 +297,7 @@ class Simulation:
                 f"contexts reach {longest:,} tokens; the calibration ends at {ranges.context_tokens[1]:,.0f} "
                 "and is extended along a straight line"
             )
-        depths = [arm.depth for arm in self.policy.arms if arm.depth]
+        depths = [draft_config.depth for draft_config in self.policy.draft_configs if draft_config.depth]
         if depths and not (ranges.depth[0] <= min(depths) and max(depths) <= ranges.depth[1]):
             found.append(f"draft depths {min(depths)}-{max(depths)} leave the calibrated {ranges.depth}")
         return found

@@ -14,7 +14,7 @@ from tltsched.errors import InputError
 
 
 def load_workload(config: WorkloadConfig, seed: int) -> Trace:
-    """Return the trace to roll out. Lengths depend on the seed and the workload alone, so arms share them."""
+    """Return the trace to roll out. Lengths depend on the seed and the workload alone, so policies share them."""
     if config.replay_steps:
         return _replayed(config)
     return generate(
@@ -22,7 +22,7 @@ def load_workload(config: WorkloadConfig, seed: int) -> Trace:
         steps=config.steps,
         prompts_per_step=config.prompts_per_step,
         samples_per_prompt=config.samples_per_prompt,
-        cap_tokens=config.cap_tokens,
+        max_response_tokens=config.max_response_tokens,
         group_correlation=config.group_correlation,
         length_drift_per_step=config.length_drift_per_step,
         prompt_tokens=config.prompt_tokens,
@@ -39,8 +39,8 @@ def _replayed(config: WorkloadConfig) -> Trace:
             "workload.steps", config.steps, f"at most the {len(found)} steps of {config.lengths}", "lower it"
         )
     rows = rows[rows["step"].isin(found[: config.steps])].copy()
-    rows["capped"] |= rows["response_tokens"] > config.cap_tokens
-    rows["response_tokens"] = rows["response_tokens"].clip(upper=config.cap_tokens)
+    rows["truncated"] |= rows["response_tokens"] > config.max_response_tokens
+    rows["response_tokens"] = rows["response_tokens"].clip(upper=config.max_response_tokens)
     rows.loc[rows["prompt_tokens"] == 0, "prompt_tokens"] = config.prompt_tokens
     return Trace(rows, trace.origin)
 
@@ -56,7 +56,7 @@ def _step(rows: pd.DataFrame) -> StepRequests:
         group=groups.astype(np.int64),
         prompt_tokens=rows["prompt_tokens"].to_numpy(np.int64),
         response_tokens=rows["response_tokens"].to_numpy(np.int64),
-        capped=rows["capped"].to_numpy(bool),
+        truncated=rows["truncated"].to_numpy(bool),
     )
 
 

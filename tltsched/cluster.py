@@ -57,7 +57,7 @@ from tltsched.events import (
 )
 from tltsched.schedules import ScheduleSpec, parse_schedule
 from tltsched.schedules.base import Move, Moves
-from tltsched.schedules.cluster_view import UNLIMITED, Board, Capacity
+from tltsched.schedules.cluster_view import UNLIMITED, Capacity, ClusterView
 from tltsched.spot import SpotConfig, SpotState, SpotTrainer
 
 PUBLISH_BEFORE_PHASE = "weight_sync"
@@ -129,8 +129,8 @@ class ClusterScheduler:
         self._fallback = Fallback(config.fallback)
         self._told: Serving = "head"  # what serves unless the driver was told otherwise
         self._spot = SpotTrainer(workers, config.spot)
-        self.board = Board(workers, config.dispatch, capacity, self._spot.trains)
-        self.schedule = config.schedule_spec().build(self.board)
+        self.cluster_view = ClusterView(workers, config.dispatch, capacity, self._spot.trains)
+        self.schedule = config.schedule_spec().build(self.cluster_view)
         self._held: dict[int, list[Assign]] = {}
         # Of each worker: what it was told to let go of and has not answered for, the oldest order first.
         self._withdrawing: dict[int, deque[tuple[int, ...]]] = {}
@@ -148,12 +148,12 @@ class ClusterScheduler:
 
     def _begin_step(self, event: StepBegan) -> Commands:
         ids = {request.id for request in event.requests}
-        known = not ids.isdisjoint(self.board.requests)
+        known = not ids.isdisjoint(self.cluster_view.requests)
         if event.step <= self.step or len(ids) != len(event.requests) or known:
             raise ProtocolError(f"after step {self.step} comes a later one with each request once: {event}")
-        self.board.add(event.requests)
+        self.cluster_view.add(event.requests)
         moves = self.schedule.begin(event)
-        busy = [worker for worker, placed in self.board.placed.items() if placed]
+        busy = [worker for worker, placed in self.cluster_view.placed.items() if placed]
         busy += [move.worker for move in moves if isinstance(move, Assign)]
         self.step, self._phase = event.step, -1
         self._spot.begin_step(event.step, busy, event.t_s)
@@ -162,8 +162,8 @@ class ClusterScheduler:
 
     def _finish(self, event: RequestsFinished) -> Commands:
         self._take_off(event, event.requests)
-        self.board.finished.update(dict.fromkeys(event.requests))
-        self.board.context_tokens[event.worker] = event.context_tokens
+        self.cluster_view.finished.update(dict.fromkeys(event.requests))
+        self.cluster_view.context_tokens[event.worker] = event.context_tokens
         return self._after(event, self.schedule.finished(event.worker, event.requests))
 
     def _withdraw(self, event: RequestsWithdrawn) -> Commands:
@@ -179,7 +179,7 @@ class ClusterScheduler:
     def _return(self, event: RequestsWithdrawn | ChunksEnded) -> Commands:
         """Take back requests that are not done."""
         self._take_off(event, event.requests)
-        self.board.generated.update(zip(event.requests, event.generated_tokens, strict=True))
+        self.cluster_view.generated.update(zip(event.requests, event.generated_tokens, strict=True))
         return self._after(event, self.schedule.returned(event.worker, event.requests))
 
     def _take_off(
@@ -194,11 +194,11 @@ class ClusterScheduler:
             raise ProtocolError(f"worker {event.worker} does not generate all of these requests: {event}")
         for request in requests:
             del placed[request]
-            self.board.leaving.pop(request, None)
+            self.cluster_view.leaving.pop(request, None)
 
     def _after(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, moves: Moves) -> Commands:
         """Carry out what follows from requests that left their worker, which may be idle now."""
-        if event.requests and not self.board.placed[event.worker]:
+        if event.requests and not self.cluster_view.placed[event.worker]:
             self._spot.fall_idle(event.worker, event.t_s)
         return (*self._move(moves), *self._go_on())
 
@@ -212,7 +212,7 @@ class ClusterScheduler:
             move: Move = each
             match move:
                 case Assign():
-                    self.board.placed[move.worker].update(dict.fromkeys(move.requests))
+                    self.cluster_view.placed[move.worker].update(dict.fromkeys(move.requests))
                     if self._spot.states[move.worker] is SpotState.STOPPING:
                         self._held.setdefault(move.worker, []).append(move)
                         continue
@@ -225,11 +225,11 @@ class ClusterScheduler:
                     if not move.requests:
                         continue
                     self._withdrawing.setdefault(move.worker, deque()).append(move.requests)
-                    self.board.leaving.update(dict.fromkeys(move.requests))
+                    self.cluster_view.leaving.update(dict.fromkeys(move.requests))
                 case Restart():
-                    self.board.restart(move.requests)
+                    self.cluster_view.restart(move.requests)
                 case Drop() | TrainOn():
-                    self.board.forget(move.requests)
+                    self.cluster_view.forget(move.requests)
             commands.append(move)
         return tuple(commands)
 
@@ -244,7 +244,7 @@ class ClusterScheduler:
         if kept:
             self._held[order.worker] = kept
         for request in released:
-            del self.board.placed[order.worker][request]
+            del self.cluster_view.placed[order.worker][request]
         return tuple(released)
 
     def _stopped(self, event: TrainingStopped) -> Commands:
@@ -270,12 +270,12 @@ class ClusterScheduler:
 
     def _lose(self, event: WorkerLost) -> Commands:
         orphans = tuple(self._placed(event.worker, event))
-        if len(self.board.placed) == 1:
+        if len(self.cluster_view.placed) == 1:
             raise ProtocolError(f"no worker is left: {event}")
-        del self.board.placed[event.worker]
+        del self.cluster_view.placed[event.worker]
         for request in orphans:
-            self.board.generated[request] = 0
-            self.board.leaving.pop(request, None)
+            self.cluster_view.generated[request] = 0
+            self.cluster_view.leaving.pop(request, None)
         self._held.pop(event.worker, None)
         self._withdrawing.pop(event.worker, None)
         self._spot.lose(event.worker)
@@ -283,7 +283,7 @@ class ClusterScheduler:
 
     def _placed(self, worker: int, event: ClusterEvent) -> dict[int, None]:
         """Return the requests on a worker that is alive."""
-        placed = self.board.placed.get(worker)
+        placed = self.cluster_view.placed.get(worker)
         if placed is None:
             raise ProtocolError(f"worker {worker} does not exist or was lost: {event}")
         return placed
@@ -301,8 +301,8 @@ class ClusterScheduler:
             self._phases = self._phases_of_step()
             commands += self._move(moves)
             if not any(isinstance(move, TrainOn) for move in moves):
-                self.board.forget(tuple(self.board.finished))
-            stopped = self._spot.stop(self.board.placed)
+                self.cluster_view.forget(tuple(self.cluster_view.finished))
+            stopped = self._spot.stop(self.cluster_view.placed)
             commands += [StopTraining(stopped)] if stopped else []
             self.state = ClusterState.HANDOVER
         if self.state is ClusterState.HANDOVER and not self._spot.stopping:

@@ -6,30 +6,30 @@ from typing import Literal
 
 import msgspec
 
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.drafter_choice import Serving
 
-# What an engine must do before the first drafting cycle after it ran without a drafter: nothing (the
+# What an engine must do before the first drafting engine step after it ran without a drafter: nothing (the
 # drafter's KV is in step), fill the drafter's KV, or requeue and prefill all again (released TLT).
-Entry = Literal["none", "drafter_fill", "reprefill"]
+ResumeCost = Literal["none", "draft_prefill", "reprefill"]
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
     """Base of all commands."""
 
 
-class Draft(Command, frozen=True, tag="draft", gc=False):
-    """Use `arm` for the next decision epoch.
+class SetDraftConfig(Command, frozen=True, tag="set_draft_config", gc=False):
+    """Use `draft_config` for the next decision interval.
 
-    The epoch ends after `max_cycles` engine cycles (None: no limit), as soon as fewer than `min_requests`
+    The decision interval ends after `max_engine_steps` engine steps (None: no limit), as soon as fewer than `min_requests`
     are running, or when a request is admitted, whichever comes first.
     """
 
     worker: int
-    arm: Arm
-    max_cycles: int | None
+    draft_config: DraftConfig
+    max_engine_steps: int | None
     min_requests: int
-    entry: Entry = "none"
+    resume_cost: ResumeCost = "none"
 
 
 class Assign(Command, frozen=True, tag="assign", gc=False, omit_defaults=True):

@@ -13,7 +13,7 @@ from itertools import zip_longest
 import msgspec
 
 from tltsched.cluster import ClusterConfig, ClusterScheduler
-from tltsched.commands import ClusterCommand, Command, Draft
+from tltsched.commands import ClusterCommand, Command, SetDraftConfig
 from tltsched.errors import InputError
 from tltsched.events import ClusterEvent, WorkerEvent
 from tltsched.policies import PolicySpec
@@ -23,7 +23,7 @@ from tltsched.step_times import StepTimeTable
 from tltsched.worker import WorkerScheduler
 
 CLUSTER = "cluster"
-Body = WorkerEvent | ClusterEvent | Draft | ClusterCommand
+Body = WorkerEvent | ClusterEvent | SetDraftConfig | ClusterCommand
 
 
 class SchedulerSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +88,7 @@ class RecordedWorker:
         self._recorder = recorder
         self._owner = worker_owner(scheduler.worker)
 
-    def handle(self, event: WorkerEvent) -> tuple[Draft, ...]:
+    def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
         """Record the event, handle it, record the commands; an event that is refused is on record too."""
         recorder = self._recorder
         if recorder is None:
@@ -151,7 +151,7 @@ def replay(
             continue
         yield Record(record.t_s, seq, record.owner, event)
         seq += 1
-        commands: tuple[Draft | ClusterCommand, ...]
+        commands: tuple[SetDraftConfig | ClusterCommand, ...]
         if record.owner == CLUSTER and isinstance(event, ClusterEvent):
             commands = cluster.handle(event)
         elif record.owner in workers and isinstance(event, WorkerEvent):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -45,18 +45,18 @@ class BatchFormed(Event, frozen=True, tag="batch_formed", gc=False):
     context_tokens: int
 
 
-class EpochEnded(Event, frozen=True, tag="epoch_ended", gc=False):
-    """What one decision epoch did, and the batch that is left after it.
+class DecisionEnded(Event, frozen=True, tag="decision_ended", gc=False):
+    """What one decision interval did, and the batch that is left after it.
 
-    `request_cycles` is the batch summed over the cycles, so the mean acceptance length with the bonus token
-    is `1 + sum(accepted_by_position) / request_cycles`. `accepted_by_position[j]` counts accepted drafts at
+    `request_steps` is the batch summed over the engine steps, so the mean acceptance length with the bonus token
+    is `1 + sum(accepted_by_position) / request_steps`. `accepted_by_position[j]` counts accepted drafts at
     position j. `decode_s` excludes prefill.
     """
 
     worker: int
-    arm: Arm
-    cycles: int
-    request_cycles: int
+    draft_config: DraftConfig
+    engine_steps: int
+    request_steps: int
     decode_s: float
     accepted_by_position: tuple[int, ...]
     finished: tuple[int, ...]
@@ -70,7 +70,7 @@ class RolloutEnded(Event, frozen=True, tag="rollout_ended", gc=False):
     worker: int
 
 
-WorkerEvent = RolloutBegan | BatchFormed | EpochEnded | RolloutEnded
+WorkerEvent = RolloutBegan | BatchFormed | DecisionEnded | RolloutEnded
 
 # --- to the ClusterScheduler ------------------------------------------------------------------------------
 
@@ -100,9 +100,9 @@ class RequestsFinished(Event, frozen=True, tag="requests_finished", gc=False, om
 
 
 class RequestsWithdrawn(Event, frozen=True, tag="requests_withdrawn", gc=False):
-    """A worker has let go of requests that it was told to, at the end of the cycle in flight.
+    """A worker has let go of requests that it was told to, at the end of the engine step in flight.
 
-    Those that finished in that cycle were reported before and are missing here. `generated_tokens` counts
+    Those that finished in that engine step were reported before and are missing here. `generated_tokens` counts
     what each has emitted so far, over all workers.
     """
 

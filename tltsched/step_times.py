@@ -7,18 +7,18 @@ from math import isfinite
 
 import msgspec
 
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch
 
 
-class ArmTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds of one engine cycle under one arm: `fixed_s[requests] + kv_s_per_token * context_tokens`.
+class DraftConfigTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds of one engine step under one draft configuration: `fixed_s[requests] + kv_s_per_token * context_tokens`.
 
     `fixed_s[b]` is the part that does not depend on context, for a batch of b requests, from b = 0 on.
     """
 
-    arm: Arm
+    draft_config: DraftConfig
     fixed_s: tuple[float, ...]
     kv_s_per_token: float = 0.0
 
@@ -26,14 +26,14 @@ class ArmTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         numbers = (*self.fixed_s, self.kv_s_per_token)
         if not self.fixed_s or not all(isfinite(number) and number >= 0 for number in numbers):
             raise InputError(
-                f"step times of arm {self.arm}",
+                f"step times of draft configuration {self.draft_config}",
                 numbers,
                 "one or more finite seconds >= 0",
                 "fit the calibration again",
             )
 
-    def cycle_s(self, batch: Batch) -> float:
-        """Return the seconds of a cycle; past the last entry the last two go on as a straight line.
+    def engine_step_s(self, batch: Batch) -> float:
+        """Return the seconds of an engine step; past the last entry the last two go on as a straight line.
 
         A line that falls is taken as flat: a larger batch is never faster, and noise must not make it so.
         """
@@ -50,32 +50,42 @@ class ArmTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # dict=True gives cached_property a place to keep the index; the struct stays frozen for everybody else.
 class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Cycle times of a set of arms (OFF among them, if the engine may run without drafts)."""
+    """Cycle times of a set of draft configurations (OFF among them, if the engine may run without drafts)."""
 
-    arms: tuple[ArmTimes, ...]
+    draft_configs: tuple[DraftConfigTimes, ...]
 
     def __post_init__(self) -> None:
-        names = [str(row.arm) for row in self.arms]
+        names = [str(row.draft_config) for row in self.draft_configs]
         if len(set(names)) != len(names):
-            raise InputError("step times", names, "each arm once", "remove the repeated arm")
+            raise InputError(
+                "step times",
+                names,
+                "each draft configuration once",
+                "remove the repeated draft configuration",
+            )
 
     @cached_property
-    def _rows(self) -> dict[Arm, ArmTimes]:
-        return {row.arm: row for row in self.arms}
+    def _rows(self) -> dict[DraftConfig, DraftConfigTimes]:
+        return {row.draft_config: row for row in self.draft_configs}
 
-    def cycle_s(self, arm: Arm, batch: Batch) -> float:
-        """Return the predicted seconds of one engine cycle; raises InputError for an arm without times."""
-        row = self._rows.get(arm)
+    def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
+        """Return the predicted seconds of one engine step; raises InputError for a draft configuration without times."""
+        row = self._rows.get(draft_config)
         if row is None:
             allowed = ", ".join(str(known) for known in self._rows)
-            raise InputError("arm", str(arm), f"an arm with step times: {allowed}", "calibrate it or drop it")
-        return row.cycle_s(batch)
+            raise InputError(
+                "draft_config",
+                str(draft_config),
+                f"a draft configuration with step times: {allowed}",
+                "calibrate it or drop it",
+            )
+        return row.engine_step_s(batch)
 
 
 class AnyTimes:
-    """Step times that let a policy be built only to ask for its arms."""
+    """Step times that let a policy be built only to ask for its draft configurations."""
 
-    def cycle_s(self, arm: Arm, batch: Batch) -> float:
+    def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
         """Return one second."""
-        del arm, batch
+        del draft_config, batch
         return 1.0

@@ -1,14 +1,14 @@
-"""The scheduler beside one engine: which arm drafts, for how long, and what turning it on costs.
+"""The scheduler beside one engine: which draft configuration drafts, for how long, and what turning it on costs.
 
 Two rules of this file. It holds no clock: time is what the last event said. It holds no engine: a decision is
 the return value of `handle`, and the driver carries it out.
 
-Theory of operation. A rollout is a row of decision epochs. Each begins with a Draft and ends with an
+Theory of operation. A rollout is a row of decision intervals. Each begins with a Draft and ends with an
 EpochEnded, whose facts go to the policy before the next choice is made. A batch that is formed while a Draft
-stands open (requests were admitted before it ran a cycle) replaces that Draft.
+stands open (requests were admitted before it ran an engine step) replaces that Draft.
 
-An `entry` is due from the moment the engine has decoded without its drafter until it has decoded with it: the
-driver pays it right before the first cycle of the epoch that carries it, and an epoch of no cycles has not
+An `resume_cost` is due from the moment the engine has decoded without its drafter until it has decoded with it: the
+driver pays it right before the first engine step of the decision interval that carries it, and a decision interval of no engine steps has not
 paid.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from tltsched.commands import Draft
-from tltsched.draft_config import OFF, Arm
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import ProtocolError
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded, WorkerEvent
 from tltsched.policies.base import Batch, Choice, Outcome, Policy
 
 NO_DRAFTER = -1
@@ -44,13 +44,13 @@ class WorkerScheduler:
         self.policy = policy
         self.state = WorkerState.RESTING
         self._t_s = 0.0
-        self._policy_drafts = any(arm.depth > 0 for arm in policy.arms)
+        self._policy_drafts = any(draft_config.depth > 0 for draft_config in policy.draft_configs)
         self._may_draft = True
         self._drafter_in_step = True
-        self._arm: Arm = OFF
+        self._draft_config: DraftConfig = OFF
 
-    def handle(self, event: WorkerEvent) -> tuple[Draft, ...]:
-        """Take one event in; return the Draft of the epoch that starts now, if one does."""
+    def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
+        """Take one event in; return the Draft of the decision interval that starts now, if one does."""
         if not event.t_s >= self._t_s:  # written so that NaN is refused too
             raise ProtocolError(
                 f"worker {self.worker}: time went back from {self._t_s} s to {event.t_s} s: {event}"
@@ -64,37 +64,37 @@ class WorkerScheduler:
         self._t_s = event.t_s
         return commands
 
-    def _begin(self, event: RolloutBegan) -> tuple[Draft, ...]:
+    def _begin(self, event: RolloutBegan) -> tuple[SetDraftConfig, ...]:
         self._may_draft = not self._policy_drafts or event.drafter_version != NO_DRAFTER
         self._drafter_in_step = True
         self.policy.begin_rollout()
         self.state = WorkerState.ROLLING
         return ()
 
-    def _first_batch(self, event: BatchFormed) -> tuple[Draft, ...]:
+    def _first_batch(self, event: BatchFormed) -> tuple[SetDraftConfig, ...]:
         drafts = self._reform(event)
         # The prefill of a batch that starts off leaves the drafter out; one that starts drafting fills both.
-        self._drafter_in_step = self._arm.depth > 0
+        self._drafter_in_step = self._draft_config.depth > 0
         self.state = WorkerState.DECODING
         return drafts
 
-    def _reform(self, event: BatchFormed) -> tuple[Draft, ...]:
+    def _reform(self, event: BatchFormed) -> tuple[SetDraftConfig, ...]:
         if event.requests < 1 or event.context_tokens < 0:
             raise ProtocolError(
                 f"worker {self.worker}: a batch has a request and no negative context: {event}"
             )
         return (self._draft(event.requests, event.context_tokens),)
 
-    def _next_epoch(self, event: EpochEnded) -> tuple[Draft, ...]:
+    def _next_decision(self, event: DecisionEnded) -> tuple[SetDraftConfig, ...]:
         self._check(event)
-        if event.cycles > 0:
-            self._drafter_in_step = event.arm.depth > 0
+        if event.engine_steps > 0:
+            self._drafter_in_step = event.draft_config.depth > 0
             if self._may_draft:
                 self.policy.observe(
                     Outcome(
-                        event.arm,
-                        event.cycles,
-                        event.request_cycles,
+                        event.draft_config,
+                        event.engine_steps,
+                        event.request_steps,
                         event.decode_s,
                         event.accepted_by_position,
                     )
@@ -106,39 +106,45 @@ class WorkerScheduler:
             return ()
         return (self._draft(event.requests, event.context_tokens),)
 
-    def _end(self, event: RolloutEnded) -> tuple[Draft, ...]:  # noqa: ARG002 (the table passes the event)
+    def _end(self, event: RolloutEnded) -> tuple[SetDraftConfig, ...]:  # noqa: ARG002 (the table passes the event)
         self.state = WorkerState.RESTING
         return ()
 
-    def _draft(self, requests: int, context_tokens: int) -> Draft:
+    def _draft(self, requests: int, context_tokens: int) -> SetDraftConfig:
         choice = self.policy.choose(Batch(requests, context_tokens)) if self._may_draft else _OFF_FOR_GOOD
-        self._arm = choice.arm
-        due = choice.arm.depth > 0 and not self._drafter_in_step and self.policy.off_state == "dropped"
-        return Draft(
+        self._draft_config = choice.draft_config
+        due = (
+            choice.draft_config.depth > 0
+            and not self._drafter_in_step
+            and self.policy.when_off == "drafter_dropped"
+        )
+        return SetDraftConfig(
             self.worker,
-            choice.arm,
-            choice.max_cycles,
+            choice.draft_config,
+            choice.max_engine_steps,
             choice.min_requests,
-            self.policy.entry if due else "none",
+            self.policy.resume_cost if due else "none",
         )
 
-    def _check(self, event: EpochEnded) -> None:
-        if event.arm != self._arm:
-            raise ProtocolError(f"worker {self.worker} was to use arm {self._arm}, not {event.arm}: {event}")
-        counts = (event.cycles, event.requests, event.context_tokens, *event.accepted_by_position)
-        # A cycle decodes one request or more and takes time; the rates of the policies divide by both.
-        if min(counts) < 0 or event.request_cycles < event.cycles:
+    def _check(self, event: DecisionEnded) -> None:
+        if event.draft_config != self._draft_config:
+            raise ProtocolError(
+                f"worker {self.worker} was to use draft configuration {self._draft_config}, not {event.draft_config}: {event}"
+            )
+        counts = (event.engine_steps, event.requests, event.context_tokens, *event.accepted_by_position)
+        # An engine step decodes one request or more and takes time; the rates of the policies divide by both.
+        if min(counts) < 0 or event.request_steps < event.engine_steps:
             raise ProtocolError(f"worker {self.worker}: counts cannot be negative or contradict: {event}")
-        if event.cycles > 0 and not event.decode_s > 0:
-            raise ProtocolError(f"worker {self.worker}: cycles take time: {event}")
+        if event.engine_steps > 0 and not event.decode_s > 0:
+            raise ProtocolError(f"worker {self.worker}: engine steps take time: {event}")
 
 
 # (state, event) -> what happens; anything else is a broken protocol.
-_TRANSITIONS: dict[tuple[WorkerState, type], Callable[[WorkerScheduler, Any], tuple[Draft, ...]]] = {
+_TRANSITIONS: dict[tuple[WorkerState, type], Callable[[WorkerScheduler, Any], tuple[SetDraftConfig, ...]]] = {
     (WorkerState.RESTING, RolloutBegan): WorkerScheduler._begin,
     (WorkerState.ROLLING, BatchFormed): WorkerScheduler._first_batch,
     (WorkerState.ROLLING, RolloutEnded): WorkerScheduler._end,
     (WorkerState.DECODING, BatchFormed): WorkerScheduler._reform,
-    (WorkerState.DECODING, EpochEnded): WorkerScheduler._next_epoch,
+    (WorkerState.DECODING, DecisionEnded): WorkerScheduler._next_decision,
     (WorkerState.DECODING, RolloutEnded): WorkerScheduler._end,
 }

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
 
-ADVICE_HEADERS = ("Batch", "Context (tokens)", "Arm", "Gain [95 %]", "Runner-up", "May flip")
+ADVICE_HEADERS = ("Batch", "Context (tokens)", "Draft configuration", "Gain [95 %]", "Runner-up", "May flip")
 ADVICE_NOTES = (
     "Batch: requests that one worker runs at once. Context: tokens that each of them holds when so many are "
-    "left. Arm: the fastest to draft with at that batch; one number is a chain of so many drafts, three a "
+    "left. Draft configuration: the fastest to draft with at that batch; one number is a chain of so many drafts, three a "
     "tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per second over those "
     "without speculation, of decode alone. May flip: the runner-up is ahead in more than 2.5 % of the draws "
     "of the step times. *: batch or context lies outside the points that the step times were fitted to."
@@ -25,7 +25,7 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         (
             f"{row.requests:,}{'*' if row.extrapolated else ''}",
             f"{row.context_tokens:,.0f}",
-            row.arm,
+            row.draft_config,
             f"{row.gain:.2f}x [{row.gain_low:.2f}, {row.gain_high:.2f}]",
             row.runner_up,
             "yes" if row.may_flip else "no",
@@ -44,7 +44,7 @@ def advice_terminal(advice: Advice) -> Table:
         pad_edge=False,
     )
     for header in ADVICE_HEADERS:
-        named = header in ("Arm", "Runner-up", "May flip")
+        named = header in ("Draft configuration", "Runner-up", "May flip")
         shown.add_column(Text(header), justify="left" if named else "right", overflow="fold")
     for row in advice_cells(advice):
         shown.add_row(*map(Text, row))

@@ -23,7 +23,7 @@ def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:
     drafted = [seconds for row in rows if (seconds := row.drafted_s()) is not None]
     means = [("lengths known, no drafts", _mean([row.plain_s() for row in rows]))]
     if len(drafted) == len(rows):
-        means.append(("lengths known, best arm throughout", _mean(drafted)))
+        means.append(("lengths known, best policy throughout", _mean(drafted)))
     means.append(("rollouts take no time (Amdahl)", _mean([row.phases_s for row in rows])))
     means.append(("responses carried over, all workers busy", _mean([row.carried_s() for row in rows])))
     return [Ceiling(words, seconds, step_s / seconds) for words, seconds in means if seconds > 0]
@@ -35,7 +35,7 @@ def ceiling_sentence(bounds: Bounds | None, baseline: Run) -> str:
         return ""
     parts = [f"{each.speedup:.2f}x ({each.words})" for each in ceilings(bounds, baseline)]
     return (
-        f"How far any schedule could go on the cluster of {baseline.arm}, over it: at most "
+        f"How far any schedule could go on the cluster of {baseline.policy}, over it: at most "
         f"{', '.join(parts)}. Each is a bound, not a promise: prefill is left out, and acceptance is the "
         "expected one."
     )

@@ -11,7 +11,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from tlt.analysis.comparison.tables import number
-from tlt.analysis.drawing.figure import Picture, arm_label, arm_legend, arm_style, draw
+from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
 from tlt.analysis.load import Run
 
 _MARKED_STEPS = 40  # up to this many RL steps each one gets a marker
@@ -22,9 +22,9 @@ Floats = npt.NDArray[np.float64]
 
 def acceptance_by_step(run: Run) -> Floats:
     """Return the acceptance length with bonus of each RL step; NaN where nothing was drafted."""
-    cycles = run.steps["request_cycles"].to_numpy().astype(np.float64)
+    engine_steps = run.steps["request_steps"].to_numpy().astype(np.float64)
     accepted = run.steps["accepted_tokens"].to_numpy().astype(np.float64)
-    return np.where(cycles > 0, 1 + accepted / np.maximum(cycles, 1), np.nan)
+    return np.where(engine_steps > 0, 1 + accepted / np.maximum(engine_steps, 1), np.nan)
 
 
 def drafter_age(run: Run) -> Floats:
@@ -49,7 +49,7 @@ def draw_course(runs: tuple[Run, ...]) -> Picture:
         highest_s = max([0.0, *(float(run.step_seconds().max()) for run in runs if len(run.steps))])
         axes[0].set_ylim(0, 1.1 * highest_s if highest_s > 0 else 1.0)
         axes[-1].set_xlabel("RL step")
-        arm_legend(figure, runs)
+        policy_legend(figure, runs)
         return _title(runs)
 
     title, png = draw(build, 1.5 + 1.45 * len(panels), runs)
@@ -67,7 +67,7 @@ def _panel(axes: Axes, runs: Sequence[Run], label: str, values: Callable[[Run], 
             heights[::stride],
             marker="o" if len(steps) <= _MARKED_STEPS else "",
             linewidth=1.7 if len(steps) <= 100 else 1.1,
-            **arm_style(index),
+            **policy_style(index),
         )
     axes.set_ylabel(label)
     axes.grid()
@@ -88,6 +88,8 @@ def _span(runs: Sequence[Run]) -> tuple[int, int]:
 
 def _title(runs: Sequence[Run]) -> str:
     means = [float(run.step_seconds().mean()) if len(run.steps) else 0.0 for run in runs]
-    words = f"A step takes {number(means[0])} s in the mean under {arm_label(runs[0])}"
+    words = f"A step takes {number(means[0])} s in the mean under {policy_label(runs[0])}"
     fastest = int(np.argmin(means))
-    return words if fastest == 0 else f"{words}, {number(means[fastest])} s under {arm_label(runs[fastest])}"
+    return (
+        words if fastest == 0 else f"{words}, {number(means[fastest])} s under {policy_label(runs[fastest])}"
+    )

@@ -1,4 +1,4 @@
-"""Compare runs of the same lengths: one row an arm, each against the first."""
+"""Compare runs of the same lengths: one row a policy, each against the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED = 0  # of the bootstrap: the same runs give the same interval
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What an arm's rollout schedule costs beside time."""
+    """What a policy's rollout schedule costs beside time."""
 
     name: str
     on_policy: str
@@ -33,9 +33,9 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. Times are seconds; acceptance lengths count the bonus token (None: nothing was drafted)."""
+    """One policy. Times are seconds; acceptance lengths count the bonus token (None: nothing was drafted)."""
 
-    arm: str
+    policy: str
     mean_step_s: float
     total_s: float  # sum of the RL steps
     rollout_s: float  # mean of the RL steps
@@ -77,7 +77,7 @@ def compare(runs: RunSet) -> ComparisonTable:
         elif run.trained_policy() and baseline.trained_policy():
             warnings += _own_lengths(baseline, reference, run)
         else:
-            _check_same_responses(baseline.arm, reference, run)
+            _check_same_responses(baseline.policy, reference, run)
     return ComparisonTable(
         name=runs.name,
         rows=tuple(_row(run, runs) for run in runs.runs),
@@ -97,7 +97,7 @@ def _row(run: Run, runs: RunSet) -> Row:
         else speedup(runs.step_seconds(runs.runs[0]), runs.step_seconds(run), seed=SEED)
     )
     return Row(
-        arm=run.arm,
+        policy=run.policy,
         mean_step_s=float(step_s.mean()) if len(step_s) else 0.0,
         total_s=float(step_s.sum()),
         rollout_s=float(rollout_s.mean()) if len(rollout_s) else 0.0,
@@ -154,7 +154,7 @@ def _check_same_responses(baseline: str, reference: pd.DataFrame, run: Run) -> N
         here, there = rows.iloc[int(unequal[0])], reference.iloc[int(unequal[0])]
         got = f"{_response(here)}, where {baseline} has {_response(there)}"
     raise InputError(
-        f"responses of {run.arm}",
+        f"responses of {run.policy}",
         got,
         "the same (step, request, response_tokens) in every run",
         "the comparison is invalid: run every policy on the same lengths and seed",
@@ -168,26 +168,26 @@ def _own_lengths(baseline: Run, reference: pd.DataFrame, run: Run) -> list[str]:
         return []
     mean, base = (float(each["response_tokens"].mean()) for each in (rows, reference))
     return [
-        f"{run.arm} generated other lengths than {baseline.arm}: {mean:,.1f} tokens a response in the mean, "
+        f"{run.policy} generated other lengths than {baseline.policy}: {mean:,.1f} tokens a response in the mean, "
         f"not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
     ]
 
 
 def _own_batches(baseline: Run, run: Run) -> list[str]:
-    """Say how the batches of an arm whose schedule changes the order of samples differ from the baseline's.
+    """Say how the batches of a policy whose schedule changes the order of samples differ from the baseline's.
 
     Raises InputError if its steps train on another number of responses.
     """
     counts = [each.responses.groupby("step").size().to_numpy() for each in (baseline, run)]
     if len(counts[0]) != len(counts[1]) or (counts[0] != counts[1]).any():
         raise InputError(
-            f"responses of {run.arm}", f"{counts[1].tolist()[:4]}... a step",
-            f"as many a step as {baseline.arm} has",
+            f"responses of {run.policy}", f"{counts[1].tolist()[:4]}... a step",
+            f"as many a step as {baseline.policy} has",
             "the comparison is invalid: every step must train on the same number of responses",
         )  # fmt: skip
     mean, base = (float(each.responses["response_tokens"].mean()) for each in (run, baseline))
     words = (
-        f"{run.arm} trains on other responses than {baseline.arm}, as many a step: {mean:,.0f} tokens in the "
+        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: {mean:,.0f} tokens in the "
         f"mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
     )
     left = 0 if run.schedule is None else int(run.schedule[1]["carried_responses"].iloc[-1])

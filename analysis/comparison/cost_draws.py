@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, read_struct
 from tltsched.errors import InputError
 
@@ -50,13 +50,13 @@ def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Reco
     the files is missing or malformed, or belongs to another comparison than the runs.
     """
     draws_path = path / "cost_draws.parquet"
-    advice, error = _read_advice(path / "advice.json"), _read_posterior(path / POSTERIOR)
+    advice, error = _read_advice(path / "advice.json"), _read_cost_draws(path / COST_DRAWS)
     if advice is None and error is None and not draws_path.is_file():
         return None
     if advice is not None and error is None:
         error = StepTimeError(advice.cost_error, advice.cost_error_source, False)
     if error is None:
-        raise InputError("step times", str(path), f"advice.json or {POSTERIOR}", "compare again")
+        raise InputError("step times", str(path), f"advice.json or {COST_DRAWS}", "compare again")
     frame = _read_draws(draws_path)
     drawn = set(frame["run"])
     if drawn != set(step_s):
@@ -77,10 +77,10 @@ def _read_advice(path: Path) -> Advice | None:
     return msgspec.structs.replace(advice, rows=rows)
 
 
-def _read_posterior(path: Path) -> StepTimeError | None:
+def _read_cost_draws(path: Path) -> StepTimeError | None:
     if not path.is_file():
         return None
-    found = read_struct(path, Posterior)
+    found = read_struct(path, CostDraws)
     return StepTimeError(found.cost_error, found.cost_error_source, True)
 
 

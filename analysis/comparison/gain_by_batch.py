@@ -18,7 +18,8 @@ _COLOUR = "#08519c"
 
 
 def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
-    """Draw the gain of the best arm at each batch size with its interval. `advice` has a row or more."""
+    """Draw the gain of the best draft configuration at each batch size with its interval. `advice` has a row
+    or more."""
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
@@ -30,9 +31,9 @@ def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
 
     title, png = draw(build, 4.1, runs)
     caption = (
-        "Tokens per second of the best arm over those without speculation, by the number of requests that "
+        "Tokens per second of the best draft configuration over those without speculation, by the number of requests that "
         "one worker runs. Fewer running requests are also longer ones: the context is that of the table. A "
-        "name stands where the best arm changes. The band is a 95 % interval over step-time error alone."
+        "name stands where the best draft configuration changes. The band is a 95 % interval over step-time error alone."
     )
     return Picture("gain", title, caption, png)
 
@@ -70,12 +71,11 @@ def _scales(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
 
 
 def _names(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
-    """Write the arm's name above the first batch at which it is best, going from small to large batches."""
-    before = None
-    for row in rows:
-        if row.arm != before:
+    """Write the draft configuration's name above the first batch at which it is best, going from small to
+    large batches.""" before = None for row in rows:
+        if row.draft_config != before:
             axes.annotate(
-                plain(f"chain {row.arm}" if row.arm.isdigit() else row.arm),
+                plain(f"chain {row.draft_config}" if row.draft_config.isdigit() else row.draft_config),
                 (row.requests, max(row.gain, row.gain_high)),
                 xytext=(-2, 5),
                 textcoords="offset points",
@@ -83,7 +83,7 @@ def _names(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
                 rotation_mode="anchor",
                 fontsize=8.5,
             )
-        before = row.arm
+        before = row.draft_config
 
 
 def _legend(figure: SubFigure, rows: tuple[BatchAdvice, ...]) -> None:
@@ -91,7 +91,10 @@ def _legend(figure: SubFigure, rows: tuple[BatchAdvice, ...]) -> None:
         Patch(facecolor=_COLOUR, alpha=0.25, label="95 % interval over step-time error"),
         Line2D([], [], color="#d62728", linewidth=1.0, label="no speculation"),
     ]
-    for may_flip, words in ((False, "best arm"), (True, "best arm, may flip")):
+    for may_flip, words in (
+        (False, "best draft configuration"),
+        (True, "best draft configuration, may flip"),
+    ):
         if any(row.may_flip == may_flip for row in rows):
             marker = Line2D([], [], marker="o", color=_COLOUR, markerfacecolor=_fill(may_flip), label=words)
             handles.append(marker)

@@ -1,4 +1,4 @@
-"""The Gantt picture: what every worker of every arm did during one RL step."""
+"""The Gantt picture: what every worker of every policy did during one RL step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
 from tlt.analysis.comparison.tables import number
-from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, arm_label, cause_legend, draw
+from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
 from tlt.analysis.load import Run
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.errors import InputError
@@ -65,7 +65,7 @@ def sample_causes(run: Run, times_s: Floats, end_s: float) -> npt.NDArray[np.int
 
 
 def draw_gantt(runs: tuple[Run, ...], step: int) -> Picture:
-    """Draw one RL step: a panel an arm on a common time axis, a row a worker, coloured by cause."""
+    """Draw one RL step: a panel a policy on a common time axis, a row a worker, coloured by cause."""
     windows = [step_window_s(run, step) for run in runs]
     longest_s = max(end - start for start, _, end in windows)
     axis_s = longest_s if longest_s > 0 else 1.0
@@ -92,9 +92,9 @@ def draw_gantt(runs: tuple[Run, ...], step: int) -> Picture:
     return Picture("gantt", title, caption, png)
 
 
-def _panel_height_in(workers: int, arms: int) -> float:
-    """Return a row of at least 0.035 inches a worker, less tall the more arms share the picture."""
-    tallest = 3.6 if arms == 1 else 1.9
+def _panel_height_in(workers: int, policies: int) -> float:
+    """Return a row of at least 0.035 inches a worker, less tall the more policies share the picture."""
+    tallest = 3.6 if policies == 1 else 1.9
     return float(np.clip(0.16 * workers, 0.5, max(tallest, 0.035 * workers)))
 
 
@@ -117,7 +117,7 @@ def _panel(
     if 1 < workers <= _SEPARATED_WORKERS:
         axes.hlines(np.arange(workers - 1) + 0.5, 0, axis_s, colors="white", linewidth=0.7)
     axes.axvline(rollout_end_s - start_s, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
-    axes.set_title(f"{arm_label(run)}: {number(end_s - start_s)} s")
+    axes.set_title(f"{policy_label(run)}: {number(end_s - start_s)} s")
     axes.set_ylabel("worker")
     stride = max(1, -(-workers // 8))
     axes.set_yticks(range(0, workers, stride))
@@ -130,6 +130,6 @@ def _title(runs: tuple[Run, ...], samples: list[npt.NDArray[np.int64]], step: in
     for sample in samples:
         spent = int((sample != _NOTHING).sum())
         shares.append(float(np.isin(sample, idle_codes).sum()) / spent if spent else 0.0)
-    words = f"RL step {step}: {shares[0]:.0%} of the GPU time is idle under {arm_label(runs[0])}"
+    words = f"RL step {step}: {shares[0]:.0%} of the GPU time is idle under {policy_label(runs[0])}"
     least = int(np.argmin(shares))
-    return words if least == 0 else f"{words}, {shares[least]:.0%} under {arm_label(runs[least])}"
+    return words if least == 0 else f"{words}, {shares[least]:.0%} under {policy_label(runs[least])}"

@@ -1,4 +1,4 @@
-"""The ledger as bars: GPU time by cause, one bar an arm."""
+"""The ledger as bars: GPU time by cause, one bar a policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
 from tlt.analysis.comparison.bounds import Ceiling, ceilings
-from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, arm_label, cause_legend, draw
+from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
 from tlt.analysis.ledger import Ledger
 from tlt.analysis.load import Run
 from tlt.traces.results.bounds import Bounds
@@ -36,10 +36,10 @@ def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds
         longest = max([100.0, *(ledger.total_gpu_s() * scale for ledger in ledgers)])
         axes.set_xlim(0, longest * (1.3 if limits else 1.16))
         axes.set_ylim(len(runs) - 0.4, -0.6 - _BOUND_ROWS * len(limits))
-        axes.set_yticks(range(len(runs)), [arm_label(run) for run in runs])
+        axes.set_yticks(range(len(runs)), [policy_label(run) for run in runs])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
-        axes.set_xlabel(f"GPU time, % of {arm_label(runs[0])} ({_hours(whole_gpu_s)})")
+        axes.set_xlabel(f"GPU time, % of {policy_label(runs[0])} ({_hours(whole_gpu_s)})")
         cause_legend(figure, used)
         _lines(axes, limits)
         return _title(runs, ledgers)
@@ -95,6 +95,6 @@ def _ink(fill: str) -> str:
 
 def _title(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> str:
     idle = [ledger.idle_share() for ledger in ledgers]
-    words = f"Idle is {idle[0]:.0%} of the GPU time under {arm_label(runs[0])}"
+    words = f"Idle is {idle[0]:.0%} of the GPU time under {policy_label(runs[0])}"
     least = min(range(len(idle)), key=lambda index: idle[index])
-    return words if least == 0 else f"{words} and {idle[least]:.0%} under {arm_label(runs[least])}"
+    return words if least == 0 else f"{words} and {idle[least]:.0%} under {policy_label(runs[least])}"

@@ -17,10 +17,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_lengths(run: Run) -> Picture:
-    """Draw the CDF of response lengths of all steps (in a simulation or replay all arms have the same)."""
-    lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64))
-    capped = run.responses["capped"].to_numpy()
-    cap = float(run.responses["response_tokens"][capped].max()) if capped.any() else None
+    """Draw the CDF of response lengths of all steps (in a simulation or replay all policies have the
+    same).""" lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64)) truncated =
+    run.responses["truncated"].to_numpy() cap = float(run.responses["response_tokens"][truncated].max()) if
+    truncated.any() else None
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
@@ -31,13 +31,13 @@ def draw_lengths(run: Run) -> Picture:
         if len(lengths) == 0:
             axes.set_xticks([])
             return "No responses were rolled out"
-        _cdf(axes, lengths, cap, int(capped.sum()))
+        _cdf(axes, lengths, cap, int(truncated.sum()))
         p50, p99 = np.quantile(lengths, [0.5, 0.99], method="inverted_cdf")
         ratio = f"{lengths[-1] / p50:,.1f} times" if p50 > 0 else "far above"
         return f"The longest response is {ratio} the median; p99 is {p99:,.0f} tokens"
 
     title, png = draw(build, 3.9, (run,))
-    owner = f"{run.arm} generated" if run.trained_policy() else "every policy rolled out"
+    owner = f"{run.policy} generated" if run.trained_policy() else "every policy rolled out"
     caption = (
         f"Distribution of the {len(lengths):,} response lengths that {owner}. "
         "The end of a rollout waits for the right end of this curve."
@@ -45,7 +45,7 @@ def draw_lengths(run: Run) -> Picture:
     return Picture("lengths", title, caption, png)
 
 
-def _cdf(axes: Axes, lengths: Floats, cap: float | None, capped: int) -> None:
+def _cdf(axes: Axes, lengths: Floats, cap: float | None, truncated: int) -> None:
     points = min(POINTS, len(lengths))
     shares = np.arange(points + 1) / points
     floor = np.maximum(lengths, 1.0)  # a log axis has no place for an empty response
@@ -80,7 +80,7 @@ def _cdf(axes: Axes, lengths: Floats, cap: float | None, capped: int) -> None:
     if cap is not None:
         axes.axvline(max(cap, 1.0), color="#d62728", linewidth=1.2)
         axes.annotate(
-            f"cap {cap:,.0f}\n({capped:,} of {len(lengths):,} reach it)",
+            f"cap {cap:,.0f}\n({truncated:,} of {len(lengths):,} reach it)",
             (max(cap, 1.0), 30),
             xytext=(-5, 0),
             textcoords="offset points",

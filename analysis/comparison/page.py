@@ -122,16 +122,16 @@ def length_facts(run: Run) -> list[tuple[str, ...]]:
 
 
 def shared_warnings(table: ComparisonTable) -> list[str]:
-    """Return every warning once, with the arms that it concerns unless it concerns all."""
-    arms_of: dict[str, list[str]] = {}
+    """Return every warning once, with the policies that it concerns unless it concerns all."""
+    policies_of: dict[str, list[str]] = {}
     for row in table.rows:
         for warning in row.warnings:
-            arms_of.setdefault(warning, []).append(row.arm)
+            policies_of.setdefault(warning, []).append(row.policy)
     return [
         *table.warnings,
         *(
-            warning if len(arms) == len(table.rows) else f"{', '.join(arms)}: {warning}"
-            for warning, arms in arms_of.items()
+            warning if len(policies) == len(table.rows) else f"{', '.join(policies)}: {warning}"
+            for warning, policies in policies_of.items()
         ),
     ]
 
@@ -223,4 +223,4 @@ def _files(runs: tuple[Run, ...]) -> str:
 def settings(run: Run) -> str:
     """Return the settings of a run, folded away."""
     shown = run.config_text or "no resolved_config.json in this run folder"
-    return f"<details><summary>{text(run.arm)}</summary><pre>{html.escape(shown)}</pre></details>"
+    return f"<details><summary>{text(run.policy)}</summary><pre>{html.escape(shown)}</pre></details>"

@@ -12,7 +12,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tlt.analysis.comparison.gantt import step_window_s
-from tlt.analysis.drawing.figure import Picture, arm_label, arm_legend, arm_style, draw
+from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
 from tlt.analysis.load import Run
 
 Floats = npt.NDArray[np.float64]
@@ -45,10 +45,10 @@ def draw_running(runs: tuple[Run, ...], step: int) -> Picture:
             shown = [frame, frame[frame["worker"] == last]] if several else [frame]
             for axes, part in zip(panels, shown, strict=True):
                 times, counts = running_requests(part["start_s"].to_numpy(), part["finish_s"].to_numpy())
-                axes.step(times - start_s, counts, where="post", **arm_style(index), alpha=0.9)
+                axes.step(times - start_s, counts, where="post", **policy_style(index), alpha=0.9)
         _finish_running(panels, runs, step, latest_s)
-        arm_legend(figure, runs)
-        return _running_title(rows[0], start_of[0], arm_label(runs[0]), step)
+        policy_legend(figure, runs)
+        return _running_title(rows[0], start_of[0], policy_label(runs[0]), step)
 
     title, png = draw(build, 3.9, runs)
     caption = f"Requests in flight during RL step {step}, from the start of the step. "
@@ -92,7 +92,7 @@ def _finish_running(panels: Sequence[Axes], runs: tuple[Run, ...], step: int, la
             )
 
 
-def _running_title(rows: pd.DataFrame, start_s: float, arm: str, step: int) -> str:
+def _running_title(rows: pd.DataFrame, start_s: float, policy: str, step: int) -> str:
     """Say when half of the requests were done and how long the last one took."""
     if len(rows) == 0:
         return f"No requests ran in RL step {step}"
@@ -100,4 +100,4 @@ def _running_title(rows: pd.DataFrame, start_s: float, arm: str, step: int) -> s
     most_s, last_s = float(finishes_s[int(0.9 * (len(finishes_s) - 1))]), float(finishes_s[-1])
     if last_s <= 0:
         return f"RL step {step} took no time"
-    return f"Under {arm}, the last tenth of the requests takes {1 - most_s / last_s:.0%} of the rollout"
+    return f"Under {policy}, the last tenth of the requests takes {1 - most_s / last_s:.0%} of the rollout"

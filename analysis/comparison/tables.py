@@ -16,7 +16,7 @@ from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.traces.runs.runfolder import CAUSES
 
 HEADERS = (
-    "Arm",
+    "Policy",
     "Step (s)",
     "Total (s)",
     "Rollout (s/step)",
@@ -27,7 +27,7 @@ HEADERS = (
     "Accept. length (with bonus)",
 )
 _NARROW_HEADERS = (
-    "Arm",
+    "Policy",
     "Step\n(s)",
     "Total\n(s)",
     "Rollout\n(s)",
@@ -37,13 +37,13 @@ _NARROW_HEADERS = (
     "Tokens\n/s",
     "Accept.\nlength\n(bonus)",
 )
-_ARM_COLUMNS = 12  # characters of an arm's name that fit the terminal's table beside its figures
+_POLICY_COLUMNS = 12  # characters of a policy's name that fit the terminal's table beside its figures
 COLUMN_NOTES = (
     "Step: mean RL step time. Total: sum of the steps. Rollout: mean time from a step's start to its last "
-    "response. Speedup: the baseline's total over the arm's, with its 95 % interval. "
+    "response. Speedup: the baseline's total over the policy's, with its 95 % interval. "
     "Idle: share of GPU time in which nothing was done. Drafter / idle: share of the otherwise idle GPU time "
     "that went to drafter training. Tokens/s: response tokens a second, whole cluster. Acceptance length: "
-    "tokens a drafting cycle yields for a request, the bonus token counted."
+    "tokens a drafting engine step yields for a request, the bonus token counted."
 )
 
 
@@ -73,7 +73,7 @@ def speedup_text(estimate: Estimate) -> str:
 
 
 def cells(table: ComparisonTable) -> list[tuple[str, ...]]:
-    """Return the table's text, one tuple of len(HEADERS) an arm."""
+    """Return the table's text, one tuple of len(HEADERS) a policy."""
     return [_row_cells(row) for row in table.rows]
 
 
@@ -92,9 +92,9 @@ def terminal(table: ComparisonTable) -> Table:
         shown.add_column(
             Text(header), justify="left" if first else "right", overflow="fold", no_wrap=not first
         )
-    for arm, *figures in cells(table):
+    for policy, *figures in cells(table):
         shown.add_row(
-            Text(_folded(arm)),
+            Text(_folded(policy)),
             *(Text(figure.replace(" [", "\n").replace(", ", "-").rstrip("]")) for figure in figures),
         )
     return shown
@@ -118,12 +118,12 @@ def html_table(table: ComparisonTable) -> str:
 
 
 def ledger_cells(table: ComparisonTable) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headers and rows of the ledger: one row a cause that occurs in any arm, then the totals.
+    """Return headers and rows of the ledger: one row a cause that occurs in any policy, then the totals.
 
     Amounts are GPU-seconds, in brackets GPU-hours and the share of the run's GPU time.
     """
     used = [cause for cause in CAUSES if any(row.ledger.gpu_seconds[cause] > 0 for row in table.rows)]
-    headers = ("Cause", "Category", *(row.arm for row in table.rows))
+    headers = ("Cause", "Category", *(row.policy for row in table.rows))
     rows = []
     for cause in used:
         amounts = [_amount(row, row.ledger.gpu_seconds[cause]) for row in table.rows]
@@ -172,7 +172,7 @@ def unbroken(text: str) -> str:
 
 
 SCHEDULE_HEADERS = (
-    "Arm",
+    "Policy",
     "Schedule",
     "Step (s)",
     "Speedup [95 %]",
@@ -193,15 +193,15 @@ SCHEDULE_NOTES = (
 
 
 def scheduled(table: ComparisonTable) -> bool:
-    """Return whether any arm runs under another schedule than the plain synchronous one."""
+    """Return whether any policy runs under another schedule than the plain synchronous one."""
     return any(row.schedule.name != "synchronous" or row.schedule.clairvoyant for row in table.rows)
 
 
 def schedule_cells(table: ComparisonTable) -> list[tuple[str, ...]]:
-    """Return what the schedules cost beside time, one tuple of len(SCHEDULE_HEADERS) an arm."""
+    """Return what the schedules cost beside time, one tuple of len(SCHEDULE_HEADERS) a policy."""
     return [
         (
-            row.arm,
+            row.policy,
             row.schedule.name + (" (bound)" if row.schedule.clairvoyant else ""),
             number(row.mean_step_s),
             speedup_text(row.speedup),
@@ -220,7 +220,7 @@ def schedule_terminal(table: ComparisonTable) -> Table:
     """Return the table of what the schedules cost beside time."""
     shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for column, header in enumerate(SCHEDULE_HEADERS):
-        if header not in ("Schedule", "Tokens trained / step"):  # the arm's name says it; too wide for 80
+        if header not in ("Schedule", "Tokens trained / step"):  # the policy's name says it; too wide for 80
             words = header.replace(" [", "\n[").replace(" / ", "\n/ ").replace("Order kept", "Order\nkept")
             shown.add_column(Text(words), justify="right" if column else "left", overflow="fold")
     for row in schedule_cells(table):
@@ -231,7 +231,7 @@ def schedule_terminal(table: ComparisonTable) -> Table:
 
 def _row_cells(row: Row) -> tuple[str, ...]:
     return (
-        row.arm,
+        row.policy,
         number(row.mean_step_s),
         number(row.total_s),
         number(row.rollout_s),
@@ -243,13 +243,13 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _folded(arm: str) -> str:
+def _folded(policy: str) -> str:
     """Break a long name after colons and plus signs, where a reader would; rows have two lines anyway.
 
     Names of schedules have underscores, and break there too.
     """
-    signs = r"([:+@_])(?=.)" if "@" in arm else r"([:+])(?=.)"
-    return arm if len(arm) <= _ARM_COLUMNS else re.sub(signs, r"\1\n", arm)
+    signs = r"([:+@_])(?=.)" if "@" in policy else r"([:+])(?=.)"
+    return policy if len(policy) <= _POLICY_COLUMNS else re.sub(signs, r"\1\n", policy)
 
 
 def _amount(row: Row, gpu_s: float) -> str:

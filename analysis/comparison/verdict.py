@@ -1,4 +1,4 @@
-"""The answer in words: which arm is fastest, by how much, and whether that could be otherwise."""
+"""The answer in words: which policy is fastest, by how much, and whether that could be otherwise."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tlt.traces.runs.runfolder import CAUSES
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. `gain` is best over baseline, `lead` best over runner-up; 1 means no difference.
 
-    `recommended` is the best arm only if its gain's interval lies above 1, and the baseline otherwise. Of a
-    recommendation the intervals and `fastest_shares` pool the spread over steps and the drawn step times.
+    `recommended` is the best policy only if its gain's interval lies above 1, and the baseline otherwise. Of
+    a recommendation the intervals and `fastest_shares` pool the spread over steps and the drawn step times.
     """
 
     best: str
@@ -36,8 +36,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_gain: bool
     gain: Estimate
     lead: Estimate | None
-    order_may_flip: bool  # `lead` is not above 1, or another arm wins more than 2.5 % of the resamples
-    fastest_shares: dict[str, float]  # arm -> share of the resamples that it wins; empty if there are none
+    order_may_flip: bool  # `lead` is not above 1, or another policy wins more than 2.5 % of the resamples
+    fastest_shares: dict[str, float]  # policy -> share of the resamples that it wins; empty if there are none
     sentence: str
     covers: str  # what the intervals rest on, where that is not said of every comparison
     ceiling: str = ""  # how far any schedule could go, where that is known
@@ -50,16 +50,16 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         return _alone(rows[0])
     ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
     best, second = ranked[0], ranked[1]
-    step_s = {run.arm: runs.step_seconds(run) for run in runs.runs}
-    lead = speedup(step_s[second.arm], step_s[best.arm], seed=SEED)
-    saved_s = mean_difference_s(step_s[rows[0].arm], step_s[best.arm], seed=SEED)
+    step_s = {run.policy: runs.step_seconds(run) for run in runs.runs}
+    lead = speedup(step_s[second.policy], step_s[best.policy], seed=SEED)
+    saved_s = mean_difference_s(step_s[rows[0].policy], step_s[best.policy], seed=SEED)
     shares = _shares(step_s) if lead.interval is not None else {}
     is_gain = best is not rows[0] and best.speedup.above(1.0)
-    recommended = best.arm if is_gain else rows[0].arm
+    recommended = best.policy if is_gain else rows[0].policy
     sentences = [
         _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
         _order_sentence(best, second, lead) if is_gain else "",
-        _choice_sentence(best.arm, recommended, shares),
+        _choice_sentence(best.policy, recommended, shares),
         _schedule_sentence(best, rows[0]),
         _losers_sentence(rows),
     ]
@@ -68,13 +68,13 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         _few_sentence(table.steps, runs.recommendation),
     ]
     return Verdict(
-        best=best.arm,
-        runner_up=second.arm,
+        best=best.policy,
+        runner_up=second.policy,
         recommended=recommended,
         is_gain=is_gain,
         gain=best.speedup,
         lead=lead,
-        order_may_flip=not lead.above(1.0) or _rival(best.arm, shares)[1] > (1 - LEVEL) / 2,
+        order_may_flip=not lead.above(1.0) or _rival(best.policy, shares)[1] > (1 - LEVEL) / 2,
         fastest_shares=shares,
         sentence=" ".join(filter(None, sentences)),
         covers=" ".join(filter(None, covers)),
@@ -95,15 +95,15 @@ def interval_words(estimate: Estimate, unit: str = "x") -> str:
 def _alone(row: Row) -> Verdict:
     used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
     most = max(used, key=lambda cause: used[cause], default="")
-    words = f"Under {row.arm} an RL step takes {row.mean_step_s:.4g} s in the mean. "
+    words = f"Under {row.policy} an RL step takes {row.mean_step_s:.4g} s in the mean. "
     words += f"{row.idle_share:.1%} of the GPU time is idle"
     words += f" and {row.rollout_share:.1%} of the step is rollout."
     if most:
         words += f" Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})."
     return Verdict(
-        best=row.arm,
+        best=row.policy,
         runner_up=None,
-        recommended=row.arm,
+        recommended=row.policy,
         is_gain=False,
         gain=row.speedup,
         lead=None,
@@ -117,29 +117,29 @@ def _alone(row: Row) -> Verdict:
 def _gain_sentence(best: Row, baseline: Row, is_gain: bool, steps: int, saved_s: Estimate) -> str:
     if is_gain:
         return (
-            f"Run {best.arm}: its RL steps are {interval_words(best.speedup)} as fast as under "
-            f"{baseline.arm}, over {steps} steps; it saves {interval_words(saved_s, ' s')} a step."
+            f"Run {best.policy}: its RL steps are {interval_words(best.speedup)} as fast as under "
+            f"{baseline.policy}, over {steps} steps; it saves {interval_words(saved_s, ' s')} a step."
         )
     if best is baseline:
-        return f"Stay with {baseline.arm}: no other policy was faster over {steps} steps."
+        return f"Stay with {baseline.policy}: no other policy was faster over {steps} steps."
     if best.speedup.interval is None:
         return (
-            f"No gain is claimed over {baseline.arm}: {best.arm} was fastest with a speedup of "
+            f"No gain is claimed over {baseline.policy}: {best.policy} was fastest with a speedup of "
             f"{interval_words(best.speedup)}, so the spread between steps is unknown."
         )
     return (
-        f"No policy is a gain over {baseline.arm}: the fastest, {best.arm}, has a speedup of "
+        f"No policy is a gain over {baseline.policy}: the fastest, {best.policy}, has a speedup of "
         f"{interval_words(best.speedup)}, which is not above 1."
     )
 
 
 def _order_sentence(best: Row, second: Row, lead: Estimate) -> str:
-    words = f"{second.arm} comes second; {best.arm} is {interval_words(lead)} as fast as it, "
+    words = f"{second.policy} comes second; {best.policy} is {interval_words(lead)} as fast as it, "
     return words + ("so the order holds." if lead.above(1.0) else "so their order may flip.")
 
 
 def _schedule_sentence(best: Row, baseline: Row) -> str:
-    """Say what the fastest arm's rollout schedule costs beside time, where the baseline's does not."""
+    """Say what the fastest policy's rollout schedule costs beside time, where the baseline's does not."""
     schedule, words = best.schedule, []
     if schedule.on_policy != baseline.schedule.on_policy or schedule.staleness_max:
         words.append(
@@ -157,11 +157,11 @@ def _schedule_sentence(best: Row, baseline: Row) -> str:
 
 def _losers_sentence(rows: tuple[Row, ...]) -> str:
     slower = [
-        f"{row.arm} ({row.speedup.value:.3g}x)"
+        f"{row.policy} ({row.speedup.value:.3g}x)"
         for row in rows[1:]
         if row.speedup.interval is not None and row.speedup.interval[1] < 1
     ]
-    return f"Slower than {rows[0].arm}: {', '.join(slower)}." if slower else ""
+    return f"Slower than {rows[0].policy}: {', '.join(slower)}." if slower else ""
 
 
 def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
@@ -170,14 +170,13 @@ def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
 
 
 def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
-    """Return the arm that is fastest most often where `best` is not, and in which share of the resamples."""
-    others = {arm: share for arm, share in shares.items() if arm != best}
-    arm = max(others, key=lambda name: others[name], default="")
-    return arm, others.get(arm, 0.0)
+    """Return the policy that is fastest most often where `best` is not, and in which share of the
+    resamples.""" others = {policy: share for policy, share in shares.items() if policy != best} policy =
+    max(others, key=lambda name: others[name], default="") return policy, others.get(policy, 0.0)
 
 
 def _choice_sentence(best: str, chosen: str, shares: dict[str, float]) -> str:
-    """Say how often the fastest arm is another one, and which."""
+    """Say how often the fastest policy is another one, and which."""
     if not shares:
         return ""
     rival, share = _rival(best, shares)

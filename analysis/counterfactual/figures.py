@@ -1,4 +1,4 @@
-"""The arms of a counterfactual: seconds, speedup, idle GPU-hours and money over the observed steps.
+"""The policies of a counterfactual: seconds, speedup, idle GPU-hours and money over the observed steps.
 
 A schedule that changes the order of samples trains, in the steps that are simulated, on other responses than
 the observed run, and leaves some of the longest behind. Its rollouts are therefore counted as long as if it
@@ -17,24 +17,24 @@ from tlt.analysis.load import Run, RunSet
 from tlt.traces.results.counterfactual import Counterfactual
 
 HOUR_S = 3600.0
-FLIPS = 0.025  # of the resamples that an arm behind wins: the order may be otherwise
+FLIPS = 0.025  # of the resamples that a policy behind wins: the order may be otherwise
 LEFT_BEHIND = 0.1  # of the trained responses, under way or put off at the end: more is not ranked
 
 
-class ArmAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm over all simulated steps. Savings are over the observed policy; no price, no money."""
+class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy over all simulated steps. Savings are over the observed policy; no price, no money."""
 
-    arm: str
+    policy: str
     rank: int  # 1 is the fastest; 0: not ranked
     step_s: float
     rollout_s: float
-    token_factor: float  # that its rollouts are counted longer, so that all arms train on as many tokens
+    token_factor: float  # that its rollouts are counted longer, so that all policies train on as many tokens
     speedup: Estimate
     gpu_hours: float
     idle_gpu_hours: float
     saved_gpu_hours: Estimate
     saved_usd: Estimate | None
-    fastest_share: float  # of the resamples, among the ranked arms
+    fastest_share: float  # of the resamples, among the ranked policies
     on_policy: str
     keeps_order: bool
     staleness_mean: float
@@ -46,28 +46,32 @@ class ArmAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """All arms, the observed one first, and how far any schedule could go."""
+    """All policies, the observed one first, and how far any schedule could go."""
 
-    arms: tuple[ArmAnswer, ...]
+    policies: tuple[PolicyAnswer, ...]
     steps: int
     best: str
     runner_up: str | None
-    may_flip: bool  # another arm than `best` wins more than 2.5 % of the resamples, or intervals are missing
+    may_flip: (
+        bool  # another policy than `best` wins more than 2.5 % of the resamples, or intervals are missing
+    )
     ceilings: tuple[Ceiling, ...]
 
 
 def answer_of(told: Counterfactual, runs: RunSet, table: ComparisonTable) -> Answer:
     """Return the answer; raises InputError if the runs are not of the same steps."""
-    step_s = {run.arm: _counted_s(run, runs) for run in runs.runs}
-    ranked = [run.arm for run, row in zip(runs.runs, table.rows, strict=True) if _is_ranked(run, row)]
+    step_s = {run.policy: _counted_s(run, runs) for run in runs.runs}
+    ranked = [run.policy for run, row in zip(runs.runs, table.rows, strict=True) if _is_ranked(run, row)]
     shares = [1.0] * len(ranked)
     if table.steps > 1:
-        shares = fastest_shares([step_s[arm] for arm in ranked], seed=SEED).tolist()
+        shares = fastest_shares([step_s[policy] for policy in ranked], seed=SEED).tolist()
     won = dict(zip(ranked, shares, strict=True))
-    order = sorted(ranked, key=lambda arm: float(step_s[arm][0].sum()))  # stable: the observed one wins a tie
+    order = sorted(
+        ranked, key=lambda policy: float(step_s[policy][0].sum())
+    )  # stable: the observed one wins a tie
     return Answer(
-        arms=tuple(
-            _arm(told, (run, runs.runs[0]), row, step_s, (order, won))
+        policies=tuple(
+            _policy(told, (run, runs.runs[0]), row, step_s, (order, won))
             for run, row in zip(runs.runs, table.rows, strict=True)
         ),
         steps=table.steps,
@@ -105,16 +109,16 @@ def _counted_s(run: Run, runs: RunSet) -> Floats:
     return counted
 
 
-def _arm(
+def _policy(
     told: Counterfactual,
     pair: tuple[Run, Run],
     row: Row,
     step_s: dict[str, Floats],
     ranking: tuple[list[str], dict[str, float]],
-) -> ArmAnswer:
-    """Return the answer of one arm; `pair` is its run and the observed one's."""
+) -> PolicyAnswer:
+    """Return the answer of one policy; `pair` is its run and the observed one's."""
     (run, observed), (order, won) = pair, ranking
-    observed_s, own_s = next(iter(step_s.values())), step_s[run.arm]
+    observed_s, own_s = next(iter(step_s.values())), step_s[run.policy]
     gain = speedup(observed_s, own_s, seed=SEED)
     saved_s = mean_difference_s(observed_s, own_s, seed=SEED)
     if run is observed:
@@ -123,9 +127,9 @@ def _arm(
     gpu_hours = run.summary.gpus * len(run.steps) / HOUR_S  # of a second a step on all GPUs
     price, factor = told.price_usd_per_gpu_hour, token_factor(run, observed)
     mean_s = float(own_s[0].mean())
-    return ArmAnswer(
-        arm=row.arm,
-        rank=order.index(row.arm) + 1 if row.arm in order else 0,
+    return PolicyAnswer(
+        policy=row.policy,
+        rank=order.index(row.policy) + 1 if row.policy in order else 0,
         step_s=mean_s,
         rollout_s=mean_s - (row.mean_step_s - row.rollout_s),
         token_factor=factor,
@@ -134,7 +138,7 @@ def _arm(
         idle_gpu_hours=row.ledger.category_gpu_s("idle") / HOUR_S,
         saved_gpu_hours=_times(saved_s, gpu_hours),
         saved_usd=None if price is None else _times(saved_s, gpu_hours * price),
-        fastest_share=won.get(row.arm, 0.0),
+        fastest_share=won.get(row.policy, 0.0),
         on_policy=row.schedule.on_policy,
         keeps_order=row.schedule.keeps_order,
         staleness_mean=row.schedule.staleness_mean,

@@ -1,4 +1,4 @@
-"""Seconds of a step by arm, the observed ones and the bounds as lines."""
+"""Seconds of a step by policy, the observed ones and the bounds as lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tlt.analysis.comparison.tables import number
-from tlt.analysis.counterfactual.figures import Answer, ArmAnswer
+from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
 from tlt.analysis.drawing.figure import Picture, draw, plain
 from tlt.analysis.load import RunSet
 from tlt.traces.results.counterfactual import Counterfactual
@@ -21,29 +21,30 @@ LINE_ROWS = 0.5  # height of a bound's label, in bars
 
 
 def draw_counterfactual(told: Counterfactual, answer: Answer, runs: RunSet) -> Picture:
-    """Draw a bar an arm with its interval."""
+    """Draw a bar a policy with its interval."""
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
         logged = told.logged("step")
         longest = max(
-            [_reach(arm, answer.arms[0]) for arm in answer.arms] + ([logged.mean_s] if logged else [])
+            [_reach(policy, answer.policies[0]) for policy in answer.policies]
+            + ([logged.mean_s] if logged else [])
         )
         axes.set_xlim(0, longest * 1.24)
-        axes.set_ylim(len(answer.arms) - 0.4, -0.6 - LINE_ROWS * len(answer.ceilings))
-        for row, arm in enumerate(answer.arms):
-            _bar(axes, row, arm, answer.arms[0], longest)
+        axes.set_ylim(len(answer.policies) - 0.4, -0.6 - LINE_ROWS * len(answer.ceilings))
+        for row, policy in enumerate(answer.policies):
+            _bar(axes, row, policy, answer.policies[0], longest)
         _lines(axes, answer, longest)
         if logged is not None:
-            axes.plot([logged.mean_s] * 2, [-0.5, len(answer.arms) - 0.5], color=OBSERVED, linewidth=1.4)
-        axes.set_yticks(range(len(answer.arms)), [plain(arm.arm) for arm in answer.arms])
+            axes.plot([logged.mean_s] * 2, [-0.5, len(answer.policies) - 0.5], color=OBSERVED, linewidth=1.4)
+        axes.set_yticks(range(len(answer.policies)), [plain(policy.policy) for policy in answer.policies])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
         axes.set_xlabel(f"seconds of an RL step (mean of {answer.steps})")
-        _legend(figure, logged is not None, any(arm.bound for arm in answer.arms))
+        _legend(figure, logged is not None, any(policy.bound for policy in answer.policies))
         return title_of(answer)
 
-    height = 0.4 * (len(answer.arms) + LINE_ROWS * len(answer.ceilings)) + 1.9
+    height = 0.4 * (len(answer.policies) + LINE_ROWS * len(answer.ceilings)) + 1.9
     title, png = draw(build, height, runs.runs)
     caption = (
         "Mean seconds of an RL step on the lengths of the observed run, the rollout in blue and what follows "
@@ -55,42 +56,48 @@ def draw_counterfactual(told: Counterfactual, answer: Answer, runs: RunSet) -> P
 
 def title_of(answer: Answer) -> str:
     """Return what the picture says."""
-    arms = {arm.arm: arm for arm in answer.arms}
-    best, base = arms[answer.best], answer.arms[0]
+    policies = {policy.policy: policy for policy in answer.policies}
+    best, base = policies[answer.best], answer.policies[0]
     if best is base:
-        return f"No ranked arm is faster than {plain(base.arm)}"
+        return f"No ranked policy is faster than {plain(base.policy)}"
     flips = ", the ranking may flip" if answer.may_flip else ""
     share = f"{best.step_s / base.step_s:.0%}"
-    return f"{plain(best.arm)} would take {share} of the time of {plain(base.arm)}{flips}"
+    return f"{plain(best.policy)} would take {share} of the time of {plain(base.policy)}{flips}"
 
 
-def _interval_s(arm: ArmAnswer, base: ArmAnswer) -> tuple[float, float] | None:
+def _interval_s(policy: PolicyAnswer, base: PolicyAnswer) -> tuple[float, float] | None:
     """Return the interval of the speedup as seconds of a step."""
-    if arm is base or arm.speedup.interval is None:
+    if policy is base or policy.speedup.interval is None:
         return None
-    low, high = arm.speedup.interval
+    low, high = policy.speedup.interval
     return base.step_s / high, base.step_s / low
 
 
-def _reach(arm: ArmAnswer, base: ArmAnswer) -> float:
-    ends = _interval_s(arm, base)
-    return max(arm.step_s, ends[1]) if ends else arm.step_s
+def _reach(policy: PolicyAnswer, base: PolicyAnswer) -> float:
+    ends = _interval_s(policy, base)
+    return max(policy.step_s, ends[1]) if ends else policy.step_s
 
 
-def _bar(axes: Axes, row: int, arm: ArmAnswer, base: ArmAnswer, longest: float) -> None:
-    hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if arm.bound else {}
-    axes.barh(row, arm.rollout_s, height=0.66, color=ROLLOUT, linewidth=0, **hatch)
+def _bar(axes: Axes, row: int, policy: PolicyAnswer, base: PolicyAnswer, longest: float) -> None:
+    hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if policy.bound else {}
+    axes.barh(row, policy.rollout_s, height=0.66, color=ROLLOUT, linewidth=0, **hatch)
     axes.barh(
-        row, arm.step_s - arm.rollout_s, left=arm.rollout_s, height=0.66, color=AFTER, linewidth=0, **hatch
+        row,
+        policy.step_s - policy.rollout_s,
+        left=policy.rollout_s,
+        height=0.66,
+        color=AFTER,
+        linewidth=0,
+        **hatch,
     )
-    ends = _interval_s(arm, base)
+    ends = _interval_s(policy, base)
     if ends:
         axes.plot(ends, [row, row], color="#000000", linewidth=1.4, solid_capstyle="butt")
-    gain = "" if arm is base else f"  {arm.speedup.value:.2f}x"
+    gain = "" if policy is base else f"  {policy.speedup.value:.2f}x"
     axes.text(
-        _reach(arm, base) + 0.012 * longest,
+        _reach(policy, base) + 0.012 * longest,
         row,
-        f"{number(arm.step_s)} s{gain}",
+        f"{number(policy.step_s)} s{gain}",
         va="center",
         fontsize=8.5,
         bbox=PAPER,

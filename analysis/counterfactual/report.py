@@ -1,4 +1,4 @@
-"""The report of a counterfactual: the observed run, its reproduction, the arms, the bounds."""
+"""The report of a counterfactual: the observed run, its reproduction, the policies, the bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tlt.analysis.comparison.compare import ComparisonTable, differences
 from tlt.analysis.comparison.page import document, figure, shared_warnings, sources, text, words
 from tlt.analysis.comparison.pictures import save
 from tlt.analysis.comparison.tables import html_rows, number, speedup_text
-from tlt.analysis.counterfactual.figures import Answer, ArmAnswer, answer_of
+from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer, answer_of
 from tlt.analysis.counterfactual.picture import draw_counterfactual
 from tlt.analysis.counterfactual.words import (
     answer_sentences,
@@ -36,15 +36,15 @@ STEP_HEADERS = (
     "Step", "Responses", "Longest", "Rollout logged (s)", "modelled (s)", "Step logged (s)", "modelled (s)",
 )  # fmt: skip
 HEADERS = (
-    "Arm", "Step (s)", "Speedup [95 %]", "GPU-hours", "Idle GPU-hours", "Saved GPU-hours [95 %]",
+    "Policy", "Step (s)", "Speedup [95 %]", "GPU-hours", "Idle GPU-hours", "Saved GPU-hours [95 %]",
     "Saved USD [95 %]", "Fastest in",
 )  # fmt: skip
-COST_HEADERS = ("Arm", "On-policy", "Order kept", "Staleness mean / max", "Wasted", "Can be run")
+COST_HEADERS = ("Policy", "On-policy", "Order kept", "Staleness mean / max", "Wasted", "Can be run")
 NOTE = (
     "Intervals are paired over the steps and pooled over draws of the step times: their error is that of the "
     "calibration, and where the log has rollout seconds those of the observed policy stay as they were, "
     "within the error of the fitted factor. They do not cover acceptance. Fastest in: share of the resamples "
-    "in which an arm is the fastest of those that are ranked. Arms that change the order of samples are "
+    "in which a policy is the fastest of those that are ranked. Policies that change the order of samples are "
     "counted as if they trained on as many tokens."
 )
 
@@ -73,9 +73,9 @@ def present_counterfactual(
             console.print(Text(f"and {len(told.steps) - SHOWN_STEPS} more steps, in {page.name}"))
     console.print()
     priced = told.price_usd_per_gpu_hour is not None
-    console.print(_terminal(*arm_table(answer, priced)))
+    console.print(_terminal(*policy_table(answer, priced)))
     console.print()
-    console.print(_terminal(COST_HEADERS, [cost_cells(arm) for arm in answer.arms]))
+    console.print(_terminal(COST_HEADERS, [cost_cells(policy) for policy in answer.policies]))
     console.print()
     for sentence in (*answer_sentences(answer), limit_sentence(told, answer)):
         if sentence:
@@ -114,37 +114,37 @@ def step_cells(told: Counterfactual) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def arm_table(answer: Answer, priced: bool) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headers and a row an arm; money only where there is a price."""
-    rows = [arm_cells(arm) for arm in answer.arms]
+def policy_table(answer: Answer, priced: bool) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headers and a row a policy; money only where there is a price."""
+    rows = [policy_cells(policy) for policy in answer.policies]
     if priced:
         return HEADERS, rows
     return (*HEADERS[:6], HEADERS[7]), [(*row[:6], row[7]) for row in rows]
 
 
-def arm_cells(arm: ArmAnswer) -> tuple[str, ...]:
-    """Return the text of one arm."""
+def policy_cells(policy: PolicyAnswer) -> tuple[str, ...]:
+    """Return the text of one policy."""
     return (
-        arm.arm,
-        number(arm.step_s),
-        speedup_text(arm.speedup),
-        number(arm.gpu_hours),
-        number(arm.idle_gpu_hours),
-        _interval(arm.saved_gpu_hours, number),
-        "-" if arm.saved_usd is None else _interval(arm.saved_usd, lambda value: f"{value:,.2f}"),
-        f"{arm.fastest_share:.1%}" if arm.rank else "not ranked",
+        policy.policy,
+        number(policy.step_s),
+        speedup_text(policy.speedup),
+        number(policy.gpu_hours),
+        number(policy.idle_gpu_hours),
+        _interval(policy.saved_gpu_hours, number),
+        "-" if policy.saved_usd is None else _interval(policy.saved_usd, lambda value: f"{value:,.2f}"),
+        f"{policy.fastest_share:.1%}" if policy.rank else "not ranked",
     )
 
 
-def cost_cells(arm: ArmAnswer) -> tuple[str, ...]:
-    """Return what an arm costs beside time."""
+def cost_cells(policy: PolicyAnswer) -> tuple[str, ...]:
+    """Return what a policy costs beside time."""
     return (
-        arm.arm,
-        arm.on_policy,
-        "yes" if arm.keeps_order else "no",
-        f"{arm.staleness_mean:.2f} / {arm.staleness_max}",
-        f"{arm.wasted_share:.1%}",
-        "no, it knows lengths" if arm.bound else "yes",
+        policy.policy,
+        policy.on_policy,
+        "yes" if policy.keeps_order else "no",
+        f"{policy.staleness_mean:.2f} / {policy.staleness_max}",
+        f"{policy.wasted_share:.1%}",
+        "no, it knows lengths" if policy.bound else "yes",
     )
 
 
@@ -152,7 +152,7 @@ def render(
     told: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable, picture: Picture
 ) -> str:
     """Return the page."""
-    headers, rows = arm_table(answer, told.price_usd_per_gpu_hour is not None)
+    headers, rows = policy_table(answer, told.price_usd_per_gpu_hour is not None)
     sentences = " ".join(filter(None, answer_sentences(answer)))
     flags = flags_of(told, answer, runs, table)
     warnings = "".join(f"<li>{text(flag)}</li>" for flag in flags)
@@ -172,7 +172,7 @@ def render(
         figure(picture),
         html_rows(headers, rows),
         f'<p class="dim">{text(NOTE)}</p>',
-        html_rows(COST_HEADERS, [cost_cells(arm) for arm in answer.arms], names=(1, 2, 5)),
+        html_rows(COST_HEADERS, [cost_cells(policy) for policy in answer.policies], names=(1, 2, 5)),
         "<h2>4. How far anything could go</h2>",
         f"<p>{text(limit_sentence(told, answer))}</p>",
         "<h2>What the figures rest on</h2>",

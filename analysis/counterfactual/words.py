@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.tables import number
-from tlt.analysis.counterfactual.figures import Answer, ArmAnswer
+from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
 from tlt.traces.results.counterfactual import Counterfactual
 from tlt.traces.results.predicted_training import figure, signed
 
@@ -16,7 +16,7 @@ def observed_sentence(told: Counterfactual) -> str:
         f"Observed under {told.policy}: {_count(steps, 'step')}, {facts.responses:,} responses to "
         f"{facts.prompts:,} prompts; tokens of a response: mean {facts.mean:,.0f}, median "
         f"{facts.median:,.0f}, p90 {facts.p90:,.0f}, p99 {facts.p99:,.0f}, longest {facts.longest:,} "
-        f"({facts.capped:,} cut)."
+        f"({facts.truncated:,} cut)."
     )
     if not told.times:
         return f"{words} The log has no times."
@@ -50,36 +50,36 @@ def reproduction_sentence(told: Counterfactual) -> str:
 
 def answer_sentences(answer: Answer) -> list[str]:
     """Say what would have been fastest, what it saves and costs, and whether the order may flip."""
-    arms = {arm.arm: arm for arm in answer.arms}
-    best, base = arms[answer.best], answer.arms[0]
+    policies = {policy.policy: policy for policy in answer.policies}
+    best, base = policies[answer.best], answer.policies[0]
     if best is base:
-        return [f"Stay with {base.arm}: no other arm that is ranked is faster in the model."]
+        return [f"Stay with {base.policy}: no other policy that is ranked is faster in the model."]
     found = [_gain(best, base, answer)]
-    kept = [arm for arm in answer.arms if arm.rank and _keeps_all(arm) and arm is not base]
+    kept = [policy for policy in answer.policies if policy.rank and _keeps_all(policy) and policy is not base]
     if not _keeps_all(best):
         found.append(_costs(best))
         if kept:
-            plain = min(kept, key=lambda arm: arm.step_s)
+            plain = min(kept, key=lambda policy: policy.step_s)
             found.append(
-                f"Of what keeps order and policy, {plain.arm} is the fastest: {_speedup(plain.speedup)}."
+                f"Of what keeps order and policy, {plain.policy} is the fastest: {_speedup(plain.speedup)}."
             )
     found.append(_order(answer, best))
     return found
 
 
 def batch_sentences(answer: Answer) -> list[str]:
-    """Say of each arm that trains on other responses how it is counted."""
+    """Say of each policy that trains on other responses how it is counted."""
     found = []
-    for arm in answer.arms:
-        if arm.keeps_order:
+    for policy in answer.policies:
+        if policy.keeps_order:
             continue
         words = (
-            f"{arm.arm} trains on other responses than observed: its rollouts are counted "
-            f"{arm.token_factor:.2f} times as long, so that all arms train on as many tokens."
+            f"{policy.policy} trains on other responses than observed: its rollouts are counted "
+            f"{policy.token_factor:.2f} times as long, so that all policies train on as many tokens."
         )
-        if arm.left_behind:
-            words += f" At its end {arm.left_behind:,} responses are under way or put off"
-            words += ": too many to rank it, give more steps." if arm.unsettled else "."
+        if policy.left_behind:
+            words += f" At its end {policy.left_behind:,} responses are under way or put off"
+            words += ": too many to rank it, give more steps." if policy.unsettled else "."
         found.append(words)
     return found
 
@@ -87,7 +87,7 @@ def batch_sentences(answer: Answer) -> list[str]:
 def limit_sentence(told: Counterfactual, answer: Answer) -> str:
     """Say how far anything could go."""
     parts = [f"{each.speedup:.2f}x ({each.words})" for each in answer.ceilings]
-    bounds = [f"{arm.speedup.value:.2f}x ({arm.arm})" for arm in answer.arms if arm.bound]
+    bounds = [f"{policy.speedup.value:.2f}x ({policy.policy})" for policy in answer.policies if policy.bound]
     words = "Bounds, modelled: " + ", ".join((*bounds, *parts)) + "." if parts or bounds else ""
     amdahl = told.amdahl()
     if amdahl is not None:
@@ -99,41 +99,41 @@ def limit_sentence(told: Counterfactual, answer: Answer) -> str:
     return words.strip()
 
 
-def _gain(best: ArmAnswer, base: ArmAnswer, answer: Answer) -> str:
+def _gain(best: PolicyAnswer, base: PolicyAnswer, answer: Answer) -> str:
     sure = best.speedup.above(1.0)
     money = "" if best.saved_usd is None else f", {_amount(best.saved_usd, '{:,.2f}')} USD"
     saved = _amount(best.saved_gpu_hours, "{:,.3g}")
     words = (
-        f"{best.arm} is the fastest in the model: {_speedup(best.speedup)} over {base.arm}; in "
+        f"{best.policy} is the fastest in the model: {_speedup(best.speedup)} over {base.policy}; in "
         f"{_count(answer.steps, 'step')} it saves {saved} GPU-hours{money}."
     )
     return words if sure else f"{words} The interval does not lie above 1: no gain is claimed."
 
 
-def _costs(arm: ArmAnswer) -> str:
+def _costs(policy: PolicyAnswer) -> str:
     parts = []
-    if arm.on_policy != "yes":
+    if policy.on_policy != "yes":
         parts.append(
-            f"trains on responses that are {arm.staleness_mean:.2f} policy updates old in the mean and "
-            f"{arm.staleness_max} at most"
+            f"trains on responses that are {policy.staleness_mean:.2f} policy updates old in the mean and "
+            f"{policy.staleness_max} at most"
         )
-    if not arm.keeps_order:
+    if not policy.keeps_order:
         parts.append("changes the order of samples")
-    if arm.wasted_share >= 0.001:
-        parts.append(f"throws {arm.wasted_share:.1%} of the tokens away")
+    if policy.wasted_share >= 0.001:
+        parts.append(f"throws {policy.wasted_share:.1%} of the tokens away")
     return f"It {', and '.join(parts)}." if parts else ""
 
 
-def _order(answer: Answer, best: ArmAnswer) -> str:
+def _order(answer: Answer, best: PolicyAnswer) -> str:
     if answer.runner_up is None:
         return ""
     share = f"{best.fastest_share:.1%}"
-    words = f"{answer.runner_up} comes second; {best.arm} is ahead of all in {share} of the resamples"
+    words = f"{answer.runner_up} comes second; {best.policy} is ahead of all in {share} of the resamples"
     return f"{words}, so the ranking may flip." if answer.may_flip else f"{words}."
 
 
-def _keeps_all(arm: ArmAnswer) -> bool:
-    return arm.on_policy == "yes" and arm.keeps_order and not arm.bound
+def _keeps_all(policy: PolicyAnswer) -> bool:
+    return policy.on_policy == "yes" and policy.keeps_order and not policy.bound
 
 
 def _speedup(estimate: Estimate) -> str:

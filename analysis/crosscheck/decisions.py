@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.runfolder import Comparison, read_struct
-from tltsched.commands import Command, Draft
+from tltsched.commands import Command, SetDraftConfig
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_log import Record, SchedulerSetup, encode, read, replay, worker_owner
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan
 
 RECORDS, SETUP = "records.jsonl", "scheduler.json"
 
@@ -118,26 +118,26 @@ def _shown(line: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A decision that changed the arm: in which rollout, for which batch, and after which facts."""
+    """A decision that changed the policy: in which rollout, for which batch, and after which facts."""
 
     step: int
     requests: int
     context_tokens: int
-    arm: str
-    cycles: int  # of the epoch before; 0 at the start of a batch
-    acceptance_length_with_bonus: float | None  # of the epoch before
-    cycle_s: float | None
+    policy: str
+    engine_steps: int  # of the decision interval before; 0 at the start of a batch
+    acceptance_length_with_bonus: float | None  # of the decision interval before
+    engine_step_s: float | None
 
     def text(self) -> str:
         """Return the decision and its facts in words."""
         facts = [f"{self.requests} requests", f"{self.context_tokens:,} context tokens"]
-        if self.cycles:
-            facts.append(f"after {self.cycles} cycles")
-            facts.append(f"of {(self.cycle_s or 0) * 1e3:.3f} ms")
+        if self.engine_steps:
+            facts.append(f"after {self.engine_steps} engine steps")
+            facts.append(f"of {(self.engine_step_s or 0) * 1e3:.3f} ms")
             facts.append(
                 f"accepting {self.acceptance_length_with_bonus or 1:.3f} tokens with the bonus token"
             )
-        return f"rollout {self.step}: {self.arm} at {', '.join(facts)}"
+        return f"rollout {self.step}: {self.policy} at {', '.join(facts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Parting:
     """Where one worker of two runs first decides differently; None: that run has no such decision."""
 
     worker: int
-    agreed: int  # changes of arm before it that are equal in rollout, batch and arm
+    agreed: int  # changes of policy before it that are equal in rollout, batch and policy
     ours: Turn | None
     theirs: Turn | None
 
@@ -155,49 +155,51 @@ class Parting:
         if ours is None or theirs is None:
             return "the number of changes"
         if ours.step != theirs.step:
-            return "the rollout in which the arm changes"
-        if ours.arm != theirs.arm:
+            return "the rollout in which the policy changes"
+        if ours.policy != theirs.policy:
             return (
-                "the arm, for the same batch" if ours.requests == theirs.requests else "the arm and the batch"
+                "the policy, for the same batch"
+                if ours.requests == theirs.requests
+                else "the policy and the batch"
             )
-        return "the batch at which the arm changes"
+        return "the batch at which the policy changes"
 
     def text(self, ours: Path, theirs: Path) -> str:
         """Return the parting in words; the folders name the runs."""
-        lines = [f"worker {self.worker}: after {self.agreed} equal changes of arm, {self.fact()} differs"]
+        lines = [f"worker {self.worker}: after {self.agreed} equal changes of policy, {self.fact()} differs"]
         for folder, turn in ((ours, self.ours), (theirs, self.theirs)):
             lines.append(f"  {folder}: {turn.text() if turn else '(no further change)'}")
         return "\n".join(lines)
 
 
 def turns(folder: Path, worker: int) -> list[Turn]:
-    """Return the decisions of a worker that changed its arm, in order; each rollout begins anew."""
+    """Return the decisions of a worker that changed its policy, in order; each rollout begins anew."""
     found: list[Turn] = []
-    owner, step, arm = worker_owner(worker), -1, ""
-    facts: BatchFormed | EpochEnded | None = None
+    owner, step, draft_config = worker_owner(worker), -1, ""
+    facts: BatchFormed | DecisionEnded | None = None
     with _open(folder) as lines:
         for record in read(lines):
             body = record.body
             if record.owner != owner:
                 continue
             if isinstance(body, RolloutBegan):
-                step, arm = body.step, ""
-            elif isinstance(body, (BatchFormed, EpochEnded)):
+                step, draft_config = body.step, ""
+            elif isinstance(body, (BatchFormed, DecisionEnded)):
                 facts = body
-            elif isinstance(body, Draft) and str(body.arm) != arm:
-                arm = str(body.arm)
+            elif isinstance(body, SetDraftConfig) and str(body.draft_config) != draft_config:
+                draft_config = str(body.draft_config)
                 assert facts is not None  # a Draft answers one of the two
-                found.append(_turn(step, arm, facts))
+                found.append(_turn(step, draft_config, facts))
     return found
 
 
-def _turn(step: int, arm: str, facts: BatchFormed | EpochEnded) -> Turn:
-    cycles, length, cycle_s = 0, None, None
-    if isinstance(facts, EpochEnded) and facts.cycles:
-        cycles = facts.cycles
-        length = 1 + sum(facts.accepted_by_position) / facts.request_cycles
-        cycle_s = facts.decode_s / facts.cycles
-    return Turn(step, facts.requests, facts.context_tokens, arm, cycles, length, cycle_s)
+def _turn(step: int, policy: str, facts: BatchFormed | DecisionEnded) -> Turn:
+    engine_steps, length, engine_step_s = 0, None, None
+    if isinstance(facts, DecisionEnded) and facts.engine_steps:
+        engine_steps = facts.engine_steps
+        length = 1 + sum(facts.accepted_by_position) / facts.request_steps
+        engine_step_s = facts.decode_s / facts.engine_steps
+    return Turn(step, facts.requests, facts.context_tokens, policy, engine_steps, length, engine_step_s)
 
 
 def partings(ours: Path, theirs: Path) -> list[Parting]:
@@ -221,4 +223,4 @@ def partings(ours: Path, theirs: Path) -> list[Parting]:
 
 
 def _key(turn: Turn) -> tuple[int, int, str]:
-    return turn.step, turn.requests, turn.arm
+    return turn.step, turn.requests, turn.policy

@@ -1,4 +1,4 @@
-"""Measured engine cycles against the law: by K, by context and by batch."""
+"""Measured engine steps against the law: by K, by context and by batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tlt.analysis.bootstrap import Estimate
-from tlt.traces.results.resimulation import PREDICTED, PREDICTED_COLUMNS
+from tlt.traces.results.simulated_replay import PREDICTED, PREDICTED_COLUMNS
 
 BINS = 6
 Floats = npt.NDArray[np.float64]
@@ -20,31 +20,33 @@ Sums = Callable[[Floats], Floats]
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
-    """Cycles of which a figure lies in [low, high]; `error` is predicted over measured seconds, less 1."""
+    """Engine steps of which a figure lies in [low, high]; `error` is predicted over measured seconds, less
+    1."""
 
     low: float
     high: float
-    cycles: int
+    engine_steps: int
     seconds: float
     error: Estimate
 
 
-class CycleCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Steady decode cycles. `typical_error` is the median of the absolute errors of single cycles."""
+class EngineStepCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Steady decode engine steps. `typical_error` is the median of the absolute errors of single engine
+    steps."""
 
-    cycles: int
+    engine_steps: int
     left_out: int  # with prefill, right after a change of K, or with a compilation
     compiled_s: float
     error: Estimate
     typical_error: float
-    error_per_1000_tokens: float  # slope of a single cycle's error over its mean context
+    error_per_1000_tokens: float  # slope of a single engine step's error over its mean context
     by_k: tuple[Bin, ...]
     by_context: tuple[Bin, ...]  # mean context of one request
     by_batch: tuple[Bin, ...]
 
 
-def load_cycles(folder: Path, steps: npt.NDArray[np.int64]) -> pd.DataFrame | None:
-    """Return the measured cycles of these steps with their predictions; None if the folder has none."""
+def load_engine_steps(folder: Path, steps: npt.NDArray[np.int64]) -> pd.DataFrame | None:
+    """Return the measured engine steps of these steps with their predictions; None if the folder has none."""
     path = folder / PREDICTED
     if not path.is_file():
         return None
@@ -52,19 +54,19 @@ def load_cycles(folder: Path, steps: npt.NDArray[np.int64]) -> pd.DataFrame | No
     return rows[rows["step"].isin(steps)].reset_index(drop=True)
 
 
-def steady(cycles: pd.DataFrame) -> pd.DataFrame:
-    """Return the cycles that the law speaks of, with `context`, the mean of one request, and `error`."""
-    rows = cycles[cycles["steady"] & ~cycles["compiled"] & (cycles["seconds"] > 0)]
-    return rows.assign(
+def steady(engine_steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the engine steps that the law speaks of, with `context`, the mean of one request, and
+    `error`.""" rows = engine_steps[engine_steps["steady"] & ~engine_steps["compiled"] &
+    (engine_steps["seconds"] > 0)] return rows.assign(
         context=rows["context_tokens"] / rows["batch"], error=rows["predicted_s"] / rows["seconds"] - 1.0
     )
 
 
-def check_cycles(
-    cycles: pd.DataFrame, steps: npt.NDArray[np.int64], interval: Interval, sums: Sums
-) -> CycleCheck | None:
+def check_engine_steps(
+    engine_steps: pd.DataFrame, steps: npt.NDArray[np.int64], interval: Interval, sums: Sums
+) -> EngineStepCheck | None:
     """Return the comparison; `sums` adds up values by step over resamples, `interval` makes an estimate."""
-    rows = steady(cycles)
+    rows = steady(engine_steps)
     if rows.empty:
         return None
 
@@ -84,7 +86,7 @@ def check_cycles(
                 Bin(
                     low=float(some[column].min()),
                     high=float(some[column].max()),
-                    cycles=len(some),
+                    engine_steps=len(some),
                     seconds=float(some["seconds"].sum()),
                     error=error(some),
                 )
@@ -92,10 +94,10 @@ def check_cycles(
         return tuple(found)
 
     depths = np.unique(rows["k"].to_numpy(np.float64))
-    return CycleCheck(
-        cycles=len(rows),
-        left_out=len(cycles) - len(rows),
-        compiled_s=float(cycles["seconds"][cycles["compiled"]].sum()),
+    return EngineStepCheck(
+        engine_steps=len(rows),
+        left_out=len(engine_steps) - len(rows),
+        compiled_s=float(engine_steps["seconds"][engine_steps["compiled"]].sum()),
         error=error(rows),
         typical_error=float(rows["error"].abs().median()),
         error_per_1000_tokens=_slope(rows) * 1000,
@@ -106,14 +108,13 @@ def check_cycles(
 
 
 def _edges(values: pd.Series[float]) -> Floats:
-    """Return edges of bins that hold about as many cycles each."""
+    """Return edges of bins that hold about as many engine steps each."""
     return np.unique(np.quantile(values.to_numpy(np.float64), np.linspace(0, 1, BINS + 1)))
 
 
 def _slope(rows: pd.DataFrame) -> float:
-    """Return the slope of a line through the errors over the mean context, each cycle with its seconds."""
-    context, error = rows["context"].to_numpy(np.float64), rows["error"].to_numpy(np.float64)
-    weight = rows["seconds"].to_numpy(np.float64)
-    context = context - np.average(context, weights=weight)
-    squares = float((weight * context**2).sum())
-    return float((weight * context * error).sum()) / squares if squares > 0 else 0.0
+    """Return the slope of a line through the errors over the mean context, each engine step with its
+    seconds.""" context, error = rows["context"].to_numpy(np.float64), rows["error"].to_numpy(np.float64)
+    weight = rows["seconds"].to_numpy(np.float64) context = context - np.average(context, weights=weight)
+    squares = float((weight * context**2).sum()) return float((weight * context * error).sum()) / squares if
+    squares > 0 else 0.0

@@ -1,8 +1,8 @@
-"""Holds a simulation of a measured comparison against it: times, speedups, order, idle time, cycles.
+"""Holds a simulation of a measured comparison against it: times, speedups, order, idle time, engine steps.
 
 Intervals are percentile intervals of a bootstrap over rollouts: a resample draws rollouts with replacement
-and takes, of all arms, the measured and the simulated times of the drawn ones. Rollouts that the acceptance
-was measured on are left out where others are left.
+and takes, of all policies, the measured and the simulated times of the drawn ones. Rollouts that the
+acceptance was measured on are left out where others are left.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pandas as pd
 
 from tlt.analysis.bootstrap import LEVEL, RESAMPLES, Estimate
 from tlt.analysis.comparison.compare import SEED
-from tlt.analysis.crosscheck.engine_steps import CycleCheck, check_cycles, load_cycles
+from tlt.analysis.crosscheck.engine_steps import EngineStepCheck, check_engine_steps, load_engine_steps
 from tlt.analysis.crosscheck.flags import Flag, find_flags
 from tlt.analysis.load import Run, load_runs
-from tlt.traces.results.resimulation import RESIMULATION, Resimulation
+from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import CAUSES, read_struct
 from tltsched.errors import InputError
@@ -39,10 +39,10 @@ class CauseCheck(msgspec.Struct, frozen=True, kw_only=True):
     difference: Estimate
 
 
-class ArmCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. Errors are simulated over measured less 1; acceptance lengths count the bonus token."""
+class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy. Errors are simulated over measured less 1; acceptance lengths count the bonus token."""
 
-    arm: str
+    policy: str
     measured_s: float  # sum of the rollouts' makespans
     simulated_s: float
     makespan_error: Estimate
@@ -53,31 +53,35 @@ class ArmCheck(msgspec.Struct, frozen=True, kw_only=True):
     simulated_acceptance: float | None
     break_even_length: float | None
     causes: tuple[CauseCheck, ...]
-    between_cycles: float | None  # share of the workers' busy time that lies between measured cycles
-    cycles: CycleCheck | None
+    between_engine_steps: (
+        float | None
+    )  # share of the workers' busy time that lies between measured engine steps
+    engine_steps: EngineStepCheck | None
 
 
 class Crosscheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report says. `choice` is the arm that the simulator would have taken."""
+    """What the report says. `choice` is the policy that the simulator would have taken."""
 
     name: str
     rollouts: int
-    basis: Resimulation
-    arms: tuple[ArmCheck, ...]
+    basis: SimulatedReplay
+    policies: tuple[PolicyCheck, ...]
     order: Estimate  # Kendall's tau between measured and simulated times; 1: the same order
     best: str
     choice: str
     regret: Estimate  # time of the choice over that of the best, less 1
     flags: tuple[Flag, ...]
 
-    def worst(self) -> ArmCheck:
-        """Return the arm whose makespan is predicted worst."""
-        return max(self.arms, key=lambda arm: abs(arm.makespan_error.value))
+    def worst(self) -> PolicyCheck:
+        """Return the policy whose makespan is predicted worst."""
+        return max(self.policies, key=lambda policy: abs(policy.makespan_error.value))
 
     def worst_error(self) -> float:
         """Return the largest absolute error of a makespan or a speedup, as a share."""
-        errors = [arm.makespan_error.value for arm in self.arms]
-        return max(abs(error) for error in (*errors, *(arm.speedup_error.value for arm in self.arms)))
+        errors = [policy.makespan_error.value for policy in self.policies]
+        return max(
+            abs(error) for error in (*errors, *(policy.speedup_error.value for policy in self.policies))
+        )
 
     def stopped(self) -> bool:
         """Return whether a flag forbids any conclusion."""
@@ -86,24 +90,24 @@ class Crosscheck(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The runs of both worlds, arm by arm, and the rollouts to judge by."""
+    """The runs of both worlds, policy by policy, and the rollouts to judge by."""
 
     name: str
     measured: tuple[Run, ...]
     simulated: tuple[Run, ...]
-    basis: Resimulation
+    basis: SimulatedReplay
     steps: npt.NDArray[np.int64]
 
 
 def load_pair(measured: Path, simulated: Path) -> Pair:
-    """Read both folders; raises InputError if one is not readable or they do not hold the same arms."""
+    """Read both folders; raises InputError if one is not readable or they do not hold the same policies."""
     real, model = load_runs(measured), load_runs(simulated)
-    basis = read_struct(simulated / RESIMULATION, Resimulation)
+    basis = read_struct(simulated / SIMULATED_REPLAY, SimulatedReplay)
     by_name = {run.path.name: run for run in model.runs}
     names = [run.path.resolve().name for run in real.runs]
     if sorted(by_name) != sorted(names) or {run.summary.kind for run in real.runs} != {"measured"}:
         raise InputError(
-            "--simulated", f"{', '.join(by_name)} for {', '.join(names)}", "the arms of a measured run",
+            "--simulated", f"{', '.join(by_name)} for {', '.join(names)}", "the policies of a measured run",
             "leave --simulated out and give --calibration, to simulate the run again",
         )  # fmt: skip
     every = real.runs[0].steps["step"].to_numpy(np.int64)
@@ -118,23 +122,23 @@ def load_pair(measured: Path, simulated: Path) -> Pair:
 def crosscheck(pair: Pair) -> Crosscheck:
     """Return all figures, with intervals, and the flags that qualify them."""
     sample = Sample(pair)
-    arms = tuple(_arm(pair, sample, index) for index in range(len(pair.measured)))
+    policies = tuple(_policy(pair, sample, index) for index in range(len(pair.measured)))
     best, choice = sample.fastest(sample.real), sample.fastest(sample.model)
     return Crosscheck(
         name=pair.name,
         rollouts=len(pair.steps),
         basis=pair.basis,
-        arms=arms,
+        policies=policies,
         order=sample.estimate(kendall_tau),
-        best=pair.measured[best].arm,
-        choice=pair.measured[choice].arm,
+        best=pair.measured[best].policy,
+        choice=pair.measured[choice].policy,
         regret=sample.estimate(regret),
         flags=find_flags(pair.measured, pair.simulated, pair.basis, pair.steps),
     )
 
 
 class Sample:
-    """Makespans of the judged rollouts, [arms, rollouts], and their sums over resamples."""
+    """Makespans of the judged rollouts, [policies, rollouts], and their sums over resamples."""
 
     def __init__(self, pair: Pair) -> None:
         self.real = np.array([_makespans(run, pair.steps) for run in pair.measured])
@@ -143,11 +147,11 @@ class Sample:
         self.drawn = np.random.default_rng(SEED).integers(rollouts, size=(RESAMPLES, rollouts))
 
     def fastest(self, makespans: Floats) -> int:
-        """Return the arm of the least time in all."""
+        """Return the policy of the least time in all."""
         return int(makespans.sum(axis=1).argmin())
 
     def estimate(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
-        """Return a figure of (measured, simulated) sums, both [arms, n], with its interval."""
+        """Return a figure of (measured, simulated) sums, both [policies, n], with its interval."""
         value = figure(self.real.sum(axis=1)[:, None], self.model.sum(axis=1)[:, None])
         if self.real.shape[1] < 2:
             return Estimate(float(value[0]), None, "needs at least 2 rollouts")
@@ -167,7 +171,7 @@ class Sample:
 
 
 def kendall_tau(real: Floats, model: Floats) -> Floats:
-    """Return Kendall's tau (a) between the arms' times, [n]; 1 for a single arm."""
+    """Return Kendall's tau (a) between the policies' times, [n]; 1 for a single policy."""
     first, second = np.triu_indices(len(real), 1)
     if not len(first):
         return np.ones(real.shape[1])
@@ -176,7 +180,7 @@ def kendall_tau(real: Floats, model: Floats) -> Floats:
 
 
 def regret(real: Floats, model: Floats) -> Floats:
-    """Return the measured time of the arm that is simulated fastest, over the least one, less 1, [n]."""
+    """Return the measured time of the policy that is simulated fastest, over the least one, less 1, [n]."""
     chosen = np.take_along_axis(real, model.argmin(axis=0)[None], axis=0)[0]
     return np.asarray(chosen / real.min(axis=0) - 1.0)
 
@@ -186,14 +190,14 @@ def _makespans(run: Run, steps: npt.NDArray[np.int64]) -> Floats:
     return (rows["rollout_end_s"] - rows["start_s"]).to_numpy(np.float64)
 
 
-def _arm(pair: Pair, sample: Sample, index: int) -> ArmCheck:
+def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
     real, model = pair.measured[index], pair.simulated[index]
-    told = next(arm for arm in pair.basis.arms if arm.run == model.path.name)
+    told = next(policy for policy in pair.basis.policies if policy.run == model.path.name)
     real_steps = real.steps[real.steps["step"].isin(pair.steps)]
     model_steps = model.steps[model.steps["step"].isin(pair.steps)]
-    cycles = load_cycles(model.path, pair.steps)
-    return ArmCheck(
-        arm=real.arm,
+    engine_steps = load_engine_steps(model.path, pair.steps)
+    return PolicyCheck(
+        policy=real.policy,
         measured_s=float(sample.real[index].sum()),
         simulated_s=float(sample.model[index].sum()),
         makespan_error=sample.estimate(lambda r, m: m[index] / r[index] - 1.0),
@@ -204,8 +208,12 @@ def _arm(pair: Pair, sample: Sample, index: int) -> ArmCheck:
         simulated_acceptance=acceptance_length_with_bonus(model_steps),
         break_even_length=told.break_even_length,
         causes=_causes(pair, sample, index),
-        between_cycles=_between(real, pair, float(cycles["seconds"].sum())) if cycles is not None else None,
-        cycles=check_cycles(cycles, pair.steps, sample.interval, sample.sums) if cycles is not None else None,
+        between_engine_steps=_between(real, pair, float(engine_steps["seconds"].sum()))
+        if engine_steps is not None
+        else None,
+        engine_steps=check_engine_steps(engine_steps, pair.steps, sample.interval, sample.sums)
+        if engine_steps is not None
+        else None,
     )
 
 
@@ -243,10 +251,10 @@ def seconds_by_cause(run: Run, steps: npt.NDArray[np.int64]) -> dict[str, Floats
     return {cause: table[cause].to_numpy(np.float64) for cause in ROLLOUT_CAUSES}
 
 
-def _between(run: Run, pair: Pair, cycles_s: float) -> float:
+def _between(run: Run, pair: Pair, engine_steps_s: float) -> float:
     spent = seconds_by_cause(run, pair.steps)
     busy_s = sum(float(seconds.sum()) for cause, seconds in spent.items() if CAUSES[cause][0] == "rollout")
-    return 1.0 - cycles_s / busy_s if busy_s > 0 else 0.0
+    return 1.0 - engine_steps_s / busy_s if busy_s > 0 else 0.0
 
 
 def error_text(estimate: Estimate) -> str:

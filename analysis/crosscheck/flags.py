@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tlt.analysis.crosscheck.engine_steps import load_cycles
+from tlt.analysis.crosscheck.engine_steps import load_engine_steps
 from tlt.analysis.load import Run
 from tlt.traces.lengths.run_as_trace import by_request
-from tlt.traces.results.resimulation import Resimulation
+from tlt.traces.results.simulated_replay import SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 
 FEW_ROLLOUTS = 5
@@ -33,7 +33,7 @@ class Flag(msgspec.Struct, frozen=True):
 def find_flags(
     measured: tuple[Run, ...],
     simulated: tuple[Run, ...],
-    basis: Resimulation,
+    basis: SimulatedReplay,
     steps: npt.NDArray[np.int64],
 ) -> tuple[Flag, ...]:
     """Return the flags, those that stop first."""
@@ -44,7 +44,7 @@ def find_flags(
     ]
     for real, model in zip(measured, simulated, strict=True):
         flags += [*_workers(real, model, basis), *_acceptance(real, model, basis, steps)]
-        flags += _cycles(real, model, basis, steps)
+        flags += _engine_steps(real, model, basis, steps)
     return tuple(sorted(flags, key=lambda flag: not flag.stops))
 
 
@@ -52,28 +52,30 @@ def _lengths(measured: tuple[Run, ...], simulated: tuple[Run, ...]) -> list[Flag
     columns = ("step", "request", "prompt_tokens", "response_tokens")
     reference = by_request(measured[0].responses, *columns)
     return [
-        Flag("lengths", f"{run.summary.kind} {run.arm} has other lengths than {measured[0].arm}", True)
+        Flag("lengths", f"{run.summary.kind} {run.policy} has other lengths than {measured[0].policy}", True)
         for run in (*measured[1:], *simulated)
         if not by_request(run.responses, *columns).equals(reference)
     ]
 
 
-def _engine(measured: tuple[Run, ...], basis: Resimulation) -> list[Flag]:
+def _engine(measured: tuple[Run, ...], basis: SimulatedReplay) -> list[Flag]:
     flags = []
     for run in measured:
         engine = _engine_json(run)
         if engine is None:
-            flags.append(Flag("engine", f"{run.arm} does not say which engine it ran on", False))
+            flags.append(Flag("engine", f"{run.policy} does not say which engine it ran on", False))
             continue
         ran = f"{engine.get('engine')} {engine.get('engine_version')}"
         calibrated = f"{basis.engine} {basis.engine_version}"
         if ran != calibrated:
-            flags.append(Flag("engine", f"{run.arm} ran on {ran}, the calibration is of {calibrated}", True))
+            flags.append(
+                Flag("engine", f"{run.policy} ran on {ran}, the calibration is of {calibrated}", True)
+            )
         if engine.get("device") != basis.device:
             flags.append(
                 Flag(
                     "device",
-                    f"{run.arm} ran on {engine.get('device')}, the calibration is of {basis.device}",
+                    f"{run.policy} ran on {engine.get('device')}, the calibration is of {basis.device}",
                     True,
                 )
             )
@@ -85,7 +87,7 @@ def _engine_json(run: Run) -> dict[str, Any] | None:
     return dict(msgspec.json.decode(path.read_bytes())) if path.is_file() else None
 
 
-def _rollouts(measured: tuple[Run, ...], basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:
+def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: npt.NDArray[np.int64]) -> list[Flag]:
     flags = []
     if len(steps) < FEW_ROLLOUTS:
         text = (
@@ -96,39 +98,37 @@ def _rollouts(measured: tuple[Run, ...], basis: Resimulation, steps: npt.NDArray
         text = "acceptance was measured on the rollouts that are judged: no prediction, but a description"
         flags.append(Flag("acceptance", text, False))
     if len({run.summary.steps for run in measured}) > 1:
-        flags.append(Flag("rollouts", "the arms have different numbers of rollouts", True))
+        flags.append(Flag("rollouts", "the policies have different numbers of rollouts", True))
     return flags
 
 
-def _workers(real: Run, model: Run, basis: Resimulation) -> list[Flag]:
+def _workers(real: Run, model: Run, basis: SimulatedReplay) -> list[Flag]:
     path = real.path / "records.jsonl"
     if path.is_file() and _LOST.search(path.read_bytes()):
-        text = f"{real.arm} lost a worker: what it had generated was generated again elsewhere"
+        text = f"{real.policy} lost a worker: what it had generated was generated again elsewhere"
         return [Flag("workers", text, True)]
-    told = next(arm for arm in basis.arms if arm.run == model.path.name)
+    told = next(policy for policy in basis.policies if policy.run == model.path.name)
     if not told.same_placement:
-        text = f"{real.arm}: requests ran on other workers than in the simulation"
+        text = f"{real.policy}: requests ran on other workers than in the simulation"
         return [Flag("placement", text, True)]
     return []
 
 
-def _acceptance(real: Run, model: Run, basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:
+def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: npt.NDArray[np.int64]) -> list[Flag]:
     rows = real.steps[real.steps["step"].isin(steps)]
     length = acceptance_length_with_bonus(rows)
     if length is None:
         return []
-    told = next(arm for arm in basis.arms if arm.run == model.path.name)
+    told = next(policy for policy in basis.policies if policy.run == model.path.name)
     if int(rows["accepted_tokens"].sum()) == 0:
-        text = f"{real.arm}: no draft was accepted, so its time says nothing about speculation that works"
+        text = f"{real.policy}: no draft was accepted, so its time says nothing about speculation that works"
         return [Flag("acceptance", text, False)]
     if _all_accepted(real, steps):
-        text = (
-            f"{real.arm}: every draft was accepted, which no drafter achieves: verification was not at work"
-        )
+        text = f"{real.policy}: every draft was accepted, which no drafter achieves: verification was not at work"
         return [Flag("acceptance", text, True)]
     if told.break_even_length is not None and length < told.break_even_length:
         text = (
-            f"{real.arm}: acceptance length {length:.2f} is below the break-even of "
+            f"{real.policy}: acceptance length {length:.2f} is below the break-even of "
             f"{told.break_even_length:.2f} (with bonus) at its batches: a loss was to be expected"
         )
         return [Flag("acceptance", text, False)]
@@ -136,39 +136,43 @@ def _acceptance(real: Run, model: Run, basis: Resimulation, steps: npt.NDArray[n
 
 
 def _all_accepted(real: Run, steps: npt.NDArray[np.int64]) -> bool:
-    path = real.path / "cycles.parquet"
+    path = real.path / "engine_steps.parquet"
     if not path.is_file():
         return False
     rows = pd.read_parquet(path, columns=["step", "drafted_tokens", "accepted_tokens"])
     return every_draft_accepted(rows[rows["step"].isin(steps)])
 
 
-def _cycles(real: Run, model: Run, basis: Resimulation, steps: npt.NDArray[np.int64]) -> list[Flag]:
-    cycles = load_cycles(model.path, steps)
-    if cycles is None or not cycles["seconds"].sum():
+def _engine_steps(real: Run, model: Run, basis: SimulatedReplay, steps: npt.NDArray[np.int64]) -> list[Flag]:
+    engine_steps = load_engine_steps(model.path, steps)
+    if engine_steps is None or not engine_steps["seconds"].sum():
         return [
-            Flag("cycles", f"{real.arm} has no record of single cycles: step times are not checked", False)
+            Flag(
+                "engine_steps",
+                f"{real.policy} has no record of single engine steps: step times are not checked",
+                False,
+            )
         ]
-    seconds, batch = cycles["seconds"], cycles["batch"]
-    context = cycles["context_tokens"] / batch.clip(lower=1)
+    seconds, batch = engine_steps["seconds"], engine_steps["batch"]
+    context = engine_steps["context_tokens"] / batch.clip(lower=1)
     limits = basis.calibrated
     beyond = {
         f"batches above {limits.batch[1]}": batch > limits.batch[1],
-        f"batches above {limits.draft_batch[1]} while drafting": (cycles["k"] > 0)
+        f"batches above {limits.draft_batch[1]} while drafting": (engine_steps["k"] > 0)
         & (batch > limits.draft_batch[1]),
         f"contexts above {limits.context_tokens[1]:,.0f} tokens": context > limits.context_tokens[1] * SLACK,
-        f"more than {limits.held_tokens:,.0f} tokens in the cache": cycles["context_tokens"]
+        f"more than {limits.held_tokens:,.0f} tokens in the cache": engine_steps["context_tokens"]
         > limits.held_tokens * SLACK,
     }
     shares = {where: float(seconds[outside].sum() / seconds.sum()) for where, outside in beyond.items()}
     flags = [
-        Flag("range", f"{real.arm}: {share:.1%} of its time is outside the calibration ({where})", False)
+        Flag("range", f"{real.policy}: {share:.1%} of its time is outside the calibration ({where})", False)
         for where, share in shares.items()
         if share > SHARE_THAT_COUNTS
     ]
-    compiled_s = float(seconds[cycles["compiled"]].sum())
+    compiled_s = float(seconds[engine_steps["compiled"]].sum())
     if compiled_s:
-        count = int(cycles["compiled"].sum())
-        text = f"{real.arm}: something was compiled inside {count} timed cycles ({compiled_s:.2f} s)"
+        count = int(engine_steps["compiled"].sum())
+        text = f"{real.policy}: something was compiled inside {count} timed engine steps ({compiled_s:.2f} s)"
         flags.append(Flag("compiled", text, compiled_s > SHARE_THAT_COUNTS * float(seconds.sum())))
     return flags

@@ -1,4 +1,5 @@
-"""The cross-check as pictures: times on the identity line, speedups side by side, cycles over context."""
+"""The cross-check as pictures: times on the identity line, speedups side by side, engine steps over
+context."""
 
 from __future__ import annotations
 
@@ -11,33 +12,32 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tlt.analysis.bootstrap import Estimate
-from tlt.analysis.crosscheck.engine_steps import load_cycles, steady
+from tlt.analysis.crosscheck.engine_steps import load_engine_steps, steady
 from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample, error_text
-from tlt.analysis.drawing.figure import ARM_COLOURS, Picture, arm_label, arm_style, draw
+from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, policy_label, policy_style
 
 MOST_POINTS = 3_000  # drawn of each K; more would only be a blot
 CURVE_BINS = 12
-BIN_CYCLES = 30  # fewer make a median jump
+BIN_ENGINE_STEPS = 30  # fewer make a median jump
 
 Floats = npt.NDArray[np.float64]
 
 
 def draw_crosscheck(pair: Pair, check: Crosscheck) -> list[Picture]:
-    """Draw all pictures; the last one only where single cycles are on record."""
+    """Draw all pictures; the last one only where single engine steps are on record."""
     pictures = [_makespans(pair, check), _speedups(pair, check)]
-    rows = _all_cycles(pair)
+    rows = _all_engine_steps(pair)
     if len(rows):
         pictures.append(_residuals(pair, rows))
     return pictures
 
 
-def _all_cycles(pair: Pair) -> pd.DataFrame:
-    """Return the steady cycles of all arms; `series` is K, or -1 where no speculation was configured."""
-    found = [pd.DataFrame()]
-    for run in pair.simulated:
-        cycles = load_cycles(run.path, pair.steps)
-        if cycles is not None:
-            rows = steady(cycles)
+def _all_engine_steps(pair: Pair) -> pd.DataFrame:
+    """Return the steady engine steps of all policies; `series` is K, or -1 where no speculation was
+    configured.""" found = [pd.DataFrame()] for run in pair.simulated:
+        engine_steps = load_engine_steps(run.path, pair.steps)
+        if engine_steps is not None:
+            rows = steady(engine_steps)
             plain = not run.intervals["cause"].isin(("decode_off", "speculate")).any()
             found.append(rows.assign(series=-1 if plain else rows["k"].astype(int)))
     return pd.concat(found, ignore_index=True)
@@ -49,7 +49,7 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
         for index in range(len(pair.measured)):
-            _arm_dots(axes, sample, index)
+            _policy_dots(axes, sample, index)
         low = 0.94 * min(sample.real.min(), sample.model.min())
         high = 1.04 * max(sample.real.max(), sample.model.max())
         axes.plot([low, high], [low, high], color="#888888", linewidth=1, zorder=0)
@@ -61,29 +61,27 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
         axes.set_ylabel("simulated makespan (s)")
         axes.grid()
         handles = [
-            Line2D([], [], linestyle="", marker="o", color=arm_style(index)["color"])
+            Line2D([], [], linestyle="", marker="o", color=policy_style(index)["color"])
             for index in range(len(pair.measured))
         ]
         labels = [
-            f"{arm_label(run)}: {error_text(arm.makespan_error)}"
-            for run, arm in zip(pair.measured, check.arms, strict=True)
+            f"{policy_label(run)}: {error_text(policy.makespan_error)}"
+            for run, policy in zip(pair.measured, check.policies, strict=True)
         ]
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0))
         worst = check.worst()
-        return (
-            f"The simulator misses makespans by {abs(worst.makespan_error.value):.1%} at most ({worst.arm})"
-        )
+        return f"The simulator misses makespans by {abs(worst.makespan_error.value):.1%} at most ({worst.policy})"
 
     title, png = draw(build, 5.4, (*pair.measured, *pair.simulated))
     caption = (
-        "Each small dot is a rollout, each large one the mean of an arm with 95 % intervals of both means. "
+        "Each small dot is a rollout, each large one the mean of a policy with 95 % intervals of both means. "
         "On the line the simulator is right; the grey band is 5 % to both sides."
     )
     return Picture("crosscheck_makespan", title, caption, png)
 
 
-def _arm_dots(axes: Axes, sample: Sample, index: int) -> None:
-    real, model, colour = sample.real[index], sample.model[index], arm_style(index)["color"]
+def _policy_dots(axes: Axes, sample: Sample, index: int) -> None:
+    real, model, colour = sample.real[index], sample.model[index], policy_style(index)["color"]
     axes.scatter(real, model, s=14, color=colour, alpha=0.35, linewidths=0)
     x, y = float(real.mean()), float(model.mean())
     across, up = _reach(sample, real, x), _reach(sample, model, y)
@@ -102,28 +100,28 @@ def _reach(sample: Sample, makespans: Floats, mean: float) -> Floats | None:
 def _speedups(pair: Pair, check: Crosscheck) -> Picture:
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
-        for row, arm in enumerate(check.arms):
-            _whisker(axes, row - 0.13, arm.measured_speedup, "#000000", "o")
-            _whisker(axes, row + 0.13, arm.simulated_speedup, "#0072B2", "D")
+        for row, policy in enumerate(check.policies):
+            _whisker(axes, row - 0.13, policy.measured_speedup, "#000000", "o")
+            _whisker(axes, row + 0.13, policy.simulated_speedup, "#0072B2", "D")
         axes.axvline(1.0, color="#888888", linewidth=1, zorder=0)
-        axes.set_yticks(range(len(check.arms)), [arm_label(run) for run in pair.measured])
-        axes.set_ylim(len(check.arms) - 0.5, -0.5)
+        axes.set_yticks(range(len(check.policies)), [policy_label(run) for run in pair.measured])
+        axes.set_ylim(len(check.policies) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.06)
         axes.grid(axis="x")
-        axes.set_xlabel(f"speedup over {arm_label(pair.measured[0])}")
+        axes.set_xlabel(f"speedup over {policy_label(pair.measured[0])}")
         handles = [
             Line2D([], [], linestyle="", marker=marker, color=colour)
             for marker, colour in (("o", "#000000"), ("D", "#0072B2"))
         ]
         figure.legend(handles, ["measured", "simulated"], loc="outside lower left", ncols=2)
-        same = "the same arm fastest" if check.best == check.choice else "another arm fastest"
+        same = "the same policy fastest" if check.best == check.choice else "another policy fastest"
         return f"Measured, {check.best} is the fastest; the simulator finds {same} ({check.choice})"
 
-    title, png = draw(build, 0.5 * len(check.arms) + 1.6, (*pair.measured, *pair.simulated))
+    title, png = draw(build, 0.5 * len(check.policies) + 1.6, (*pair.measured, *pair.simulated))
     caption = (
-        "Speedup of each arm over the first, each world against its own baseline, with 95 % intervals over "
-        "rollouts. The simulator need not be right about a time to be right about which arm is faster."
+        "Speedup of each policy over the first, each world against its own baseline, with 95 % intervals over "
+        "rollouts. The simulator need not be right about a time to be right about which policy is faster."
     )
     return Picture("crosscheck_speedup", title, caption, png)
 
@@ -138,7 +136,7 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
         for index, (series, some) in enumerate(rows.groupby("series")):
-            colour = ARM_COLOURS[index % len(ARM_COLOURS)]
+            colour = POLICY_COLOURS[index % len(POLICY_COLOURS)]
             ordered = some.sort_values("context", ignore_index=True)
             thin = ordered.iloc[:: -(-len(ordered) // MOST_POINTS)]
             axes.scatter(thin["context"], thin["error"], s=4, color=colour, alpha=0.15, linewidths=0)
@@ -155,24 +153,24 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
         axes.margins(x=0.02)
         axes.grid()
         axes.set_xlabel("mean context of a request in the batch (tokens)")
-        axes.set_ylabel("predicted cycle over measured, less 1")
+        axes.set_ylabel("predicted engine step over measured, less 1")
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower left", ncols=7)
         typical = float(rows["error"].abs().median())
-        return f"Half of all single cycles are predicted within {typical:.1%}"
+        return f"Half of all single engine steps are predicted within {typical:.1%}"
 
     title, png = draw(build, 4.4, (*pair.measured, *pair.simulated))
     caption = (
-        "Each dot is a measured decode cycle against the law at its own batch, context and K; the lines are "
+        "Each dot is a measured decode engine step against the law at its own batch, context and K; the lines are "
         "medians. A line that leaves zero with the context shows a cost of context that the law lacks. "
         "Not configured: the engine without speculation; K = 0: with it, while nothing is drafted."
     )
-    return Picture("crosscheck_cycles", title, caption, png)
+    return Picture("crosscheck_engine_steps", title, caption, png)
 
 
 def _course(some: pd.DataFrame) -> tuple[list[float], list[float]]:
-    """Return the median error in bins of about as many cycles each; `some` is in order of context."""
-    bins = min(CURVE_BINS, 1 + len(some) // BIN_CYCLES)
+    """Return the median error in bins of about as many engine steps each; `some` is in order of context."""
+    bins = min(CURVE_BINS, 1 + len(some) // BIN_ENGINE_STEPS)
     parts = [part for part in np.array_split(np.arange(len(some)), bins) if len(part)]
     return (
         [float(some["context"].iloc[part].median()) for part in parts],

@@ -14,27 +14,34 @@ from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.page import document, figure
 from tlt.analysis.comparison.pictures import save
 from tlt.analysis.comparison.tables import html_rows, number, speedup_text
-from tlt.analysis.crosscheck.engine_steps import Bin, CycleCheck
-from tlt.analysis.crosscheck.figures import ArmCheck, Crosscheck, bracket, crosscheck, error_text, load_pair
+from tlt.analysis.crosscheck.engine_steps import Bin, EngineStepCheck
+from tlt.analysis.crosscheck.figures import (
+    Crosscheck,
+    PolicyCheck,
+    bracket,
+    crosscheck,
+    error_text,
+    load_pair,
+)
 from tlt.analysis.crosscheck.pictures import draw_crosscheck
 from tlt.analysis.drawing.figure import Picture
 from tlt.traces.runs.runfolder import write_json
 
 NAME = "crosscheck"
 HEADERS = (
-    "Arm", "Measured (s)", "Simulated (s)", "Error [95 %]", "Speedup, measured", "Speedup, simulated",
+    "Policy", "Measured (s)", "Simulated (s)", "Error [95 %]", "Speedup, measured", "Speedup, simulated",
     "Error [95 %]", "Accept. length, measured", "simulated", "break-even",
 )  # fmt: skip
-CYCLE_HEADERS = ("Arm", "Cycles", "Left out", "Error [95 %]", "Typical error of one",
-                 "Error per 1,000 tokens of context", "Time between cycles")  # fmt: skip
-BIN_HEADERS = ("Arm", "By", "From", "To", "Cycles", "Seconds", "Error [95 %]")
-CAUSE_HEADERS = ("Arm", "Cause", "Measured (GPU-s)", "Simulated (GPU-s)", "Difference [95 %]")
+ENGINE_STEP_HEADERS = ("Policy", "Engine steps", "Left out", "Error [95 %]", "Typical error of one",
+                 "Error per 1,000 tokens of context", "Time between engine steps")  # fmt: skip
+BIN_HEADERS = ("Policy", "By", "From", "To", "Engine steps", "Seconds", "Error [95 %]")
+CAUSE_HEADERS = ("Policy", "Cause", "Measured (GPU-s)", "Simulated (GPU-s)", "Difference [95 %]")
 NOTE = (
     "Errors are simulated over measured, less 1. Intervals are 95 % percentile intervals of a paired "
     "bootstrap over rollouts: they say how much a figure varies from rollout to rollout, not how another "
     "machine, engine or model would differ. Acceptance lengths count the bonus token. The difference of a "
-    "cause is a share of the measured GPU time. Time between cycles is what workers were busy with outside "
-    "engine cycles, which the simulator does not know. Left out of the cycles are those with prefill, right "
+    "cause is a share of the measured GPU time. Time between engine steps is what workers were busy with outside "
+    "engine steps, which the simulator does not know. Left out of the engine steps are those with prefill, right "
     "after a change of K, or with a compilation."
 )
 
@@ -69,22 +76,22 @@ def verdict(check: Crosscheck) -> str:
         return f"No conclusion: {'; '.join(stops)}."
     worst = check.worst()
     makespan = (
-        f"The simulator predicts the makespan of {len(check.arms)} "
-        f"{'arm' if len(check.arms) == 1 else 'arms'} within {abs(worst.makespan_error.value):.1%} "
-        f"(the worst is {worst.arm}: {error_text(worst.makespan_error)})."
+        f"The simulator predicts the makespan of {len(check.policies)} "
+        f"{'arm' if len(check.policies) == 1 else 'arms'} within {abs(worst.makespan_error.value):.1%} "
+        f"(the worst is {worst.policy}: {error_text(worst.makespan_error)})."
     )
-    if len(check.arms) == 1:
+    if len(check.policies) == 1:
         return makespan
-    speedup = max(check.arms, key=lambda arm: abs(arm.speedup_error.value))
+    speedup = max(check.policies, key=lambda policy: abs(policy.speedup_error.value))
     return (
-        f"{makespan} It predicts speedups over {check.arms[0].arm} within "
-        f"{abs(speedup.speedup_error.value):.1%} ({speedup.arm}). {_order(check)}"
+        f"{makespan} It predicts speedups over {check.policies[0].policy} within "
+        f"{abs(speedup.speedup_error.value):.1%} ({speedup.policy}). {_order(check)}"
     )
 
 
 def _order(check: Crosscheck) -> str:
     order = (
-        "It ranks the arms as measured"
+        "It ranks the policies as measured"
         if check.order.value == 1.0
         else f"Its ranking agrees with the measured one to Kendall's tau = {check.order.value:.2f}"
     )
@@ -104,64 +111,76 @@ def _interval(estimate: Estimate, form: str) -> str:
     return f"{low:{form}} to {high:{form}}"
 
 
-def _row(arm: ArmCheck, first: bool) -> tuple[str, ...]:
+def _row(policy: PolicyCheck, first: bool) -> tuple[str, ...]:
     return (
-        arm.arm,
-        number(arm.measured_s),
-        number(arm.simulated_s),
-        error_text(arm.makespan_error),
-        "1x" if first else speedup_text(arm.measured_speedup),
-        "1x" if first else speedup_text(arm.simulated_speedup),
-        "-" if first else error_text(arm.speedup_error),
+        policy.policy,
+        number(policy.measured_s),
+        number(policy.simulated_s),
+        error_text(policy.makespan_error),
+        "1x" if first else speedup_text(policy.measured_speedup),
+        "1x" if first else speedup_text(policy.simulated_speedup),
+        "-" if first else error_text(policy.speedup_error),
         *(
             "-" if length is None else f"{length:.2f}"
-            for length in (arm.measured_acceptance, arm.simulated_acceptance, arm.break_even_length)
+            for length in (policy.measured_acceptance, policy.simulated_acceptance, policy.break_even_length)
         ),
     )
 
 
 def _rows(check: Crosscheck) -> list[tuple[str, ...]]:
-    return [_row(arm, index == 0) for index, arm in enumerate(check.arms)]
+    return [_row(policy, index == 0) for index, policy in enumerate(check.policies)]
 
 
 def _terminal(check: Crosscheck) -> Table:
     shown = Table(title=Text(f"{check.name}: simulated against measured, {check.rollouts} rollouts"),
                   title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fmt: skip
-    headers = ("Arm", "Measured\n(s)", "Simulated\n(s)", "Error", "Speedup\nmeasured", "simulated", "Error")
+    headers = (
+        "Policy",
+        "Measured\n(s)",
+        "Simulated\n(s)",
+        "Error",
+        "Speedup\nmeasured",
+        "simulated",
+        "Error",
+    )
     for header in headers:
-        shown.add_column(Text(header), justify="left" if header == "Arm" else "right", overflow="fold")
-    for arm, *figures in _rows(check):
-        shown.add_row(Text(arm), *(Text(figure.replace(" [", "\n[")) for figure in figures[:6]))
+        shown.add_column(Text(header), justify="left" if header == "Policy" else "right", overflow="fold")
+    for policy, *figures in _rows(check):
+        shown.add_row(Text(policy), *(Text(figure.replace(" [", "\n[")) for figure in figures[:6]))
     return shown
 
 
-def _cycle_rows(check: Crosscheck) -> list[tuple[str, ...]]:
+def _engine_step_rows(check: Crosscheck) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for arm in check.arms:
-        cycles = arm.cycles
-        if cycles is not None:
+    for policy in check.policies:
+        engine_steps = policy.engine_steps
+        if engine_steps is not None:
             rows.append(
                 (
-                    arm.arm,
-                    f"{cycles.cycles:,}",
-                    f"{cycles.left_out:,}",
-                    error_text(cycles.error),
-                    f"{cycles.typical_error:.1%}",
-                    f"{cycles.error_per_1000_tokens:+.2%}",
-                    "-" if arm.between_cycles is None else f"{arm.between_cycles:.1%}",
+                    policy.policy,
+                    f"{engine_steps.engine_steps:,}",
+                    f"{engine_steps.left_out:,}",
+                    error_text(engine_steps.error),
+                    f"{engine_steps.typical_error:.1%}",
+                    f"{engine_steps.error_per_1000_tokens:+.2%}",
+                    "-" if policy.between_engine_steps is None else f"{policy.between_engine_steps:.1%}",
                 )
             )
     return rows
 
 
-def _bin_rows(arm: ArmCheck, cycles: CycleCheck) -> list[tuple[str, ...]]:
-    groups = (("K", cycles.by_k), ("context (tokens)", cycles.by_context), ("batch", cycles.by_batch))
-    return [_bin_row(arm.arm, by, part) for by, parts in groups for part in parts]
+def _bin_rows(policy: PolicyCheck, engine_steps: EngineStepCheck) -> list[tuple[str, ...]]:
+    groups = (
+        ("K", engine_steps.by_k),
+        ("context (tokens)", engine_steps.by_context),
+        ("batch", engine_steps.by_batch),
+    )
+    return [_bin_row(policy.policy, by, part) for by, parts in groups for part in parts]
 
 
-def _bin_row(arm: str, by: str, part: Bin) -> tuple[str, ...]:
+def _bin_row(policy: str, by: str, part: Bin) -> tuple[str, ...]:
     return (
-        arm, by, f"{part.low:,.0f}", f"{part.high:,.0f}", f"{part.cycles:,}", number(part.seconds),
+        policy, by, f"{part.low:,.0f}", f"{part.high:,.0f}", f"{part.engine_steps:,}", number(part.seconds),
         error_text(part.error),
     )  # fmt: skip
 
@@ -169,20 +188,25 @@ def _bin_row(arm: str, by: str, part: Bin) -> tuple[str, ...]:
 def _cause_rows(check: Crosscheck) -> list[tuple[str, ...]]:
     return [
         (
-            arm.arm,
+            policy.policy,
             cause.cause,
             number(cause.measured_gpu_s),
             number(cause.simulated_gpu_s),
             error_text(cause.difference),
         )
-        for arm in check.arms
-        for cause in arm.causes
+        for policy in check.policies
+        for cause in policy.causes
     ]
 
 
 def render(check: Crosscheck, pictures: list[Picture]) -> str:
     """Return the page: no scripts, nothing loaded from elsewhere, every text escaped."""
-    bins = [row for arm in check.arms if arm.cycles for row in _bin_rows(arm, arm.cycles)]
+    bins = [
+        row
+        for policy in check.policies
+        if policy.engine_steps
+        for row in _bin_rows(policy, policy.engine_steps)
+    ]
     parts = [
         f"<h1>{html.escape(check.name)}: simulated against measured</h1>",
         f'<p class="dim">{html.escape(_basis(check))}</p>',
@@ -194,8 +218,8 @@ def render(check: Crosscheck, pictures: list[Picture]) -> str:
         *(figure(picture) for picture in pictures),
         "<h2>Where the GPU time went</h2>",
         html_rows(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
-        "<h2>Single cycles</h2>",
-        html_rows(CYCLE_HEADERS, _cycle_rows(check)),
+        "<h2>Single engine steps</h2>",
+        html_rows(ENGINE_STEP_HEADERS, _engine_step_rows(check)),
         html_rows(BIN_HEADERS, bins, names=(1,)) if bins else "",
     ]
     return document(f"{check.name}: cross-check", parts)

@@ -48,8 +48,8 @@ CAUSE_COLOURS: dict[str, str] = {
 }
 
 # Okabe and Ito's colours without the yellow, which is too light for a line on white.
-ARM_COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
-ARM_DASHES = ("-", "--", ":", "-.")
+POLICY_COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+POLICY_DASHES = ("-", "--", ":", "-.")
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -66,16 +66,16 @@ def plain(text: str) -> str:
     return text.encode("latin-1", "replace").decode("latin-1")
 
 
-def arm_label(run: Run) -> str:
-    """Return the name of an arm as pictures show it: at most 40 characters."""
-    return plain(run.arm if len(run.arm) <= 40 else f"{run.arm[:37]}...")
+def policy_label(run: Run) -> str:
+    """Return the name of a policy as pictures show it: at most 40 characters."""
+    return plain(run.policy if len(run.policy) <= 40 else f"{run.policy[:37]}...")
 
 
-def arm_style(index: int) -> dict[str, Any]:
-    """Return the line colour and dashes of the arm at `index` of the comparison."""
+def policy_style(index: int) -> dict[str, Any]:
+    """Return the line colour and dashes of the policy at `index` of the comparison."""
     return {
-        "color": ARM_COLOURS[index % len(ARM_COLOURS)],
-        "linestyle": ARM_DASHES[index // len(ARM_COLOURS) % len(ARM_DASHES)],
+        "color": POLICY_COLOURS[index % len(POLICY_COLOURS)],
+        "linestyle": POLICY_DASHES[index // len(POLICY_COLOURS) % len(POLICY_DASHES)],
     }
 
 
@@ -93,12 +93,12 @@ def cause_legend(figure: SubFigure, causes: Sequence[str]) -> None:
     )
 
 
-def arm_legend(figure: SubFigure, runs: Sequence[Run]) -> None:
-    """Put a legend of the arms' lines below a figure; one arm alone needs none."""
+def policy_legend(figure: SubFigure, runs: Sequence[Run]) -> None:
+    """Put a legend of the policies' lines below a figure; one policy alone needs none."""
     if len(runs) < 2:
         return
-    handles = [Line2D([], [], **arm_style(index)) for index in range(len(runs))]
-    labels = [arm_label(run) for run in runs]
+    handles = [Line2D([], [], **policy_style(index)) for index in range(len(runs))]
+    labels = [policy_label(run) for run in runs]
     figure.legend(handles, labels, loc="outside lower left", ncols=min(5, len(runs)))
 
 

@@ -1,4 +1,4 @@
-"""The K* map as pictures: the best arm and its gain over batch and acceptance, and over batch and context."""
+"""The K* map as pictures: the best draft configuration and its gain over batch and acceptance, and over batch and context."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Grid:
         def table(column: str) -> pd.DataFrame:
             return rows.pivot(index=y, columns="batch", values=column)
 
-        self.arm = table("arm").to_numpy(dtype=str)
+        self.draft_config = table("draft_config").to_numpy(dtype=str)
         self.gain = table("gain").to_numpy(dtype=np.float64)
         self.extrapolated = table("extrapolated").to_numpy(dtype=bool)
-        drafting = self.arm != "off"
+        drafting = self.draft_config != "off"
         low = table("gain_low").to_numpy(dtype=np.float64)
         self.unsure = np.where(drafting, low < 1.0, table("may_flip").to_numpy(dtype=bool))
 
@@ -79,9 +79,9 @@ def edges(positions: Floats, low: float | None = None, high: float | None = None
     return np.concatenate([[first], inner, [last]])
 
 
-def arm_words(arm: str) -> str:
-    """Return how a map names an arm."""
-    return f"K={arm}" if arm.isdigit() else plain(arm)
+def draft_config_words(draft_config: str) -> str:
+    """Return how a map names a draft configuration."""
+    return f"K={draft_config}" if draft_config.isdigit() else plain(draft_config)
 
 
 def _by_acceptance(found: KStarMap) -> Picture:
@@ -112,13 +112,13 @@ def _by_acceptance(found: KStarMap) -> Picture:
         for axes in used[::COLUMNS]:
             axes.set_ylabel("acceptance rate\nof each further draft")
         _colour_bar(figure, list(used), norm)
-        off = bool((best["arm"] == "off").any())
+        off = bool((best["draft_config"] == "off").any())
         _legend(figure, line=True, off=off, extrapolated=bool(best["extrapolated"].any()), unsure=unsure)
         return even_sentence(found).removesuffix(".")
 
     title, png = draw_above(build, 0.9 + 2.15 * rows, _footer(about))
     caption = (
-        "The best arm (label) and its tokens per second over an engine without speculation configured "
+        "The best draft configuration (label) and its tokens per second over an engine without speculation configured "
         "(colour), by batch and by the chance that each further draft is accepted. Above the red line "
         "drafting pays. The gain is of decode alone."
     )
@@ -132,7 +132,12 @@ def _by_context(found: KStarMap) -> Picture:
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
         grid = Grid(best, "context_tokens", edges(np.log2(about.batches)), edges(np.log2(about.contexts)))
-        _cells(axes, grid, norm, names=grid.arm.shape[0] > MOST_CELLS[0] or grid.arm.shape[1] > MOST_CELLS[1])
+        _cells(
+            axes,
+            grid,
+            norm,
+            names=grid.draft_config.shape[0] > MOST_CELLS[0] or grid.draft_config.shape[1] > MOST_CELLS[1],
+        )
         _batch_axis(axes, about.batches)
         axes.yaxis.set_major_locator(FixedLocator(np.log2(about.contexts).tolist()))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{2**value:,.0f}"))
@@ -142,7 +147,7 @@ def _by_context(found: KStarMap) -> Picture:
         _legend(
             figure,
             line=False,
-            off=bool((grid.arm == "off").any()),
+            off=bool((grid.draft_config == "off").any()),
             extrapolated=bool(grid.extrapolated.any()),
             unsure=bool(grid.unsure.any()),
         )
@@ -151,7 +156,7 @@ def _by_context(found: KStarMap) -> Picture:
     height_in = 1.5 + 0.4 * max(4, len(about.contexts))
     title, png = draw_above(build, height_in, _footer(about))
     caption = (
-        "The best arm and its gain under the configured acceptance, by batch and context. Few running "
+        "The best draft configuration and its gain under the configured acceptance, by batch and context. Few running "
         "requests are also the longest ones: a rollout moves from the lower right to the upper left."
     )
     return Picture("kstar-configured", title, caption, png)
@@ -162,8 +167,8 @@ def _norm(best: pd.DataFrame) -> Normalize:
 
 
 def _cells(axes: Axes, grid: Grid, norm: Normalize, names: bool) -> None:
-    """Fill the cells, draw the borders between arms, hatch what is extrapolated, name regions or cells."""
-    shown = np.where(grid.arm == "off", np.nan, grid.gain)
+    """Fill the cells, draw the borders between draft configurations, hatch what is extrapolated, name regions or cells."""
+    shown = np.where(grid.draft_config == "off", np.nan, grid.gain)
     axes.set_facecolor(OFF_COLOUR)
     axes.pcolormesh(grid.x_edges, grid.y_edges, shown, cmap=COLOURS, norm=norm)
     for row, column in np.argwhere(grid.extrapolated).tolist():
@@ -185,26 +190,26 @@ def _cells(axes: Axes, grid: Grid, norm: Normalize, names: bool) -> None:
 
 
 def _borders(axes: Axes, grid: Grid) -> None:
-    for row, column in np.argwhere(grid.arm[:, 1:] != grid.arm[:, :-1]).tolist():
+    for row, column in np.argwhere(grid.draft_config[:, 1:] != grid.draft_config[:, :-1]).tolist():
         x = grid.x_edges[column + 1]
         axes.plot([x, x], grid.y_edges[row : row + 2], **BORDER)
-    for row, column in np.argwhere(grid.arm[1:] != grid.arm[:-1]).tolist():
+    for row, column in np.argwhere(grid.draft_config[1:] != grid.draft_config[:-1]).tolist():
         y = grid.y_edges[row + 1]
         axes.plot(grid.x_edges[column : column + 2], [y, y], **BORDER)
 
 
 def _region_names(axes: Axes, grid: Grid) -> None:
-    """Name each connected region of one drafting arm at the cell that lies deepest in it, large ones first.
+    """Name each connected region of one drafting draft configuration at the cell that lies deepest in it, large ones first.
 
-    A name that would touch another one is left out: its region is small, and its neighbours tell its arm.
+    A name that would touch another one is left out: its region is small, and its neighbours tell its draft configuration.
     """
     regions = []
-    for arm in sorted(set(grid.arm[grid.arm != "off"].tolist())):
-        numbered, count = label(grid.arm == arm)
-        regions += [(arm, numbered == number) for number in range(1, count + 1)]
+    for draft_config in sorted(set(grid.draft_config[grid.draft_config != "off"].tolist())):
+        numbered, count = label(grid.draft_config == draft_config)
+        regions += [(draft_config, numbered == number) for number in range(1, count + 1)]
     taken: list[tuple[float, float]] = []
     width, height = np.ptp(grid.x_edges), np.ptp(grid.y_edges)
-    for arm, inside in sorted(regions, key=lambda region: -int(region[1].sum())):
+    for draft_config, inside in sorted(regions, key=lambda region: -int(region[1].sum())):
         depth = distance_transform_cdt(np.pad(inside, 1))[1:-1, 1:-1]
         row, column = (int(index) for index in np.unravel_index(np.argmax(depth), depth.shape))
         x, y = grid.centre(row, column)
@@ -214,15 +219,21 @@ def _region_names(axes: Axes, grid: Grid) -> None:
         if any(abs(x - x0) < near_x and abs(y - y0) < near_y for x0, y0 in taken):
             continue
         taken.append((x, y))
-        axes.text(x, y, arm_words(arm), ha="center", va="center", fontsize=7.5, clip_on=True)
+        axes.text(
+            x, y, draft_config_words(draft_config), ha="center", va="center", fontsize=7.5, clip_on=True
+        )
 
 
 def _cell_names(axes: Axes, grid: Grid) -> None:
-    """Write arm and gain into every cell."""
-    for row, column in np.ndindex(grid.arm.shape):
-        arm = str(grid.arm[row, column])
-        text = "off" if arm == "off" else f"{arm_words(arm)}\n{grid.gain[row, column]:.2f}x"
-        size = 7 if len(arm) < 5 else 5.8  # the names of trees are long
+    """Write draft configuration and gain into every cell."""
+    for row, column in np.ndindex(grid.draft_config.shape):
+        draft_config = str(grid.draft_config[row, column])
+        text = (
+            "off"
+            if draft_config == "off"
+            else f"{draft_config_words(draft_config)}\n{grid.gain[row, column]:.2f}x"
+        )
+        size = 7 if len(draft_config) < 5 else 5.8  # the names of trees are long
         axes.text(*grid.centre(row, column), text, ha="center", va="center", fontsize=size, clip_on=True)
 
 
@@ -286,9 +297,9 @@ def even_sentence(found: KStarMap) -> str:
 
 
 def _configured_sentence(best: pd.DataFrame) -> str:
-    drafting = best[best["arm"] != "off"]
+    drafting = best[best["draft_config"] != "off"]
     if drafting.empty:
-        return "Under the configured acceptance no arm gains."
+        return "Under the configured acceptance no draft configuration gains."
     low, high = drafting["gain"].min(), drafting["gain"].max()
     share = len(drafting) / len(best)
     where = "everywhere" if share == 1 else f"in {share:.0%} of the map"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 
-from tlt.analysis.drawing.figure import ARM_COLOURS, Picture, draw_above, footer_of, plain
+from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw_above, footer_of, plain
 from tlt.traces.results.plan import Plan, PlanFiles
 
 MARKERS = "osD^v<>P"
@@ -28,7 +28,7 @@ def draw_plan(found: PlanFiles) -> Picture:
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
         across = _across(axes, plan, rows)
-        colours = {name: ARM_COLOURS[index % len(ARM_COLOURS)] for index, name in
+        colours = {name: POLICY_COLOURS[index % len(POLICY_COLOURS)] for index, name in
                    enumerate(rows["schedule"].drop_duplicates())}  # fmt: skip
         markers = {name: MARKERS[index % len(MARKERS)] for index, name in
                    enumerate(rows["gpu"].drop_duplicates())}  # fmt: skip

@@ -1,6 +1,6 @@
 """Acceptance over a training run: by step, by position, by the drafter's age, and across policy updates.
 
-Acceptance lengths are tokens that a drafting cycle yields for a request, the bonus token counted. Those of a
+Acceptance lengths are tokens that a drafting engine step yields for a request, the bonus token counted. Those of a
 rollout mix whatever numbers of drafts the policy chose; probes measure the served head and the initial head
 on the same responses, those of the step, and so compare drafters and nothing else.
 """
@@ -35,10 +35,10 @@ class StepAcceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PositionAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """One position of the draft, over all steps; `accepted` is the share of cycles that drafted so far."""
+    """One position of the draft, over all steps; `accepted` is the share of engine steps that drafted so far."""
 
     position: int
-    request_cycles: int
+    request_steps: int
     accepted: Estimate
 
 
@@ -51,18 +51,18 @@ class AgeAcceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrozenPair(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm whose drafter was trained, and the one of the same policy whose drafter was not."""
+    """A policy whose drafter was trained, and the one of the same policy whose drafter was not."""
 
     trained: str
     frozen: str
     difference: Estimate  # of acceptance length (bonus counted), trained less frozen, mean over steps
     slope_per_step: Estimate  # by which the difference grows from one RL step to the next
-    step_speedup: Estimate  # end to end, of the trained over the frozen arm
+    step_speedup: Estimate  # end to end, of the trained over the frozen policy
     rollout_speedup: Estimate
 
 
 class AcceptanceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Acceptance of one arm. Changes and slopes are tokens of acceptance length, bonus counted."""
+    """Acceptance of one policy. Changes and slopes are tokens of acceptance length, bonus counted."""
 
     length: Estimate
     by_step: tuple[StepAcceptance, ...]
@@ -77,16 +77,16 @@ class AcceptanceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def acceptance_facts(run: TrainRun) -> AcceptanceFacts | None:
-    """Return the acceptance of an arm, or None if it drafted nothing."""
+    """Return the acceptance of a policy, or None if it drafted nothing."""
     if not run.drafted():
         return None
     steps = run.run.steps
-    cycles, accepted = steps["request_cycles"].to_numpy(float), steps["accepted_tokens"].to_numpy(float)
+    engine_steps, accepted = steps["request_steps"].to_numpy(float), steps["accepted_tokens"].to_numpy(float)
     over_steps = Resamples(len(steps))
     probes = probe_lengths(run)
     same, new = _changes(run)
     return AcceptanceFacts(
-        length=over_steps.estimate(1 + over_steps.ratio(accepted, cycles)),
+        length=over_steps.estimate(1 + over_steps.ratio(accepted, engine_steps)),
         by_step=_by_step(run, probes),
         by_position=_by_position(run, over_steps),
         by_age=_by_age(run),
@@ -101,16 +101,22 @@ def acceptance_facts(run: TrainRun) -> AcceptanceFacts | None:
     )
 
 
-def frozen_pairs(arms: Sequence[TrainRun]) -> tuple[FrozenPair, ...]:
-    """Return every pair of arms that differ in nothing but whether the drafter was trained.
+def frozen_pairs(policies: Sequence[TrainRun]) -> tuple[FrozenPair, ...]:
+    """Return every pair of policies that differ in nothing but whether the drafter was trained.
 
-    Arms are named POLICY/online (or POLICY alone) and POLICY/frozen.
+    Policies are named POLICY/online (or POLICY alone) and POLICY/frozen.
     """
-    frozen = {arm.arm.removesuffix("/frozen"): arm for arm in arms if arm.arm.endswith("/frozen")}
+    frozen = {
+        policy.policy.removesuffix("/frozen"): policy
+        for policy in policies
+        if policy.policy.endswith("/frozen")
+    }
     pairs = [
-        (arm, frozen.get(arm.arm.removesuffix("/online"))) for arm in arms if not arm.arm.endswith("/frozen")
+        (policy, frozen.get(policy.policy.removesuffix("/online")))
+        for policy in policies
+        if not policy.policy.endswith("/frozen")
     ]
-    return tuple(_pair(arm, still) for arm, still in pairs if still is not None)
+    return tuple(_pair(policy, still) for policy, still in pairs if still is not None)
 
 
 def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
@@ -119,8 +125,8 @@ def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
     some, every = Resamples(int(known.sum())), Resamples(len(known))
     steps = trained.run.steps["step"].to_numpy(float)
     return FrozenPair(
-        trained=trained.arm,
-        frozen=frozen.arm,
+        trained=trained.policy,
+        frozen=frozen.policy,
         difference=some.mean(differences[known]),
         slope_per_step=_slope(steps, differences),
         step_speedup=every.estimate(every.ratio(frozen.step_s(), trained.step_s())),
@@ -173,17 +179,17 @@ def _by_position(run: TrainRun, over_steps: Resamples) -> tuple[PositionAcceptan
         drafted, accepted = by_step["drafted"].to_numpy(float), by_step["accepted"].to_numpy(float)
         share = over_steps.estimate(over_steps.ratio(accepted, drafted))
         rows.append(
-            PositionAcceptance(position=int(str(position)), request_cycles=int(drafted.sum()), accepted=share)
+            PositionAcceptance(position=int(str(position)), request_steps=int(drafted.sum()), accepted=share)
         )
     return tuple(rows)
 
 
 def _by_age(run: TrainRun) -> tuple[AgeAcceptance, ...]:
     steps = run.run.steps.assign(age=drafter_age(run.run))
-    drafted = steps[(steps["request_cycles"] > 0) & steps["age"].notna()]
+    drafted = steps[(steps["request_steps"] > 0) & steps["age"].notna()]
     rows = []
     for age, some in drafted.groupby("age"):
-        length = 1 + int(some["accepted_tokens"].sum()) / int(some["request_cycles"].sum())
+        length = 1 + int(some["accepted_tokens"].sum()) / int(some["request_steps"].sum())
         rows.append(AgeAcceptance(age_steps=int(float(str(age))), steps=len(some), length=length))
     return tuple(rows)
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tlt.analysis.comparison.verdict import interval_words
-from tlt.analysis.drawing.figure import Picture, arm_label, arm_style, draw
+from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_style
 from tlt.analysis.training.acceptance import AcceptanceFacts, StepAcceptance
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.run import Floats, TrainSet
@@ -24,7 +24,9 @@ Drafting = tuple[int, AcceptanceFacts]
 
 def draw_acceptance(runs: TrainSet, facts: TrainFacts) -> Picture:
     """Draw acceptance lengths by step, in the rollout and of the probes, and against the drafter's age."""
-    drafting = [(index, arm.acceptance) for index, arm in enumerate(facts.arms) if arm.acceptance]
+    drafting = [
+        (index, policy.acceptance) for index, policy in enumerate(facts.policies) if policy.acceptance
+    ]
     probed = [each for each in drafting if np.isfinite(each[1].probe_gain_sampled.value)]
 
     def build(figure: SubFigure) -> str:
@@ -50,7 +52,7 @@ def draw_acceptance(runs: TrainSet, facts: TrainFacts) -> Picture:
         "of drafts the policy chose, by step and against the policy updates since the drafter was published."
     )
     if probed:
-        drafts = max(int(runs.arms[index].probes["position"].max()) + 1 for index, _ in probed)
+        drafts = max(int(runs.policies[index].probes["position"].max()) + 1 for index, _ in probed)
         caption += (
             " Bottom: what the served head (filled dots) and the initial head (open dots) would get accepted "
             f"of chains of {drafts} on the same responses, those of the step, at temperature 1; and the "
@@ -80,7 +82,7 @@ def _rollout(axes: Axes, drafting: list[Drafting]) -> None:
     for index, facts in drafting:
         rows = facts.by_step
         axes.plot(
-            _values(rows, "step"), _values(rows, "length"), marker=_marker(len(rows)), **arm_style(index)
+            _values(rows, "step"), _values(rows, "length"), marker=_marker(len(rows)), **policy_style(index)
         )
     axes.set_title("in the rollout")
     axes.set_ylabel("acceptance length\n(tokens, bonus counted)")
@@ -89,7 +91,7 @@ def _rollout(axes: Axes, drafting: list[Drafting]) -> None:
 def _ages(axes: Axes, drafting: list[Drafting]) -> None:
     for index, facts in drafting:
         rows = [row for row in facts.by_step if row.length is not None and row.version >= 0]
-        colour = arm_style(index)["color"]
+        colour = policy_style(index)["color"]
         axes.scatter(_values(rows, "age_steps"), _values(rows, "length"), s=18, color=colour, alpha=0.6,
                      linewidths=0)  # fmt: skip
     axes.set_title("against the drafter's age")
@@ -98,7 +100,7 @@ def _ages(axes: Axes, drafting: list[Drafting]) -> None:
 
 def _probes(axes: Axes, probed: list[Drafting]) -> None:
     for index, facts in probed:
-        rows, style = facts.by_step, arm_style(index)
+        rows, style = facts.by_step, policy_style(index)
         steps, marker = _values(rows, "step"), _marker(len(rows))
         axes.plot(steps, _values(rows, "serving_sampled"), marker=marker, **style)
         axes.plot(steps, _values(rows, "initial_sampled"), marker=marker, markerfacecolor="white",
@@ -111,16 +113,16 @@ def _gains(axes: Axes, probed: list[Drafting]) -> None:
     for index, facts in probed:
         rows = facts.by_step
         gains = _values(rows, "serving_sampled") - _values(rows, "initial_sampled")
-        axes.plot(_values(rows, "step"), gains, marker=_marker(len(rows)), **arm_style(index))
+        axes.plot(_values(rows, "step"), gains, marker=_marker(len(rows)), **policy_style(index))
     axes.axhline(0.0, color="#888888", linewidth=1, zorder=0)
     axes.set_title("served less initial head")
     axes.set_xlabel("RL step")
-    axes.set_ylabel("tokens a cycle")
+    axes.set_ylabel("tokens an engine step")
 
 
 def _legend(figure: SubFigure, runs: TrainSet, drafting: list[Drafting]) -> None:
-    handles = [Line2D([], [], marker="o", **arm_style(index)) for index, _ in drafting]
-    labels = [arm_label(runs.runs[index]) for index, _ in drafting]
+    handles = [Line2D([], [], marker="o", **policy_style(index)) for index, _ in drafting]
+    labels = [policy_label(runs.runs[index]) for index, _ in drafting]
     figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
 
 
@@ -133,20 +135,20 @@ def _acceptance_title(
     if probed:
         index, best = max(probed, key=lambda each: abs(each[1].probe_gain_sampled.value))
         return (
-            f"{arm_label(runs.runs[index])}: on the same responses the served head would get "
+            f"{policy_label(runs.runs[index])}: on the same responses the served head would get "
             f"{more_tokens(best.probe_gain_sampled)} accepted than the initial one"
         )
-    words = [f"{each.length.value:.2f} under {arm_label(runs.runs[index])}" for index, each in drafting]
+    words = [f"{each.length.value:.2f} under {policy_label(runs.runs[index])}" for index, each in drafting]
     return f"Acceptance length with the bonus token: {', '.join(words)}"
 
 
 def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
-    """Draw the mean reward of each step of each arm, with its interval over prompt groups."""
+    """Draw the mean reward of each step of each policy, with its interval over prompt groups."""
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
-        for index, arm in enumerate(facts.arms):
-            style, rows = arm_style(index), arm.rewards.by_step
+        for index, policy in enumerate(facts.policies):
+            style, rows = policy_style(index), policy.rewards.by_step
             steps = [row.step for row in rows]
             axes.plot(steps, [row.reward.value for row in rows], marker=_marker(len(rows)), **style)
             banded = [(row.step, *row.reward.interval) for row in rows if row.reward.interval is not None]
@@ -158,34 +160,36 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
         axes.margins(x=0.02, y=0.06)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid()
-        if len(facts.arms) > 1:
-            handles = [Line2D([], [], marker="o", **arm_style(index)) for index in range(len(facts.arms))]
-            labels = [arm_label(run) for run in runs.runs]
+        if len(facts.policies) > 1:
+            handles = [
+                Line2D([], [], marker="o", **policy_style(index)) for index in range(len(facts.policies))
+            ]
+            labels = [policy_label(run) for run in runs.runs]
             figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
         return _reward_title(runs, facts)
 
     title, png = draw(build, 3.9, runs.runs)
-    count = facts.arms[0].rewards.final_steps
+    count = facts.policies[0].rewards.final_steps
     span = "first and the last step" if count == 1 else f"first and the last {count} steps"
     caption = (
         "Mean reward of each RL step; bands are 95 % bootstrap intervals over its prompt groups. The title "
-        f"is about the {span}; arms are paired by step and prompt group. Not covered: how another seed would "
+        f"is about the {span}; policies are paired by step and prompt group. Not covered: how another seed would "
         "have trained."
     )
     return Picture("train_rewards", title, caption, png)
 
 
 def _reward_title(runs: TrainSet, facts: TrainFacts) -> str:
-    first = facts.arms[0].rewards
-    words = (
-        f"Reward under {arm_label(runs.runs[0])} goes from {first.first.value:.3f} to {first.final.value:.3f}"
-    )
-    rivals = [(arm.arm, arm.rewards.final_difference) for arm in facts.arms[1:]]
-    known = [(arm, each) for arm, each in rivals if each is not None and np.isfinite(each.value)]
+    first = facts.policies[0].rewards
+    words = f"Reward under {policy_label(runs.runs[0])} goes from {first.first.value:.3f} to {first.final.value:.3f}"
+    rivals = [(policy.policy, policy.rewards.final_difference) for policy in facts.policies[1:]]
+    known = [(policy, each) for policy, each in rivals if each is not None and np.isfinite(each.value)]
     if not known:
         return words
     if not any(outside(each, 0.0) for _, each in known) and all(each.interval for _, each in known):
         widest = max(max(abs(bound) for bound in each.interval) for _, each in known if each.interval)
-        return f"{words}; at the end no arm is seen to differ (95 % intervals reach {widest:.3f} to a side)"
-    arm, each = max(known, key=lambda pair: abs(pair[1].value))
-    return f"{words}; at the end {arm} differs by {interval_words(each, '')}"
+        return (
+            f"{words}; at the end no policy is seen to differ (95 % intervals reach {widest:.3f} to a side)"
+        )
+    policy, each = max(known, key=lambda pair: abs(pair[1].value))
+    return f"{words}; at the end {policy} differs by {interval_words(each, '')}"

@@ -1,4 +1,4 @@
-"""The figures of one arm of a training comparison. Estimates have 95 % intervals over RL steps."""
+"""The figures of one policy of a training comparison. Estimates have 95 % intervals over RL steps."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class AmdahlFacts(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: Estimate  # 1 / (1 - r): a rollout that takes no time
 
 
-class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. `amdahl` is None for the baseline, `acceptance` without drafting, `head` without training."""
+class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy. `amdahl` is None for the baseline, `acceptance` without drafting, `head` without training."""
 
-    arm: str
+    policy: str
     steps: int
     kind: str  # measured or simulated; this and the sources are those of the run's summary
     cost_source: str

@@ -1,4 +1,4 @@
-"""The figures of a training comparison, arm by arm, each with its interval over RL steps."""
+"""The figures of a training comparison, policy by policy, each with its interval over RL steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tlt.analysis.ledger import check_books
 from tlt.analysis.training.acceptance import FrozenPair, acceptance_facts, frozen_pairs
 from tlt.analysis.training.facts import (
     AmdahlFacts,
-    ArmFacts,
     HeadFacts,
     IdleFacts,
     PhaseFacts,
+    PolicyFacts,
     TimeFacts,
     WaitFacts,
 )
@@ -36,32 +36,32 @@ SELF = Estimate(1.0, (1.0, 1.0), "the baseline itself")
 
 
 class TrainFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of a training comparison; the first arm is the baseline."""
+    """All figures of a training comparison; the first policy is the baseline."""
 
     name: str
     steps: int
-    arms: tuple[ArmFacts, ...]
+    policies: tuple[PolicyFacts, ...]
     against_frozen: tuple[FrozenPair, ...]
     flags: tuple[Flag, ...]
 
 
 def examine(runs: TrainSet) -> TrainFacts:
-    """Return all figures. Raises BooksError if the books of an arm do not close."""
-    baseline = runs.arms[0]
-    arms = tuple(_arm(run, baseline) for run in runs.arms)
+    """Return all figures. Raises BooksError if the books of a policy do not close."""
+    baseline = runs.policies[0]
+    policies = tuple(_policy(run, baseline) for run in runs.policies)
     return TrainFacts(
         name=runs.name,
         steps=len(baseline.run.steps),
-        arms=arms,
-        against_frozen=frozen_pairs(runs.arms),
-        flags=find_flags(runs, arms),
+        policies=policies,
+        against_frozen=frozen_pairs(runs.policies),
+        flags=find_flags(runs, policies),
     )
 
 
-def _arm(run: TrainRun, baseline: TrainRun) -> ArmFacts:
+def _policy(run: TrainRun, baseline: TrainRun) -> PolicyFacts:
     sample, summary = Resamples(len(run.run.steps)), run.run.summary
-    return ArmFacts(
-        arm=run.arm,
+    return PolicyFacts(
+        policy=run.policy,
         steps=len(run.run.steps),
         kind=summary.kind,
         cost_source=summary.cost_source,

@@ -5,24 +5,28 @@ from __future__ import annotations
 from tlt.analysis.bootstrap import FEW_STEPS
 from tlt.analysis.comparison.compare import differences
 from tlt.analysis.crosscheck.flags import Flag
-from tlt.analysis.training.facts import ArmFacts
+from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.analysis.training.words import change, outside
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.runs.training import PREEMPTION_AIM_S, late_stops
 
 
-def find_flags(runs: TrainSet, arms: tuple[ArmFacts, ...]) -> tuple[Flag, ...]:
-    """Return the flags of all arms (in the order of the runs), those that stop first."""
+def find_flags(runs: TrainSet, policies: tuple[PolicyFacts, ...]) -> tuple[Flag, ...]:
+    """Return the flags of all policies (in the order of the runs), those that stop first."""
     flags = [Flag("differences", text.rstrip("."), False) for text in differences(runs.runs)]
-    steps = len(runs.arms[0].run.steps)
+    steps = len(runs.policies[0].run.steps)
     if steps < FEW_STEPS:
         text = f"only {steps} RL steps: intervals are likely too narrow; {FEW_STEPS} or more are better"
         flags.append(Flag("steps", text, False))
-    for run, arm in zip(runs.arms, arms, strict=True):
-        flags += [*_prompts(run, runs.arms[0]), *_lengths(arm, arms[0]), *_rewards(arm, arms[0])]
-        flags += [*_compiled(run), *_stops(run), *_unbooked(run, arm)]
-        flags += [Flag("run", f"{run.arm}: {text}", False) for text in _told(run)]
+    for run, policy in zip(runs.policies, policies, strict=True):
+        flags += [
+            *_prompts(run, runs.policies[0]),
+            *_lengths(policy, policies[0]),
+            *_rewards(policy, policies[0]),
+        ]
+        flags += [*_compiled(run), *_stops(run), *_unbooked(run, policy)]
+        flags += [Flag("run", f"{run.policy}: {text}", False) for text in _told(run)]
     return tuple(sorted(flags, key=lambda flag: not flag.stops))
 
 
@@ -36,11 +40,11 @@ def _prompts(run: TrainRun, baseline: TrainRun) -> list[Flag]:
     one, other = (by_request(each.run.responses, *columns) for each in (run, baseline))
     if one.equals(other):
         return []
-    return [Flag("prompts", f"{run.arm} was asked other prompts than {baseline.arm}", True)]
+    return [Flag("prompts", f"{run.policy} was asked other prompts than {baseline.policy}", True)]
 
 
-def _lengths(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
-    lengths = arm.lengths
+def _lengths(policy: PolicyFacts, baseline: PolicyFacts) -> list[Flag]:
+    lengths = policy.lengths
     if lengths.same_as_baseline or lengths.mean_ratio is None or lengths.longest_ratio is None:
         return []
     mean, longest = change(lengths.mean_ratio, "shorter", "longer"), lengths.longest_ratio
@@ -50,16 +54,16 @@ def _lengths(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
         else "as sampled lengths do by chance"
     )
     text = (
-        f"{arm.arm} generated other lengths than {baseline.arm}: in the mean {mean}, {chance}; the longest "
+        f"{policy.policy} generated other lengths than {baseline.policy}: in the mean {mean}, {chance}; the longest "
         f"of a step, which ends its rollout, are {change(longest, 'shorter', 'longer')}. Speedups include "
         "this; tokens a second of the rollout, which depend less on it, are "
-        f"{arm.time.token_speedup.value:.2f} times the baseline's"
+        f"{policy.time.token_speedup.value:.2f} times the baseline's"
     )
     return [Flag("lengths", text, False)]
 
 
-def _rewards(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
-    rewards = arm.rewards
+def _rewards(policy: PolicyFacts, baseline: PolicyFacts) -> list[Flag]:
+    rewards = policy.rewards
     found = (
         (f"the last {rewards.final_steps} steps" if rewards.final_steps > 1 else "the last step",
          rewards.final_difference),
@@ -68,9 +72,9 @@ def _rewards(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
     return [
         Flag(
             "rewards",
-            f"{arm.arm}: over {where} the mean reward is {abs(estimate.value):.3f} "
-            f"{'below' if estimate.value < 0 else 'above'} that of {baseline.arm}, which is beyond its "
-            "interval over prompt groups; a run with another seed would tell chance from the arm",
+            f"{policy.policy}: over {where} the mean reward is {abs(estimate.value):.3f} "
+            f"{'below' if estimate.value < 0 else 'above'} that of {baseline.policy}, which is beyond its "
+            "interval over prompt groups; a run with another seed would tell chance from the policy",
             False,
         )
         for where, estimate in found
@@ -79,10 +83,12 @@ def _rewards(arm: ArmFacts, baseline: ArmFacts) -> list[Flag]:
 
 
 def _compiled(run: TrainRun) -> list[Flag]:
-    if not run.compiled_cycles:
+    if not run.compiled_engine_steps:
         return []
-    count = f"{run.compiled_cycles} timed cycle{'' if run.compiled_cycles == 1 else 's'}"
-    return [Flag("compiled", f"{run.arm}: something was compiled inside {count}, which took too long", False)]
+    count = f"{run.compiled_engine_steps} timed engine step{'' if run.compiled_engine_steps == 1 else 's'}"
+    return [
+        Flag("compiled", f"{run.policy}: something was compiled inside {count}, which took too long", False)
+    ]
 
 
 def _stops(run: TrainRun) -> list[Flag]:
@@ -93,18 +99,18 @@ def _stops(run: TrainRun) -> list[Flag]:
     if not found.late:
         return []
     text = (
-        f"{run.arm}: in {found.late} of {found.steps} steps drafter training took longer than "
+        f"{run.policy}: in {found.late} of {found.steps} steps drafter training took longer than "
         f"{1000 * PREEMPTION_AIM_S:.0f} ms to make way, at most {1000 * found.longest_s:,.0f} ms"
     )
     return [Flag("stops", text, False)]
 
 
-def _unbooked(run: TrainRun, arm: ArmFacts) -> list[Flag]:
+def _unbooked(run: TrainRun, policy: PolicyFacts) -> list[Flag]:
     """Tell of a drafter that was trained in time that is booked to something else."""
-    if not run.trained() or arm.idle.drafter_gpu_s > 0.0:
+    if not run.trained() or policy.idle.drafter_gpu_s > 0.0:
         return []
     text = (
-        f"{run.arm}: {int(run.run.steps['trained_tokens'].sum()):,} tokens of drafter training, but no time "
+        f"{run.policy}: {int(run.run.steps['trained_tokens'].sum()):,} tokens of drafter training, but no time "
         "of the rollouts is booked to it: its use of idle time is unknown, and idle time is overstated"
     )
     return [Flag("unbooked", text, False)]

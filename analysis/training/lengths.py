@@ -1,6 +1,6 @@
-"""Response lengths of a training arm: how long the tail is, and how far they differ from the baseline's.
+"""Response lengths of a training policy: how long the tail is, and how far they differ from the baseline's.
 
-With natural lengths two arms that sample from the same policy still get other lengths, by chance; a rollout
+With natural lengths two policies that sample from the same policy still get other lengths, by chance; a rollout
 ends with its longest response, so that chance is part of a rollout's speedup.
 """
 
@@ -15,7 +15,7 @@ from tlt.analysis.training.sample import Resamples
 
 
 class LengthFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of responses over all steps; ratios are this arm over the baseline, None for the baseline."""
+    """Tokens of responses over all steps; ratios are this policy over the baseline, None for the baseline."""
 
     responses: int
     mean: Estimate
@@ -25,14 +25,14 @@ class LengthFacts(msgspec.Struct, frozen=True, kw_only=True):
     longest: int
     longest_over_median: float  # of all responses
     longest_over_median_in_step: Estimate  # mean over steps
-    capped: int
+    truncated: int
     same_as_baseline: bool  # every response has the length that it has in the baseline
     mean_ratio: Estimate | None
     longest_ratio: Estimate | None  # of the steps' longest responses, which end the rollouts
 
 
 def length_facts(run: TrainRun, baseline: TrainRun) -> LengthFacts:
-    """Return the lengths of an arm, against those of the baseline."""
+    """Return the lengths of a policy, against those of the baseline."""
     lengths = run.run.responses["response_tokens"].to_numpy(np.float64)
     median, p90, p99 = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf").tolist()
     sample = Resamples(len(run.run.steps))
@@ -50,7 +50,7 @@ def length_facts(run: TrainRun, baseline: TrainRun) -> LengthFacts:
         longest=int(lengths.max()),
         longest_over_median=float(lengths.max()) / max(1.0, median),
         longest_over_median_in_step=sample.mean(longest / np.maximum(middle, 1.0)),
-        capped=int(run.run.responses["capped"].sum()),
+        truncated=int(run.run.responses["truncated"].sum()),
         same_as_baseline=_same(run, baseline),
         mean_ratio=sample.estimate(mean / base_mean) if rival else None,
         longest_ratio=sample.estimate(sample.ratio(longest, longest_and_median(baseline)[0]))

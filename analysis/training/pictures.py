@@ -12,10 +12,17 @@ from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.gantt import draw_gantt, median_step
 from tlt.analysis.comparison.idle_bars import draw_bars
 from tlt.analysis.comparison.tables import number
-from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, arm_label, arm_legend, arm_style, draw
+from tlt.analysis.drawing.figure import (
+    CAUSE_COLOURS,
+    Picture,
+    draw,
+    policy_label,
+    policy_legend,
+    policy_style,
+)
 from tlt.analysis.ledger import book
 from tlt.analysis.training.by_step import draw_acceptance, draw_rewards
-from tlt.analysis.training.facts import AmdahlFacts, ArmFacts
+from tlt.analysis.training.facts import AmdahlFacts, PolicyFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.lengths import longest_and_median
 from tlt.analysis.training.run import TrainRun, TrainSet
@@ -32,11 +39,11 @@ _LABEL_FROM = 0.05  # of the longest step: a narrower part of a bar has no room 
 
 
 def draw_training(runs: TrainSet, facts: TrainFacts) -> list[Picture]:
-    """Draw all pictures; those that need a second arm, drafting or several steps only where there are any."""
+    """Draw all pictures; those that need a second policy, drafting or several steps only where there are any."""
     pictures = [draw_step_time(runs, facts)]
-    if len(runs.arms) > 1:
+    if len(runs.policies) > 1:
         pictures.append(draw_amdahl(runs, facts))
-    if any(arm.acceptance for arm in facts.arms):
+    if any(policy.acceptance for policy in facts.policies):
         pictures.append(draw_acceptance(runs, facts))
     pictures += [draw_rewards(runs, facts), draw_train_lengths(runs, facts)]
     ledgers = tuple(book(run.summary, run.intervals) for run in runs.runs)
@@ -46,30 +53,30 @@ def draw_training(runs: TrainSet, facts: TrainFacts) -> list[Picture]:
 
 
 def draw_step_time(runs: TrainSet, facts: TrainFacts) -> Picture:
-    """Draw the mean RL step of each arm as a bar of its phases."""
-    longest_s = max(arm.time.step_s.value for arm in facts.arms)
+    """Draw the mean RL step of each policy as a bar of its phases."""
+    longest_s = max(policy.time.step_s.value for policy in facts.policies)
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
-        for row, arm in enumerate(facts.arms):
-            _bar(axes, row, arm, longest_s)
+        for row, policy in enumerate(facts.policies):
+            _bar(axes, row, policy, longest_s)
         axes.set_xlim(0, longest_s * 1.42)
-        axes.set_ylim(len(facts.arms) - 0.4, -0.6)
-        axes.set_yticks(range(len(facts.arms)), [arm_label(run) for run in runs.runs])
+        axes.set_ylim(len(facts.policies) - 0.4, -0.6)
+        axes.set_yticks(range(len(facts.policies)), [policy_label(run) for run in runs.runs])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
         axes.set_xlabel("mean time of an RL step (s)")
-        used = dict.fromkeys(part.phase for arm in facts.arms for part in arm.time.phases)
+        used = dict.fromkeys(part.phase for policy in facts.policies for part in policy.time.phases)
         patches = [
             Patch(facecolor=_colour(phase), label=text) for phase, text in PHASES.items() if phase in used
         ]
         figure.legend(handles=patches, loc="outside lower left", ncols=min(4, len(patches)), handlelength=1.2)
         return _time_title(runs, facts)
 
-    title, png = draw(build, 0.5 * len(facts.arms) + 1.9, runs.runs)
+    title, png = draw(build, 0.5 * len(facts.policies) + 1.9, runs.runs)
     caption = (
         f"The mean over {facts.steps} RL steps, in the phases of a step. Beside each bar: seconds, and the "
-        "speedup over the first arm, both with their 95 % intervals over steps."
+        "speedup over the first policy, both with their 95 % intervals over steps."
     )
     return Picture("train_step_time", title, caption, png)
 
@@ -78,9 +85,9 @@ def _colour(phase: str) -> str:
     return PHASE_COLOURS.get(phase) or CAUSE_COLOURS[phase]
 
 
-def _bar(axes: Axes, row: int, arm: ArmFacts, longest_s: float) -> None:
+def _bar(axes: Axes, row: int, policy: PolicyFacts, longest_s: float) -> None:
     left = 0.0
-    for part in arm.time.phases:
+    for part in policy.time.phases:
         width = part.seconds.value
         axes.barh(row, width, left=left, height=0.74, color=_colour(part.phase), linewidth=0)
         if width >= _LABEL_FROM * longest_s:
@@ -88,37 +95,39 @@ def _bar(axes: Axes, row: int, arm: ArmFacts, longest_s: float) -> None:
             axes.text(left + width / 2, row, number(width), ha="center", va="center", fontsize=8,
                       color="white" if dark else "black")  # fmt: skip
         left += width
-    words = f"  {number(arm.time.step_s.value)} s"
-    if arm.time.step_s.interval is not None:
-        low, high = arm.time.step_s.interval
+    words = f"  {number(policy.time.step_s.value)} s"
+    if policy.time.step_s.interval is not None:
+        low, high = policy.time.step_s.interval
         words += f" [{number(low)}, {number(high)}]"
-    if arm.amdahl is not None:
-        words += f"\n  {arm.time.step_speedup.value:.2f}x"
-        if arm.time.step_speedup.interval is not None:
-            low, high = arm.time.step_speedup.interval
+    if policy.amdahl is not None:
+        words += f"\n  {policy.time.step_speedup.value:.2f}x"
+        if policy.time.step_speedup.interval is not None:
+            low, high = policy.time.step_speedup.interval
             words += f" [{low:.2f}, {high:.2f}]"
     axes.text(left, row, words, va="center", fontsize=8.5)
 
 
 def _time_title(runs: TrainSet, facts: TrainFacts) -> str:
-    baseline = facts.arms[0].time
+    baseline = facts.policies[0].time
     words = (
-        f"A step takes {number(baseline.step_s.value)} s under {arm_label(runs.runs[0])}, "
+        f"A step takes {number(baseline.step_s.value)} s under {policy_label(runs.runs[0])}, "
         f"{baseline.rollout_s.value / baseline.step_s.value:.0%} of it rollout"
     )
-    fastest = min(range(len(facts.arms)), key=lambda index: facts.arms[index].time.step_s.value)
+    fastest = min(range(len(facts.policies)), key=lambda index: facts.policies[index].time.step_s.value)
     if fastest == 0:
         return words
-    time = facts.arms[fastest].time
+    time = facts.policies[fastest].time
     return (
-        f"{words}, and {number(time.step_s.value)} s under {arm_label(runs.runs[fastest])}: "
+        f"{words}, and {number(time.step_s.value)} s under {policy_label(runs.runs[fastest])}: "
         f"{time.step_speedup.value:.2f}x end to end, {time.rollout_speedup.value:.2f}x in the rollout"
     )
 
 
 def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
     """Draw what a rollout's speedup can bring end to end, and what was measured."""
-    found = [(index, arm.amdahl) for index, arm in enumerate(facts.arms) if arm.amdahl is not None]
+    found = [
+        (index, policy.amdahl) for index, policy in enumerate(facts.policies) if policy.amdahl is not None
+    ]
     share = found[0][1].rollout_share
 
     def build(figure: SubFigure) -> str:
@@ -133,11 +142,11 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
             below, above = (amdahl(np.full_like(x, bound), x) for bound in share.interval)
             axes.fill_between(x, below, above, color="#e4e4e4", zorder=0)
         for index, each in found:
-            _point(axes, each, arm_style(index)["color"])
+            _point(axes, each, policy_style(index)["color"])
         top = max(float(amdahl(np.array(share.value), np.array(right))), *(up[1] for _, up in spans))
         low = 0.95 * min(1.0, *(up[0] for _, up in spans))
         axes.set(xlim=(left, right), ylim=(low, top * 1.08))
-        axes.set_xlabel(f"speedup of the rollout over {arm_label(runs.runs[0])}")
+        axes.set_xlabel(f"speedup of the rollout over {policy_label(runs.runs[0])}")
         axes.set_ylabel("speedup of the whole RL step")
         axes.grid()
         words = f"line: Amdahl's law, {share.value:.0%} of the baseline's step is rollout"
@@ -145,8 +154,8 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
         words += "" if np.isnan(ceiling) else f"\nno rollout brings more than {ceiling:.2f}x"
         axes.annotate(words, (0.99, 0.03), xycoords="axes fraction", ha="right", va="bottom", fontsize=8.5,
                       color="#555555")  # fmt: skip
-        handles = [axes.plot([], [], "o", color=arm_style(index)["color"])[0] for index, _ in found]
-        figure.legend(handles, [arm_label(runs.runs[index]) for index, _ in found],
+        handles = [axes.plot([], [], "o", color=policy_style(index)["color"])[0] for index, _ in found]
+        figure.legend(handles, [policy_label(runs.runs[index]) for index, _ in found],
                       loc="outside lower left", ncols=min(4, len(found)))  # fmt: skip
         return _amdahl_title(runs, found)
 
@@ -176,26 +185,26 @@ def _point(axes: Axes, each: AmdahlFacts, colour: str) -> None:
 def _amdahl_title(runs: TrainSet, found: list[tuple[int, AmdahlFacts]]) -> str:
     index, best = max(found, key=lambda pair: pair[1].measured.value)
     return (
-        f"{arm_label(runs.runs[index])}: a rollout {best.rollout_speedup.value:.2f}x as fast gives "
+        f"{policy_label(runs.runs[index])}: a rollout {best.rollout_speedup.value:.2f}x as fast gives "
         f"{best.measured.value:.2f}x end to end where Amdahl's law gives {best.predicted.value:.2f}x"
     )
 
 
 def draw_train_lengths(runs: TrainSet, facts: TrainFacts) -> Picture:
-    """Draw the distribution of response lengths of each arm, and longest and median by step."""
+    """Draw the distribution of response lengths of each policy, and longest and median by step."""
 
     def build(figure: SubFigure) -> str:
         left, right = figure.subplots(1, 2)
-        for index, run in enumerate(runs.arms):
+        for index, run in enumerate(runs.policies):
             _cdf(left, run, index)
             longest, middle = longest_and_median(run)
             steps = run.run.steps["step"].to_numpy()
             marker = "o" if len(steps) <= 40 else ""
-            right.plot(steps, longest, marker=marker, **arm_style(index))
+            right.plot(steps, longest, marker=marker, **policy_style(index))
             right.plot(steps, middle, marker=marker, markerfacecolor="white", linewidth=1.0,
-                       color=arm_style(index)["color"], linestyle=arm_style(index)["linestyle"])  # fmt: skip
+                       color=policy_style(index)["color"], linestyle=policy_style(index)["linestyle"])  # fmt: skip
         _dress_lengths(left, right)
-        arm_legend(figure, runs.runs)
+        policy_legend(figure, runs.runs)
         return _lengths_title(runs, facts)
 
     title, png = draw(build, 3.9, runs.runs)
@@ -210,7 +219,7 @@ def _cdf(axes: Axes, run: TrainRun, index: int) -> None:
     lengths = np.sort(run.run.responses["response_tokens"].to_numpy(np.float64))
     shares = np.arange(len(lengths) + 1) / len(lengths)
     heights = np.quantile(np.maximum(lengths, 1.0), shares, method="inverted_cdf")
-    axes.plot(heights, 100 * shares, drawstyle="steps-post", **arm_style(index))
+    axes.plot(heights, 100 * shares, drawstyle="steps-post", **policy_style(index))
 
 
 def _dress_lengths(left: Axes, right: Axes) -> None:
@@ -234,19 +243,19 @@ def _dress_lengths(left: Axes, right: Axes) -> None:
 
 
 def _lengths_title(runs: TrainSet, facts: TrainFacts) -> str:
-    first = facts.arms[0].lengths
+    first = facts.policies[0].lengths
     words = (
         f"The longest response of a step is {first.longest_over_median_in_step.value:.1f} times the "
-        f"median under {arm_label(runs.runs[0])}"
+        f"median under {policy_label(runs.runs[0])}"
     )
-    others = [arm for arm in facts.arms[1:] if arm.lengths.mean_ratio is not None]
+    others = [policy for policy in facts.policies[1:] if policy.lengths.mean_ratio is not None]
     if not others:
         return words
-    if all(arm.lengths.same_as_baseline for arm in others):
-        return f"{words}; all arms have the same lengths"
-    ratios = {arm.arm: arm.lengths.mean_ratio for arm in others}
-    arm, ratio = max(
-        ((arm, ratio) for arm, ratio in ratios.items() if ratio is not None),
+    if all(policy.lengths.same_as_baseline for policy in others):
+        return f"{words}; all policies have the same lengths"
+    ratios = {policy.policy: policy.lengths.mean_ratio for policy in others}
+    policy, ratio = max(
+        ((policy, ratio) for policy, ratio in ratios.items() if ratio is not None),
         key=lambda pair: abs(pair[1].value - 1),
     )
-    return f"{words}; under {arm} responses are {change(ratio, 'shorter', 'longer')}"
+    return f"{words}; under {policy} responses are {change(ratio, 'shorter', 'longer')}"

@@ -14,15 +14,15 @@ from matplotlib.ticker import MaxNLocator
 from tlt.analysis.bootstrap import Floats
 from tlt.analysis.comparison.page import figure, text, words
 from tlt.analysis.comparison.tables import html_rows, number
-from tlt.analysis.drawing.figure import Picture, arm_label, arm_style, draw, plain
+from tlt.analysis.drawing.figure import Picture, draw, plain, policy_label, policy_style
 from tlt.analysis.load import Run
 from tlt.traces.results.predicted_training import (
-    RETRAIN,
+    PREDICTED_TRAINING,
     DriftFit,
     Median,
+    PredictedPolicy,
+    PredictedTraining,
     PredictionError,
-    Retrain,
-    RetrainedArm,
     sentences,
     signed,
 )
@@ -33,10 +33,10 @@ QUANTITIES = {
     "rollout seconds": "Rollout (s)", "step seconds": "RL step (s)",
     "acceptance length": "Acceptance length (tokens, bonus counted)",
 }  # fmt: skip
-HEADERS = ("Arm", "What", "Measured", "Simulated", "Error [95 %]")
-DRIFT_HEADERS = ("Arm", "Drift", "Exponent an update [95 %]", "Exponent at the start [95 %]",
+HEADERS = ("Policy", "What", "Measured", "Simulated", "Error [95 %]")
+DRIFT_HEADERS = ("Policy", "Drift", "Exponent an update [95 %]", "Exponent at the start [95 %]",
                  "Training shrinks the lag to 1/e in (tokens) [95 %]", "Read from")  # fmt: skip
-MEDIAN_HEADERS = ("Arm", "What was timed", "Unit", "Median", "Quartiles", "Steps")
+MEDIAN_HEADERS = ("Policy", "What was timed", "Unit", "Median", "Quartiles", "Steps")
 NOTE = (
     "Fitted on the first half of the steps: acceptance by position, drift, and the times of all but the "
     "engine, whose step times are those of a calibration. Simulated: all steps, with their recorded lengths, "
@@ -51,17 +51,21 @@ DRIFT_NOTE = (
 )
 
 
-def find_retrain(folder: Path) -> Retrain | None:
+def find_prediction(folder: Path) -> PredictedTraining | None:
     """Return what `tlt sim retrain FOLDER --out FOLDER.simulated` left beside a training folder, if it did.
 
     Raises InputError if the file cannot be read.
     """
     place = folder.resolve().with_name(f"{folder.resolve().name}.simulated")
-    return read_struct(place / RETRAIN, Retrain) if (place / RETRAIN).is_file() else None
+    return (
+        read_struct(place / PREDICTED_TRAINING, PredictedTraining)
+        if (place / PREDICTED_TRAINING).is_file()
+        else None
+    )
 
 
-def retrain_section(told: Retrain, picture: Picture) -> list[str]:
-    """Return the section of a page: HTML, every text escaped. `picture` is that of `draw_retrain`."""
+def prediction_section(told: PredictedTraining, picture: Picture) -> list[str]:
+    """Return the section of a page: HTML, every text escaped. `picture` is that of `draw_prediction`."""
     answer = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences(told))
     source = f"Step times {told.calibration}; off by {told.step_time_error:.1%} on points not fitted."
     return [
@@ -78,28 +82,28 @@ def retrain_section(told: Retrain, picture: Picture) -> list[str]:
     ]
 
 
-def error_rows(told: Retrain) -> list[tuple[str, ...]]:
-    """Return a row an arm and quantity."""
-    return [_error_row(arm, error) for arm in told.arms for error in arm.errors]
+def error_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
+    """Return a row a policy and quantity."""
+    return [_error_row(policy, error) for policy in told.policies for error in policy.errors]
 
 
-def _error_row(arm: RetrainedArm, error: PredictionError) -> tuple[str, ...]:
+def _error_row(policy: PredictedPolicy, error: PredictionError) -> tuple[str, ...]:
     measured, simulated = number(error.measured), number(error.simulated)
-    return (arm.arm, QUANTITIES[error.quantity], measured, simulated, signed(error.error))
+    return (policy.policy, QUANTITIES[error.quantity], measured, simulated, signed(error.error))
 
 
-def drift_rows(told: Retrain) -> list[tuple[str, ...]]:
-    """Return a row an arm."""
-    return [_drift_row(arm, arm.fit.drift) for arm in told.arms]
+def drift_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
+    """Return a row a policy."""
+    return [_drift_row(policy, policy.fit.drift) for policy in told.policies]
 
 
-def _drift_row(arm: RetrainedArm, drift: DriftFit | None) -> tuple[str, ...]:
+def _drift_row(policy: PredictedPolicy, drift: DriftFit | None) -> tuple[str, ...]:
     if drift is None:
-        return (arm.arm, "-", "-", "-", "-", arm.fit.no_drift_because)
+        return (policy.policy, "-", "-", "-", "-", policy.fit.no_drift_because)
     trained, recovery = drift.initial_exponent, drift.recovery_tokens
     bound = "" if drift.recovery_resolved else "at least "
     return (
-        arm.arm,
+        policy.policy,
         drift.verdict if drift.verdict == "none visible" else f"acceptance {drift.verdict}",
         figure_text(drift.per_update, "+.4f"),
         figure_text(trained, ".3f") if recovery else "-",
@@ -108,23 +112,30 @@ def _drift_row(arm: RetrainedArm, drift: DriftFit | None) -> tuple[str, ...]:
     )
 
 
-def median_rows(told: Retrain) -> list[tuple[str, ...]]:
-    """Return a row an arm and thing that was timed."""
-    return [_median_row(arm, median) for arm in told.arms for median in arm.fit.medians]
+def median_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
+    """Return a row a policy and thing that was timed."""
+    return [_median_row(policy, median) for policy in told.policies for median in policy.fit.medians]
 
 
-def _median_row(arm: RetrainedArm, median: Median) -> tuple[str, ...]:
+def _median_row(policy: PredictedPolicy, median: Median) -> tuple[str, ...]:
     value, low, high = (f"{each:,.4g}" for each in (median.value, median.low, median.high))
-    return (arm.arm, median.name.replace("_", " "), median.unit, value, f"{low} to {high}", str(median.steps))
+    return (
+        policy.policy,
+        median.name.replace("_", " "),
+        median.unit,
+        value,
+        f"{low} to {high}",
+        str(median.steps),
+    )
 
 
-def draw_retrain(told: Retrain, runs: Sequence[Run]) -> Picture:
+def draw_prediction(told: PredictedTraining, runs: Sequence[Run]) -> Picture:
     """Draw steps as measured and simulated, and what the drift was read from.
 
-    `runs` are the measured arms, in the order of the comparison.
+    `runs` are the measured policies, in the order of the comparison.
     """
-    drafting = any(step.measured_length is not None for arm in told.arms for step in arm.steps)
-    drifts = [(index, arm.fit.drift) for index, arm in enumerate(told.arms) if arm.fit.drift]
+    drafting = any(step.measured_length is not None for policy in told.policies for step in policy.steps)
+    drifts = [(index, policy.fit.drift) for index, policy in enumerate(told.policies) if policy.fit.drift]
 
     def build(figure: SubFigure) -> str:
         panels = figure.subplots(1, 1 + drafting + bool(drifts), squeeze=False)[0]
@@ -155,19 +166,21 @@ def draw_retrain(told: Retrain, runs: Sequence[Run]) -> Picture:
     return Picture("train_retrain", title, caption, png)
 
 
-def _course(axes: Axes, told: Retrain, name: str, label: str) -> None:
-    for index, arm in enumerate(told.arms):
-        steps = np.array([step.step for step in arm.steps], np.float64)
-        colour = arm_style(index)["color"]
-        axes.plot(steps, _values(arm, f"measured_{name}"), "o-", color=colour, markersize=3.5, linewidth=1.0)
-        axes.plot(steps, _values(arm, f"simulated_{name}"), "--", color=colour, linewidth=1.6)
-    fitted = told.arms[0].fit.steps
+def _course(axes: Axes, told: PredictedTraining, name: str, label: str) -> None:
+    for index, policy in enumerate(told.policies):
+        steps = np.array([step.step for step in policy.steps], np.float64)
+        colour = policy_style(index)["color"]
+        axes.plot(
+            steps, _values(policy, f"measured_{name}"), "o-", color=colour, markersize=3.5, linewidth=1.0
+        )
+        axes.plot(steps, _values(policy, f"simulated_{name}"), "--", color=colour, linewidth=1.6)
+    fitted = told.policies[0].fit.steps
     axes.axvspan(fitted[0] - 0.5, fitted[-1] + 0.5, color="#eeeeee", zorder=0, linewidth=0)
     axes.set_ylabel(label)
 
 
-def _values(arm: RetrainedArm, name: str) -> Floats:
-    found = [getattr(step, name) for step in arm.steps]
+def _values(policy: PredictedPolicy, name: str) -> Floats:
+    found = [getattr(step, name) for step in policy.steps]
     return np.array([np.nan if value is None else value for value in found], np.float64)
 
 
@@ -179,15 +192,15 @@ def _drift(axes: Axes, drifts: Sequence[tuple[int, DriftFit]]) -> None:
         steps = np.array([point.step for point in points], np.float64)
         exponents = np.array([point.exponent for point in points], np.float64)
         rising = 1.0 + steps * drift.per_update.value / drift.initial_exponent.value
-        colour = arm_style(index)["color"]
+        colour = policy_style(index)["color"]
         axes.plot(steps, exponents / exponents.mean(), "o", color=colour, markersize=3.5)
         axes.plot(steps, rising / rising.mean(), color=colour, linewidth=1.0)
     axes.set_ylabel("exponent of an untrained head,\nover its mean (more: worse)")
 
 
 def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
-    handles = [Line2D([], [], color=arm_style(index)["color"]) for index in range(len(runs))]
-    labels = [arm_label(run) for run in runs]
+    handles = [Line2D([], [], color=policy_style(index)["color"]) for index in range(len(runs))]
+    labels = [policy_label(run) for run in runs]
     handles += [
         Line2D([], [], color="#555555", marker="o", markersize=3.5, linewidth=1.0),
         Line2D([], [], color="#555555", linestyle="--"),
@@ -197,13 +210,18 @@ def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
     )
 
 
-def _title(told: Retrain) -> str:
+def _title(told: PredictedTraining) -> str:
     worst = max(
-        ((arm, error) for arm in told.arms for error in arm.errors if error.quantity == "step seconds"),
+        (
+            (policy, error)
+            for policy in told.policies
+            for error in policy.errors
+            if error.quantity == "step seconds"
+        ),
         key=lambda pair: abs(pair[1].error.value),
     )
     judged = sum(step.judged for step in worst[0].steps)
-    only = "" if len(told.arms) == 1 else f" (the worst is {plain(worst[0].arm)})"
+    only = "" if len(told.policies) == 1 else f" (the worst is {plain(worst[0].policy)})"
     return (
         f"Fitted on {len(worst[0].fit.steps)} steps, the simulator predicts the time of the next {judged} "
         f"within {abs(worst[1].error.value):.1%}{only}"

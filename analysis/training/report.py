@@ -14,7 +14,7 @@ from tlt.analysis.comparison.tables import html_rows
 from tlt.analysis.drawing.figure import Picture
 from tlt.analysis.training.figures import TrainFacts, examine
 from tlt.analysis.training.pictures import draw_training
-from tlt.analysis.training.predicted import draw_retrain, find_retrain, retrain_section
+from tlt.analysis.training.predicted import draw_prediction, find_prediction, prediction_section
 from tlt.analysis.training.run import TrainSet, load_training
 from tlt.analysis.training.tables import (
     Cells,
@@ -30,26 +30,26 @@ from tlt.analysis.training.tables import (
     time_cells,
 )
 from tlt.analysis.training.verdict import judge_training
-from tlt.traces.results.predicted_training import Retrain, sentences
+from tlt.traces.results.predicted_training import PredictedTraining, sentences
 from tlt.traces.runs.runfolder import write_json
 
 NAME = "train"
 _INSIDE = re.compile(r"(?<=[0-9x%]), (?=[+-]?[0-9]+[^ ]*\])")  # of an interval, where a line must not break
 NOTE = (
-    "Brackets are 95 % percentile intervals of a bootstrap over RL steps, arms paired by step; of rewards "
-    "over prompt groups, arms paired by step and group. They say how much a figure varies from step to step, "
+    "Brackets are 95 % percentile intervals of a bootstrap over RL steps, policies paired by step; of rewards "
+    "over prompt groups, policies paired by step and group. They say how much a figure varies from step to step, "
     "or from prompt to prompt, in these runs: not how another seed, model or machine would differ. Steps of "
     "one run follow from one another, which a bootstrap over steps does not know."
 )
 IDLE_NOTE = (
     "Idle is time in which a GPU does nothing: waiting for the longest responses, or for drafter training to "
     "stop. Otherwise idle is what in a rollout is idle, drafter training, or log-probabilities taken early. "
-    "The hand-over is the time from the last response to the first phase after it; an arm that trains no "
+    "The hand-over is the time from the last response to the first phase after it; a policy that trains no "
     "drafter shows how long it takes without."
 )
 ACCEPTANCE_NOTE = (
-    "Tokens that a drafting cycle yields for a request, the bonus token counted. A position's share is of "
-    "the cycles that drafted so far. Served and initial head are probed on the same responses, those of the "
+    "Tokens that a drafting engine step yields for a request, the bonus token counted. A position's share is of "
+    "the engine steps that drafted so far. Served and initial head are probed on the same responses, those of the "
     "step. From one step to the next the policy is updated: the same head shows what the update costs, a new "
     "head what is left of that after training."
 )
@@ -60,15 +60,15 @@ PICTURES = ("train_step_time", "train_amdahl", "train_acceptance", "train_reward
 def present_training(folder: Path, console: Console) -> TrainFacts:
     """Write train.json, train.html and pictures into `folder`, and print the table and the answer.
 
-    Raises BooksError if the books of an arm do not close, and InputError for a folder that holds no training
+    Raises BooksError if the books of a policy do not close, and InputError for a folder that holds no training
     comparison; then nothing is written or printed.
     """
     runs = load_training(folder)
     facts = examine(runs)
-    told = find_retrain(folder)
+    told = find_prediction(folder)
     pictures = draw_training(runs, facts)
     if told is not None:
-        pictures.append(draw_retrain(told, runs.runs))
+        pictures.append(draw_prediction(told, runs.runs))
     write_json(folder / f"{NAME}.json", facts)
     save(pictures, folder / "pictures")
     page = folder / f"{NAME}.html"
@@ -85,15 +85,21 @@ def present_training(folder: Path, console: Console) -> TrainFacts:
     return facts
 
 
-def render(runs: TrainSet, facts: TrainFacts, pictures: list[Picture], told: Retrain | None = None) -> str:
+def render(
+    runs: TrainSet, facts: TrainFacts, pictures: list[Picture], told: PredictedTraining | None = None
+) -> str:
     """Return the page: no scripts, nothing loaded from elsewhere, every text escaped."""
     first = runs.runs[0].summary
     by_name = {picture.name: figure(picture) for picture in pictures}
     shown = {name: by_name.get(name, "") for name in PICTURES}
-    arms = "1 arm" if len(facts.arms) == 1 else f"{len(facts.arms)} arms, the first is the baseline"
+    policies = (
+        "1 policy"
+        if len(facts.policies) == 1
+        else f"{len(facts.policies)} policies, the first is the baseline"
+    )
     basis = (
         f"{first.kind}: {first.model} on {first.gpus} x {first.gpu}, {first.workers} workers, {facts.steps} "
-        f"RL steps, {arms}"
+        f"RL steps, {policies}"
     )
     parts = [
         f"<h1>{text(facts.name)}: RL training</h1>",
@@ -103,10 +109,10 @@ def render(runs: TrainSet, facts: TrainFacts, pictures: list[Picture], told: Ret
         *_section("Time and speedup", facts, time_cells(facts), NOTE, shown["train_step_time"]),
         *_section("Phases of a step: seconds and share of the step", facts, phase_cells(facts)),
     ]
-    if len(facts.arms) > 1:
+    if len(facts.policies) > 1:
         parts += _section("Amdahl's law", facts, amdahl_cells(facts), "", shown["train_amdahl"])
     parts += _section("Rewards", facts, reward_cells(facts), "", shown["train_rewards"])
-    if any(arm.acceptance for arm in facts.arms):
+    if any(policy.acceptance for policy in facts.policies):
         parts += _section(
             "Acceptance", facts, acceptance_cells(facts), ACCEPTANCE_NOTE, shown["train_acceptance"]
         )
@@ -119,7 +125,7 @@ def render(runs: TrainSet, facts: TrainFacts, pictures: list[Picture], told: Ret
         *_section("Idle GPU time and waiting", facts, idle_cells(facts), IDLE_NOTE, shown["gantt"]),
         shown["ledger"],
         *_section("Response lengths (tokens)", facts, length_cells(facts), "", shown["train_lengths"]),
-        *(retrain_section(told, pictures[-1]) if told else ()),
+        *(prediction_section(told, pictures[-1]) if told else ()),
         "<h2>Where the numbers come from</h2>",
         sources(runs.runs),
         "<h2>Settings</h2>",

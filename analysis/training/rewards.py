@@ -1,6 +1,6 @@
-"""Rewards over a training run, and whether arms differ in them.
+"""Rewards over a training run, and whether policies differ in them.
 
-All arms ask the same prompts in the same steps, so they are paired by (step, prompt group). Intervals are
+All policies ask the same prompts in the same steps, so they are paired by (step, prompt group). Intervals are
 percentile intervals over prompt groups: they say how much a mean varies with the prompts asked, not how much
 a second training run with other seeds would differ.
 """
@@ -26,7 +26,7 @@ class StepReward(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewardFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of one arm; differences are this arm less the baseline, and None for the baseline."""
+    """Rewards of one policy; differences are this policy less the baseline, and None for the baseline."""
 
     by_step: tuple[StepReward, ...]
     first: Estimate  # mean over the first `final_steps` steps
@@ -37,7 +37,7 @@ class RewardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reward_facts(run: TrainRun, baseline: TrainRun) -> RewardFacts:
-    """Return the rewards of an arm, against those of the baseline."""
+    """Return the rewards of a policy, against those of the baseline."""
     groups, theirs = group_rewards(run), group_rewards(baseline)
     steps = run.run.steps["step"].tolist()
     count = max(1, len(steps) // FINAL_SHARE)

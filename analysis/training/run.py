@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TrainRun:
-    """One arm. All tables are in order of step; `run.steps` and `updates` have the same steps."""
+    """One policy. All tables are in order of step; `run.steps` and `updates` have the same steps."""
 
     run: Run
     rewards: pd.DataFrame  # REWARD_COLUMNS and `group`
@@ -29,12 +29,14 @@ class TrainRun:
     positions: (
         pd.DataFrame
     )  # tlt.traces.runs.decision_intervals.POSITION_COLUMNS; empty without records.jsonl
-    compiled_cycles: int | None  # timed cycles that contain a compilation; None: no record of single cycles
+    compiled_engine_steps: (
+        int | None
+    )  # timed engine steps that contain a compilation; None: no record of single engine steps
 
     @property
-    def arm(self) -> str:
-        """The arm as the user wrote it."""
-        return self.run.arm
+    def policy(self) -> str:
+        """The policy as the user wrote it."""
+        return self.run.policy
 
     def step_s(self) -> Floats:
         """Return the length of each RL step in seconds."""
@@ -62,38 +64,38 @@ class TrainRun:
 
     def drafted(self) -> bool:
         """Return whether anything was drafted."""
-        return int(self.run.steps["request_cycles"].sum()) > 0
+        return int(self.run.steps["request_steps"].sum()) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSet:
-    """The arms of a training comparison; the first is the baseline."""
+    """The policies of a training comparison; the first is the baseline."""
 
     name: str
-    arms: tuple[TrainRun, ...]
+    policies: tuple[TrainRun, ...]
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The arms as plain runs."""
-        return tuple(arm.run for arm in self.arms)
+        """The policies as plain runs."""
+        return tuple(policy.run for policy in self.policies)
 
 
 def load_training(path: Path) -> TrainSet:
     """Read a comparison folder of training runs, or one training run as a set of one.
 
-    Raises InputError if a file is missing or malformed, a run has no steps, or arms have different steps.
+    Raises InputError if a file is missing or malformed, a run has no steps, or policies have different steps.
     """
     loaded = load_runs(path)
-    arms = tuple(_load(run) for run in loaded.runs)
-    first = arms[0].run.steps["step"].tolist()
-    for arm in arms:
-        steps = arm.run.steps["step"].tolist()
+    policies = tuple(_load(run) for run in loaded.runs)
+    first = policies[0].run.steps["step"].tolist()
+    for policy in policies:
+        steps = policy.run.steps["step"].tolist()
         if not steps or steps != first:
             raise InputError(
-                f"steps of {arm.arm}", _span(steps), f"those of {arms[0].arm} ({_span(first)}), at least one",
-                "let every arm train to its end: the same command goes on from the last checkpoint",
+                f"steps of {policy.policy}", _span(steps), f"those of {policies[0].policy} ({_span(first)}), at least one",
+                "let every policy train to its end: the same command goes on from the last checkpoint",
             )  # fmt: skip
-    return TrainSet(loaded.name, arms)
+    return TrainSet(loaded.name, policies)
 
 
 def _span(steps: list[int]) -> str:
@@ -114,7 +116,7 @@ def _load(run: Run) -> TrainRun:
         heads=_table(run.path / "heads.parquet", HEAD_COLUMNS),
         probes=_table(run.path / "probes.parquet", PROBE_COLUMNS),
         positions=positions(run.path / RECORDS),
-        compiled_cycles=_compiled(run.path / "cycles.parquet"),
+        compiled_engine_steps=_compiled(run.path / "engine_steps.parquet"),
     )
 
 

@@ -1,4 +1,4 @@
-"""The tables of a training comparison: a row a figure, a column an arm, and the short one of the terminal."""
+"""The tables of a training comparison: a row a figure, a column a policy, and the short one of the terminal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rich.text import Text
 
 from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.tables import number
-from tlt.analysis.training.facts import ArmFacts, WaitFacts
+from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.time import PHASES
 
 Cells = list[tuple[str, ...]]
-_TERMINAL = ("Arm", "Step\n(s)", "Speedup\n(95 %)", "Rollout\nspeedup", "Idle", "Idle\nused", "Wait\n(ms)",
+_TERMINAL = ("Policy", "Step\n(s)", "Speedup\n(95 %)", "Rollout\nspeedup", "Idle", "Idle\nused", "Wait\n(ms)",
              "Accept.\nlength\n(bonus)", "Reward\n(last)")  # fmt: skip
-_ARM_COLUMNS = 12  # characters of an arm's name that fit the terminal's table beside its figures
+_POLICY_COLUMNS = 12  # characters of a policy's name that fit the terminal's table beside its figures
 
 
 def headers(facts: TrainFacts) -> tuple[str, ...]:
-    """Return the headers of every table with a column an arm."""
-    return ("Figure", *(arm.arm for arm in facts.arms))
+    """Return the headers of every table with a column a policy."""
+    return ("Figure", *(policy.policy for policy in facts.policies))
 
 
 def estimate_text(estimate: Estimate | None, form: Callable[[float], str] = number) -> str:
@@ -55,8 +55,8 @@ def _reward(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _row(facts: TrainFacts, label: str, cell: Callable[[ArmFacts], str]) -> tuple[str, ...]:
-    return (label, *(cell(arm) for arm in facts.arms))
+def _row(facts: TrainFacts, label: str, cell: Callable[[PolicyFacts], str]) -> tuple[str, ...]:
+    return (label, *(cell(policy) for policy in facts.policies))
 
 
 def _pair_row(
@@ -64,8 +64,8 @@ def _pair_row(
 ) -> tuple[str, ...]:
     """Return a row of medians and maxima over steps, in milliseconds."""
     cells = []
-    for arm in facts.arms:
-        shown = [number(None if seconds is None else 1000 * seconds) for seconds in pair_s(arm.wait)]
+    for policy in facts.policies:
+        shown = [number(None if seconds is None else 1000 * seconds) for seconds in pair_s(policy.wait)]
         cells.append(" / ".join(dict.fromkeys(shown)) if "-" in shown else " / ".join(shown))
     return (f"{label}, median / longest (ms)", *cells)
 
@@ -73,25 +73,25 @@ def _pair_row(
 def time_cells(facts: TrainFacts) -> Cells:
     """Return times, speedups and token rates."""
     return [
-        _row(facts, "RL steps", lambda arm: f"{arm.steps:,}"),
-        _row(facts, "step (s)", lambda arm: estimate_text(arm.time.step_s)),
-        _row(facts, "rollout (s a step)", lambda arm: estimate_text(arm.time.rollout_s)),
-        _row(facts, "speedup end to end", lambda arm: estimate_text(arm.time.step_speedup, times)),
-        _row(facts, "speedup of the rollout", lambda arm: estimate_text(arm.time.rollout_speedup, times)),
+        _row(facts, "RL steps", lambda policy: f"{policy.steps:,}"),
+        _row(facts, "step (s)", lambda policy: estimate_text(policy.time.step_s)),
+        _row(facts, "rollout (s a step)", lambda policy: estimate_text(policy.time.rollout_s)),
+        _row(facts, "speedup end to end", lambda policy: estimate_text(policy.time.step_speedup, times)),
+        _row(facts, "speedup of the rollout", lambda policy: estimate_text(policy.time.rollout_speedup, times)),
         _row(
             facts, "rollout tokens a second, over the baseline's",
-            lambda arm: estimate_text(arm.time.token_speedup, times),
+            lambda policy: estimate_text(policy.time.token_speedup, times),
         ),
-        _row(facts, "response tokens/s", lambda arm: estimate_text(arm.time.tokens_per_s)),
+        _row(facts, "response tokens/s", lambda policy: estimate_text(policy.time.tokens_per_s)),
         _row(
             facts, "response tokens/s of the rollout",
-            lambda arm: estimate_text(arm.time.rollout_tokens_per_s),
+            lambda policy: estimate_text(policy.time.rollout_tokens_per_s),
         ),
     ]  # fmt: skip
 
 
 def amdahl_cells(facts: TrainFacts) -> Cells:
-    """Return what Amdahl's law makes of the rollout's speedup, for all arms but the baseline."""
+    """Return what Amdahl's law makes of the rollout's speedup, for all policies but the baseline."""
     rows = []
     for label, name, form in (
         ("baseline's rollout share r", "rollout_share", percent),
@@ -101,7 +101,10 @@ def amdahl_cells(facts: TrainFacts) -> Cells:
         ("measured over predicted", "measured_over_predicted", number),
         ("ceiling 1 / (1 - r)", "ceiling", times),
     ):
-        found = (estimate_text(getattr(arm.amdahl, name), form) if arm.amdahl else "-" for arm in facts.arms)
+        found = (
+            estimate_text(getattr(policy.amdahl, name), form) if policy.amdahl else "-"
+            for policy in facts.policies
+        )
         rows.append((label, *found))
     return rows
 
@@ -111,8 +114,8 @@ def phase_cells(facts: TrainFacts) -> Cells:
     rows = []
     for phase, meaning in PHASES.items():
         cells = []
-        for arm in facts.arms:
-            part = next((part for part in arm.time.phases if part.phase == phase), None)
+        for policy in facts.policies:
+            part = next((part for part in policy.time.phases if part.phase == phase), None)
             cells.append(f"{estimate_text(part.seconds)}, {part.share.value:.1%}" if part else "0")
         if any(cell != "0" for cell in cells):
             rows.append((meaning, *cells))
@@ -122,18 +125,18 @@ def phase_cells(facts: TrainFacts) -> Cells:
 def idle_cells(facts: TrainFacts) -> Cells:
     """Return idle time, what it was used for, and the wait that training added."""
 
-    def loss(arm: ArmFacts) -> str:
-        return f"{number(arm.head.first_loss)} to {number(arm.head.last_loss)}" if arm.head else "-"
+    def loss(policy: PolicyFacts) -> str:
+        return f"{number(policy.head.first_loss)} to {number(policy.head.last_loss)}" if policy.head else "-"
 
     return [
-        _row(facts, "idle, of all GPU time", lambda arm: estimate_text(arm.idle.idle_share, percent)),
-        _row(facts, "used, of the otherwise idle", lambda arm: estimate_text(arm.idle.used_share, percent)),
-        _row(facts, "drafter training in rollouts (GPU-s)", lambda arm: number(arm.idle.drafter_gpu_s)),
-        _row(facts, "early log-probabilities (GPU-s)", lambda arm: number(arm.idle.early_logprob_gpu_s)),
-        _row(facts, "left idle in rollouts (GPU-s)", lambda arm: number(arm.idle.idle_gpu_s)),
-        _row(facts, "responses scored early", lambda arm: percent(arm.idle.scored_early_share)),
-        _row(facts, "hand-over (s a step)", lambda arm: estimate_text(arm.wait.handover_s)),
-        _row(facts, "hand-over, of the step", lambda arm: estimate_text(arm.wait.handover_share, percent)),
+        _row(facts, "idle, of all GPU time", lambda policy: estimate_text(policy.idle.idle_share, percent)),
+        _row(facts, "used, of the otherwise idle", lambda policy: estimate_text(policy.idle.used_share, percent)),
+        _row(facts, "drafter training in rollouts (GPU-s)", lambda policy: number(policy.idle.drafter_gpu_s)),
+        _row(facts, "early log-probabilities (GPU-s)", lambda policy: number(policy.idle.early_logprob_gpu_s)),
+        _row(facts, "left idle in rollouts (GPU-s)", lambda policy: number(policy.idle.idle_gpu_s)),
+        _row(facts, "responses scored early", lambda policy: percent(policy.idle.scored_early_share)),
+        _row(facts, "hand-over (s a step)", lambda policy: estimate_text(policy.wait.handover_s)),
+        _row(facts, "hand-over, of the step", lambda policy: estimate_text(policy.wait.handover_share, percent)),
         _pair_row(facts, "hand-over", lambda wait: (wait.handover_median_s, wait.handover_max_s)),
         _pair_row(facts, "reading the order to stop", lambda wait: (wait.stop_median_s, wait.stop_max_s)),
         _pair_row(
@@ -141,7 +144,7 @@ def idle_cells(facts: TrainFacts) -> Cells:
         ),
         _row(
             facts, "drafter tokens trained (a step)",
-            lambda arm: number(arm.head.tokens_per_step) if arm.head else "-",
+            lambda policy: number(policy.head.tokens_per_step) if policy.head else "-",
         ),
         _row(facts, "drafter loss, first to last step", loss),
     ]  # fmt: skip
@@ -150,41 +153,41 @@ def idle_cells(facts: TrainFacts) -> Cells:
 def length_cells(facts: TrainFacts) -> Cells:
     """Return response lengths in tokens, and how far they are from the baseline's."""
 
-    def quantiles(arm: ArmFacts) -> str:
-        lengths = arm.lengths
+    def quantiles(policy: PolicyFacts) -> str:
+        lengths = policy.lengths
         return f"{lengths.median:,.0f} / {lengths.p90:,.0f} / {lengths.p99:,.0f} / {lengths.longest:,}"
 
     return [
-        _row(facts, "responses", lambda arm: f"{arm.lengths.responses:,}"),
-        _row(facts, "mean", lambda arm: estimate_text(arm.lengths.mean)),
+        _row(facts, "responses", lambda policy: f"{policy.lengths.responses:,}"),
+        _row(facts, "mean", lambda policy: estimate_text(policy.lengths.mean)),
         _row(facts, "median / p90 / p99 / longest", quantiles),
-        _row(facts, "longest / median, all steps", lambda arm: number(arm.lengths.longest_over_median)),
+        _row(facts, "longest / median, all steps", lambda policy: number(policy.lengths.longest_over_median)),
         _row(
             facts, "longest / median within a step",
-            lambda arm: estimate_text(arm.lengths.longest_over_median_in_step),
+            lambda policy: estimate_text(policy.lengths.longest_over_median_in_step),
         ),
-        _row(facts, "at the cap", lambda arm: f"{arm.lengths.capped:,}"),
-        _row(facts, "mean, over the baseline's", lambda arm: estimate_text(arm.lengths.mean_ratio, times)),
+        _row(facts, "at the cap", lambda policy: f"{policy.lengths.truncated:,}"),
+        _row(facts, "mean, over the baseline's", lambda policy: estimate_text(policy.lengths.mean_ratio, times)),
         _row(
             facts, "longest of a step, over the baseline's",
-            lambda arm: estimate_text(arm.lengths.longest_ratio, times),
+            lambda policy: estimate_text(policy.lengths.longest_ratio, times),
         ),
     ]  # fmt: skip
 
 
 def reward_cells(facts: TrainFacts) -> Cells:
     """Return rewards and their differences from the baseline's."""
-    count = facts.arms[0].rewards.final_steps
+    count = facts.policies[0].rewards.final_steps
     return [
-        _row(facts, f"first {count}", lambda arm: estimate_text(arm.rewards.first, _reward)),
-        _row(facts, f"last {count}", lambda arm: estimate_text(arm.rewards.final, _reward)),
+        _row(facts, f"first {count}", lambda policy: estimate_text(policy.rewards.first, _reward)),
+        _row(facts, f"last {count}", lambda policy: estimate_text(policy.rewards.final, _reward)),
         _row(
             facts, f"last {count}, less the baseline's",
-            lambda arm: estimate_text(arm.rewards.final_difference, signed),
+            lambda policy: estimate_text(policy.rewards.final_difference, signed),
         ),
         _row(
             facts, "all steps, less the baseline's",
-            lambda arm: estimate_text(arm.rewards.difference, signed),
+            lambda policy: estimate_text(policy.rewards.difference, signed),
         ),
     ]  # fmt: skip
 
@@ -202,8 +205,8 @@ def acceptance_cells(facts: TrainFacts) -> Cells:
         ("initial head, change a step (temperature 1)", "probe_slope_initial", signed),
     ):
         cells = (
-            estimate_text(getattr(arm.acceptance, name), form) if arm.acceptance else "-"
-            for arm in facts.arms
+            estimate_text(getattr(policy.acceptance, name), form) if policy.acceptance else "-"
+            for policy in facts.policies
         )
         rows.append((label, *cells))
     return [*rows, *_position_cells(facts)]
@@ -211,8 +214,8 @@ def acceptance_cells(facts: TrainFacts) -> Cells:
 
 def _position_cells(facts: TrainFacts) -> Cells:
     shares = [
-        {row.position: row.accepted for row in arm.acceptance.by_position} if arm.acceptance else {}
-        for arm in facts.arms
+        {row.position: row.accepted for row in policy.acceptance.by_position} if policy.acceptance else {}
+        for policy in facts.policies
     ]
     return [
         (f"accepted at position {at + 1}", *(estimate_text(known.get(at), percent) for known in shares))
@@ -223,7 +226,8 @@ def _position_cells(facts: TrainFacts) -> Cells:
 def age_cells(facts: TrainFacts) -> Cells:
     """Return the acceptance length at each age of the drafter, with the number of steps it rests on."""
     ages = [
-        {row.age_steps: row for row in arm.acceptance.by_age} if arm.acceptance else {} for arm in facts.arms
+        {row.age_steps: row for row in policy.acceptance.by_age} if policy.acceptance else {}
+        for policy in facts.policies
     ]
     return [
         (str(at), *(f"{known[at].length:.3f} ({known[at].steps})" if at in known else "-" for known in ages))
@@ -236,21 +240,21 @@ def terminal(facts: TrainFacts) -> Table:
     shown = Table(title=Text(f"{facts.name}: {facts.steps} RL steps"), title_justify="left", box=SIMPLE_HEAD,
                   show_edge=False, pad_edge=False, collapse_padding=True)  # fmt: skip
     for header in _TERMINAL:
-        first = header == "Arm"
+        first = header == "Policy"
         shown.add_column(
             Text(header), justify="left" if first else "right", overflow="fold", no_wrap=not first
         )
-    for arm in facts.arms:
-        name = arm.arm if len(arm.arm) <= _ARM_COLUMNS else arm.arm.replace("/", "\n/")
+    for policy in facts.policies:
+        name = policy.policy if len(policy.policy) <= _POLICY_COLUMNS else policy.policy.replace("/", "\n/")
         cells = (
-            number(arm.time.step_s.value),
-            _two_lines(arm.time.step_speedup),
-            _two_lines(arm.time.rollout_speedup),
-            percent(arm.idle.idle_share.value),
-            "-" if np.isnan(arm.idle.used_share.value) else percent(arm.idle.used_share.value),
-            number(1000 * arm.wait.handover_s.value),
-            "-" if arm.acceptance is None else f"{arm.acceptance.length.value:.2f}",
-            _reward(arm.rewards.final.value),
+            number(policy.time.step_s.value),
+            _two_lines(policy.time.step_speedup),
+            _two_lines(policy.time.rollout_speedup),
+            percent(policy.idle.idle_share.value),
+            "-" if np.isnan(policy.idle.used_share.value) else percent(policy.idle.used_share.value),
+            number(1000 * policy.wait.handover_s.value),
+            "-" if policy.acceptance is None else f"{policy.acceptance.length.value:.2f}",
+            _reward(policy.rewards.final.value),
         )
         shown.add_row(Text(name), *(Text(cell) for cell in cells))
     return shown

@@ -7,7 +7,7 @@ import numpy as np
 from tlt.analysis.bootstrap import FEW_STEPS, Estimate
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.comparison.verdict import interval_words
-from tlt.analysis.training.facts import ArmFacts
+from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.words import more_tokens, outside
 
@@ -17,8 +17,8 @@ def judge_training(facts: TrainFacts) -> str:
     stops = [flag.text for flag in facts.flags if flag.stops]
     if stops:
         return f"No conclusion: {'; '.join(stops)}."
-    baseline = facts.arms[0]
-    best = max(facts.arms[1:], key=lambda arm: arm.time.step_speedup.value, default=baseline)
+    baseline = facts.policies[0]
+    best = max(facts.policies[1:], key=lambda policy: policy.time.step_speedup.value, default=baseline)
     sentences = [
         _alone(baseline) if best is baseline else _speed(best, baseline, facts.steps),
         _bound(best),
@@ -38,25 +38,25 @@ def judge_training(facts: TrainFacts) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _alone(arm: ArmFacts) -> str:
-    share = arm.time.rollout_s.value / arm.time.step_s.value
+def _alone(policy: PolicyFacts) -> str:
+    share = policy.time.rollout_s.value / policy.time.step_s.value
     return (
-        f"Under {arm.arm} an RL step takes {interval_words(arm.time.step_s, ' s')}, {share:.1%} of it "
-        "rollout. A speedup needs a second arm."
+        f"Under {policy.policy} an RL step takes {interval_words(policy.time.step_s, ' s')}, {share:.1%} of it "
+        "rollout. A speedup needs a second policy."
     )
 
 
-def _speed(best: ArmFacts, baseline: ArmFacts, steps: int) -> str:
+def _speed(best: PolicyFacts, baseline: PolicyFacts, steps: int) -> str:
     whole, rollout = interval_words(best.time.step_speedup), interval_words(best.time.rollout_speedup)
     speeds = f"{whole} end to end and {rollout} in the rollout"
     if best.time.step_speedup.above(1.0):
-        return f"{best.arm} trains faster than {baseline.arm}: {speeds}, over {steps} RL steps."
+        return f"{best.policy} trains faster than {baseline.policy}: {speeds}, over {steps} RL steps."
     if best.time.step_speedup.value <= 1.0:
-        return f"No arm was faster than {baseline.arm} over {steps} RL steps. {best.arm} is at {speeds}."
-    return f"No gain over {baseline.arm} is shown in {steps} RL steps: {best.arm} is at {speeds}."
+        return f"No policy was faster than {baseline.policy} over {steps} RL steps. {best.policy} is at {speeds}."
+    return f"No gain over {baseline.policy} is shown in {steps} RL steps: {best.policy} is at {speeds}."
 
 
-def _bound(best: ArmFacts) -> str:
+def _bound(best: PolicyFacts) -> str:
     law = best.amdahl
     if law is None:
         return ""
@@ -69,7 +69,7 @@ def _bound(best: ArmFacts) -> str:
     return f"{words}, and {law.ceiling.value:.2f}x for one that takes no time."
 
 
-def _reward(best: ArmFacts, baseline: ArmFacts) -> str:
+def _reward(best: PolicyFacts, baseline: PolicyFacts) -> str:
     difference = best.rewards.final_difference
     if difference is None or np.isnan(difference.value):
         return ""
@@ -80,11 +80,11 @@ def _reward(best: ArmFacts, baseline: ArmFacts) -> str:
     if difference.interval is None:
         return f"{words}; whether they differ is unknown ({difference.reason})."
     low, high = difference.interval
-    said = "the arms differ" if outside(difference, 0.0) else "no difference is seen"
+    said = "the policies differ" if outside(difference, 0.0) else "no difference is seen"
     return f"{words}: {said} (difference {difference.value:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})."
 
 
-def _drafter(best: ArmFacts) -> str:
+def _drafter(best: PolicyFacts) -> str:
     if best.acceptance is None:
         return ""
     length, gain = best.acceptance.length, best.acceptance.probe_gain_sampled
@@ -94,7 +94,7 @@ def _drafter(best: ArmFacts) -> str:
     return f"{words}; on the same responses its trained head gets {more_tokens(gain)} than its first."
 
 
-def _idle(best: ArmFacts) -> str:
+def _idle(best: PolicyFacts) -> str:
     if best.head is None:
         return ""
     wait = best.wait

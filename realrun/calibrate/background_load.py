@@ -1,6 +1,6 @@
 """Other workers that decode while an engine is calibrated, as they do in a replay.
 
-On CPU the workers of one machine share its memory bandwidth, so a cycle takes longer while others run. A
+On CPU the workers of one machine share its memory bandwidth, so an engine step takes longer while others run. A
 calibration without them would predict a machine that no worker ever has. On GPUs nothing is shared.
 """
 

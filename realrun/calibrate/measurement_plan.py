@@ -17,13 +17,13 @@ from tltsched.errors import InputError
 
 CONTEXTS = {"cpu": (32, 128, 384), "cuda": (256, 2048, 8192)}
 MOST_TOKENS = {"cpu": 8192, "cuda": 262_144}
-CYCLES = {"cpu": 4, "cuda": 8}
-# Steps after a change of K whose facts are not steady: drafts made in one cycle are verified in the next, and
-# an engine on a GPU plans one cycle ahead.
-SETTLE_CYCLES = {"cpu": 2, "cuda": 3}
+ENGINE_STEPS = {"cpu": 4, "cuda": 8}
+# Steps after a change of K whose facts are not steady: drafts made in one engine step are verified in the next, and
+# an engine on a GPU plans one engine step ahead.
+SETTLE_ENGINE_STEPS = {"cpu": 2, "cuda": 3}
 TIME_LIMIT_S = {"cpu": 900.0, "cuda": 240.0}
-SMALLEST_CHUNK_TOKENS = 512  # that an engine prefills in one cycle, where it does not tell
-FILL_CYCLES = 16  # beside those that prefill
+SMALLEST_CHUNK_TOKENS = 512  # that an engine prefills in one engine step, where it does not tell
+FILL_ENGINE_STEPS = 16  # beside those that prefill
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 32_768}  # largest prefill that is timed
 
 
@@ -37,9 +37,9 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
         """Return the prompt tokens of the batch."""
         return self.batch * self.prompt_tokens
 
-    def fill_cycles(self, chunk_tokens: int) -> int:
-        """Return within how many cycles all prompts are prefilled; early requests emit tokens meanwhile."""
-        return FILL_CYCLES + ceil(self.tokens() / chunk_tokens)
+    def fill_engine_steps(self, chunk_tokens: int) -> int:
+        """Return within how many engine steps all prompts are prefilled; early requests emit tokens meanwhile."""
+        return FILL_ENGINE_STEPS + ceil(self.tokens() / chunk_tokens)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +52,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     prefills: tuple[Cell, ...]
     repeats: int
     visits: int
-    cycles: int
-    settle_cycles: int
+    engine_steps: int
+    settle_engine_steps: int
     max_context_tokens: int
     time_limit_s: float
 
     def growth_tokens(self, k: int) -> int:
         """Return how many tokens one request can emit while a repeat with `k` is timed."""
-        return (self.cycles + self.settle_cycles) * (k + 1)
+        return (self.engine_steps + self.settle_engine_steps) * (k + 1)
 
     def repeats_of(self, visit: int) -> range:
         """Return the repeats that are made in a visit; they are spread evenly over the visits."""
@@ -79,8 +79,8 @@ def make_plan(config: RealConfig) -> Plan:
     """Return the sweep; raises InputError where the configuration leaves nothing to measure."""
     sweep, device, limit = config.calibration, config.engine.device, config.engine
     ks = tuple(sorted({0, *config.drafter.ks}))
-    cycles = sweep.cycles_per_repeat or CYCLES[device]
-    settle = SETTLE_CYCLES[device]
+    engine_steps = sweep.engine_steps_per_repeat or ENGINE_STEPS[device]
+    settle = SETTLE_ENGINE_STEPS[device]
     batches = tuple(sorted(set(sweep.batches))) or _powers(limit.max_running)
     if batches[-1] > limit.max_running:
         raise InputError(
@@ -91,7 +91,7 @@ def make_plan(config: RealConfig) -> Plan:
         )
     most = sweep.most_tokens or MOST_TOKENS[device]
     chunk = CHUNK_TOKENS[device]
-    longest_repeat = Cell(1, most).fill_cycles(chunk) + (cycles + settle) * (ks[-1] + 1)
+    longest_repeat = Cell(1, most).fill_engine_steps(chunk) + (engine_steps + settle) * (ks[-1] + 1)
     contexts = _contexts(
         sweep.contexts_tokens or CONTEXTS[device], limit.max_context_tokens - longest_repeat - 1
     )
@@ -104,8 +104,8 @@ def make_plan(config: RealConfig) -> Plan:
         prefills=_prefills(batches, contexts, PREFILL_TOKENS[device]),
         repeats=sweep.repeats,
         visits=min(sweep.visits, sweep.repeats),
-        cycles=cycles,
-        settle_cycles=settle,
+        engine_steps=engine_steps,
+        settle_engine_steps=settle,
         max_context_tokens=limit.max_context_tokens,
         time_limit_s=sweep.time_limit_s or TIME_LIMIT_S[device],
     )

@@ -26,7 +26,7 @@ def to_points(blocks: Sequence[Block], plan: Plan) -> tuple[Point, ...]:
     """
     groups: dict[tuple[EngineKind, Cell], list[Block]] = defaultdict(list)
     for block in blocks:
-        if block.cycles:
+        if block.engine_steps:
             groups[block.engine, block.cell].append(block)
     points: list[Point] = []
     for kind in ("plain", "speculating"):
@@ -46,11 +46,11 @@ def _cell_points(blocks: list[Block], plan: Plan) -> list[Point]:
         points.append(
             Point(
                 provenance="measured",
-                off_state="plain" if same[0].engine == "plain" else "in_step",
-                arm=chain(k),
+                when_off="not_configured" if same[0].engine == "plain" else "k0",
+                draft_config=chain(k),
                 batch=same[0].cell.batch,
                 context_tokens=float(context.mean()),
-                cycle_s=median_s,
+                engine_step_s=median_s,
                 repeats=len(same),
                 spread_s=spread_s,
                 held_out=plan.held_out(same[0].cell, k),
@@ -98,7 +98,7 @@ def to_switch_points(blocks: Sequence[Block]) -> tuple[SwitchPoint, ...]:
     """Return a point for each change of K at each batch size, over all contexts."""
     groups: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for block in blocks:
-        if block.before_k != block.k and block.cycles and block.settle_s:
+        if block.before_k != block.k and block.engine_steps and block.settle_s:
             extra_s = sum(block.settle_s) - len(block.settle_s) * block.seconds
             groups[block.before_k, block.k, block.cell.batch].append(extra_s)
     points = []

@@ -1,4 +1,4 @@
-"""Measures what the simulator needs of a live engine: cycles by batch, context and K, prefill, switches.
+"""Measures what the simulator needs of a live engine: engine steps by batch, context and K, prefill, switches.
 
 Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
 a replay has them. The repeats of a point are spread over rounds through the whole grid. The order of engines
@@ -33,7 +33,9 @@ Progress = Callable[[float, float, str], None]
 """Takes (work done, work in all, what is being done); work has no unit but is in proportion to time."""
 
 MAKE_ENGINE = "tlt.realrun.engine.vllm_engine:make_engine"
-CYCLE_WORK_TOKENS = 300  # prompt tokens whose prefill takes about as long as a cycle: for the progress bar
+ENGINE_STEP_WORK_TOKENS = (
+    300  # prompt tokens whose prefill takes about as long as an engine step: for the progress bar
+)
 
 
 def calibrate(
@@ -118,7 +120,7 @@ class Sweep:
             points=points,
             prefill_points=to_prefill_points(partial.prefills),
             switch_points=to_switch_points(partial.blocks),
-            compiled_cycles=compiled,
+            compiled_engine_steps=compiled,
         )
 
     def _ks(self, kind: EngineKind) -> tuple[int, ...]:
@@ -164,7 +166,7 @@ class Sweep:
         where = f"{bench.kind} engine, batch {cell.batch}, context {cell.prompt_tokens}"
         self.progress(self._done_work, self._work, where)
         try:
-            for block in bench.time_cycles(cell, self._turns(bench.kind, cell, visit)):
+            for block in bench.time_engine_steps(cell, self._turns(bench.kind, cell, visit)):
                 self.partial.add(block)
         except BatchNotWholeError:
             self.partial.stuck(bench.kind, cell)
@@ -180,8 +182,10 @@ class Sweep:
 
     def _cell_work(self, cell: Cell, kind: EngineKind) -> float:
         """Return how long a cell takes over all visits, in prompt tokens that could be prefilled instead."""
-        cycles = self.plan.repeats * len(self._ks(kind)) * (self.plan.cycles + self.plan.settle_cycles)
-        return cell.tokens() * self.plan.visits + cycles * CYCLE_WORK_TOKENS
+        engine_steps = (
+            self.plan.repeats * len(self._ks(kind)) * (self.plan.engine_steps + self.plan.settle_engine_steps)
+        )
+        return cell.tokens() * self.plan.visits + engine_steps * ENGINE_STEP_WORK_TOKENS
 
     def _notes(self) -> list[str]:
         config, plan = self.config, self.plan
@@ -193,8 +197,8 @@ class Sweep:
         )
         weights = "random weights" if config.model.random_weights else "trained weights"
         return [
-            f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of {plan.cycles} "
-            f"cycles, {plan.settle_cycles} after a change of K left out; cycle_s is the median of them",
+            f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of {plan.engine_steps} "
+            f"engine steps, {plan.settle_engine_steps} after a change of K left out; engine_step_s is the median of them",
             f"drafter {drafter.kind}; {weights}; {acceptance}; temperature {config.engine.temperature:g}",
             f"{config.calibration.neighbours} other engines decoded on the same machine meanwhile",
         ]

@@ -1,4 +1,4 @@
-"""Times cycles of a live engine: one batch that stays whole, under one chain length after the other."""
+"""Times engine steps of a live engine: one batch that stays whole, under one chain length after the other."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from typing import Literal
 import msgspec
 
 from tlt.realrun.calibrate.measurement_plan import SMALLEST_CHUNK_TOKENS, Cell, Plan
-from tlt.realrun.engine.protocol import CycleFacts, Engine, EngineRequest
+from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
 
 # Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
 TOKEN_IDS = range(20, 250)
-PATIENCE_CYCLES = 4  # cycles without prefill after which a batch that is not whole is taken for stuck
+PATIENCE_ENGINE_STEPS = (
+    4  # engine steps without prefill after which a batch that is not whole is taken for stuck
+)
 UNBOUNDED = 1 << 60  # tokens of a KV cache whose size the engine does not tell
 
 EngineKind = Literal["plain", "speculating"]
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="block"):
-    """One repeat of one point. `cycles` were timed; `seconds` and `context_tokens` are their means."""
+    """One repeat of one point. `engine_steps` were timed; `seconds` and `context_tokens` are their means."""
 
     engine: EngineKind
     cell: Cell
     k: int
     repeat: int
     before_k: int
-    settle_s: tuple[float, ...]  # cycles from the first that was planned with `k` until they are steady
+    settle_s: tuple[float, ...]  # engine steps from the first that was planned with `k` until they are steady
     seconds: float
     context_tokens: float  # of one request
-    cycles: int
-    compiled: int  # cycles dropped since something was compiled in them
+    engine_steps: int
+    compiled: int  # engine steps dropped since something was compiled in them
 
 
 class PrefillBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="prefill"):
@@ -45,7 +47,7 @@ class PrefillBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BatchNotWholeError(Exception):
-    """The engine does not run the whole batch in one cycle: its KV cache or token budget is too small."""
+    """The engine does not run the whole batch in one engine step: its KV cache or token budget is too small."""
 
 
 class Bench:
@@ -59,12 +61,12 @@ class Bench:
         self._ids = count()
         self._chunk_tokens = int(getattr(engine, "chunk_tokens", SMALLEST_CHUNK_TOKENS))
         self._kv_tokens = int(getattr(engine, "kv_tokens", UNBOUNDED))
-        self._late = getattr(engine, "lag_cycles", 1) - 1  # steps by which facts come late
+        self._late = getattr(engine, "lag_engine_steps", 1) - 1  # steps by which facts come late
 
     def time_prefill(self, cell: Cell, repeat: int) -> PrefillBlock:
         """Prefill the prompts of `cell` in an empty engine."""
         self._submit(cell, 1)
-        facts: list[CycleFacts] = []
+        facts: list[EngineStepFacts] = []
         while self.engine.pending():
             facts.append(self.engine.step(0))
         self.engine.responses()
@@ -75,14 +77,14 @@ class Bench:
             compiled=sum(fact.compiled for fact in facts),
         )
 
-    def time_cycles(self, cell: Cell, turns: Sequence[tuple[int, int]]) -> Iterator[Block]:
+    def time_engine_steps(self, cell: Cell, turns: Sequence[tuple[int, int]]) -> Iterator[Block]:
         """Time the (repeat, k) of `turns` in their order; the batch is submitted anew if it gets too long.
 
         Raises BatchNotWholeError.
         """
         left = list(turns)
         while left:
-            filling = 1 + cell.fill_cycles(self._chunk_tokens)
+            filling = 1 + cell.fill_engine_steps(self._chunk_tokens)
             most = min(self.plan.max_context_tokens, self._kv_tokens // cell.batch) - cell.prompt_tokens
             wanted = filling + sum(self.plan.growth_tokens(k) for _, k in left)
             response_tokens = min(most, wanted)
@@ -112,24 +114,24 @@ class Bench:
         )
 
     def _fill(self, cell: Cell) -> int:
-        """Prefill until all requests decode; returns how many cycles that took."""
+        """Prefill until all requests decode; returns how many engine steps that took."""
         stuck = 0
-        for cycle in count(1):
+        for engine_step in count(1):
             facts = self.engine.step(0)
             if facts.prompt_tokens == 0 and facts.batch == cell.batch:
-                return cycle
+                return engine_step
             stuck = 0 if facts.prompt_tokens else stuck + 1
-            if stuck == PATIENCE_CYCLES or cycle == cell.fill_cycles(self._chunk_tokens):
+            if stuck == PATIENCE_ENGINE_STEPS or engine_step == cell.fill_engine_steps(self._chunk_tokens):
                 break
         raise BatchNotWholeError
 
     def _block(self, cell: Cell, repeat: int, k: int, before_k: int) -> Block:
-        settle = [self.engine.step(k) for _ in range(self.plan.settle_cycles)]
-        timed = [self.engine.step(k) for _ in range(self.plan.cycles)]
+        settle = [self.engine.step(k) for _ in range(self.plan.settle_engine_steps)]
+        timed = [self.engine.step(k) for _ in range(self.plan.engine_steps)]
         if any(fact.batch != cell.batch for fact in timed):
             raise BatchNotWholeError
         kept = [fact for fact in timed if not fact.compiled]
-        cycles, disturbed = len(kept), any(fact.compiled for fact in settle)
+        engine_steps, disturbed = len(kept), any(fact.compiled for fact in settle)
         return Block(
             engine=self.kind,
             cell=cell,
@@ -137,8 +139,10 @@ class Bench:
             repeat=repeat,
             before_k=before_k,
             settle_s=() if disturbed else tuple(fact.seconds for fact in settle[self._late :]),
-            seconds=sum(fact.seconds for fact in kept) / cycles if cycles else 0.0,
-            context_tokens=sum(fact.context_tokens for fact in kept) / cell.batch / cycles if cycles else 0.0,
-            cycles=cycles,
-            compiled=len(timed) - cycles + sum(fact.compiled for fact in settle),
+            seconds=sum(fact.seconds for fact in kept) / engine_steps if engine_steps else 0.0,
+            context_tokens=sum(fact.context_tokens for fact in kept) / cell.batch / engine_steps
+            if engine_steps
+            else 0.0,
+            engine_steps=engine_steps,
+            compiled=len(timed) - engine_steps + sum(fact.compiled for fact in settle),
         )

@@ -31,7 +31,7 @@ class ExportCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     ranges: tuple[tuple[int, int, int], ...]  # first batch, last batch, K
-    policy: str  # the same rule as `tlt` takes it for --arms
+    policy: str  # the same rule as `tlt` takes it for --draft configurations
     origin: bool  # whether FILE.provenance.json was there to compare with
 
     def text(self) -> str:

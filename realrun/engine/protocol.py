@@ -1,4 +1,4 @@
-"""What a rollout worker needs of an engine: submit requests, run one cycle, read its facts.
+"""What a rollout worker needs of an engine: submit requests, run one engine step, read its facts.
 
 The driver knows nothing else about an engine, so tests drive it with a fake one, and
 realrun.engine.vllm_engine is the only module that knows vLLM.
@@ -29,11 +29,11 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     group: int = -1
 
 
-class CycleFacts(msgspec.Struct, frozen=True, gc=False):
-    """What one engine cycle did.
+class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
+    """What one engine step did.
 
-    `batch` requests took part, with `context_tokens` in their caches together before the cycle.
-    `prompt_tokens` of prefill were computed in it (0: a pure decode cycle). `accepted_by_position[j]` counts
+    `batch` requests took part, with `context_tokens` in their caches together before the engine step.
+    `prompt_tokens` of prefill were computed in it (0: a pure decode engine step). `accepted_by_position[j]` counts
     accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified.
     """
 
@@ -44,7 +44,9 @@ class CycleFacts(msgspec.Struct, frozen=True, gc=False):
     drafted_tokens: int
     accepted_by_position: tuple[int, ...]
     finished: tuple[int, ...]
-    compiled: bool = False  # something was compiled or captured inside the cycle: its time means nothing
+    compiled: bool = (
+        False  # something was compiled or captured inside the engine step: its time means nothing
+    )
 
 
 class Engine(Protocol):
@@ -58,8 +60,8 @@ class Engine(Protocol):
     def submit(self, requests: Sequence[EngineRequest]) -> None:
         """Queue requests; they are admitted by the engine's own scheduler."""
 
-    def step(self, k: int) -> CycleFacts:
-        """Run one cycle and draft `k` tokens a request for the next one. There must be pending requests."""
+    def step(self, k: int) -> EngineStepFacts:
+        """Run one engine step and draft `k` tokens a request for the next one. There must be pending requests."""
 
     def running(self) -> tuple[int, int]:
         """Return (requests in the running batch, their context tokens) as of now."""

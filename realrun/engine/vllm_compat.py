@@ -267,7 +267,7 @@ def widen_candidates(candidates: dict[tuple[int, int], list[Any]]) -> None:
         candidates[tokens, adapters] = [lengths[length] for length in sorted(lengths)] + others
 
 
-# --- compilation inside a timed cycle ---------------------------------------------------------------------
+# --- compilation inside a timed engine step ---------------------------------------------------------------------
 
 
 class CompileWatch:

@@ -1,18 +1,18 @@
-"""The real engine: vLLM 0.32.0 in this process, with K chosen every cycle through its own scheduler.
+"""The real engine: vLLM 0.32.0 in this process, with K chosen every engine step through its own scheduler.
 
 Theory of operation. vLLM takes a scheduler class. Ours is vLLM's own with realrun.engine.vllm_hooks mixed in:
-it writes the K that `step` was given into the plan of each cycle, and reads each cycle's facts when its
+it writes the K that `step` was given into the plan of each engine step, and reads each engine step's facts when its
 outputs come back. The table of K by batch size stays configured, with every K of `drafter.ks` in it, so that
 vLLM captures the graphs of each.
 
-On CPU a cycle is one call of the engine: it is planned, run and read, and its drafts are verified in the next
-one. On CUDA vLLM plans cycle n + 1 while cycle n runs. Then
+On CPU an engine step is one call of the engine: it is planned, run and read, and its drafts are verified in the next
+one. On CUDA vLLM plans engine step n + 1 while engine step n runs. Then
 
-- `step(k)` plans the next cycle with k and returns the facts of the one before, so that drafts made with k
-  are verified in the facts of the second step after this one (`lag_cycles` = 2; on CPU 1);
-- the time of a cycle is that between the returns of two steps, and the first one after the engine was empty
+- `step(k)` plans the next engine step with k and returns the facts of the one before, so that drafts made with k
+  are verified in the facts of the second step after this one (`lag_engine_steps` = 2; on CPU 1);
+- the time of an engine step is that between the returns of two steps, and the first one after the engine was empty
   begins with its call;
-- a request may still take part in the cycle after the one that finished it. That cycle counts it in `batch`,
+- a request may still take part in the engine step after the one that finished it. That engine step counts it in `batch`,
   for the GPU computed it, and counts its acceptance too, so that rates stay unbiased;
 - what is in flight when the last request finishes is thrown away before the next one is submitted.
 """
@@ -25,8 +25,8 @@ from typing import Any
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
-from tlt.realrun.engine.protocol import CycleFacts, EngineRequest
-from tlt.realrun.engine.vllm_hooks import CycleHooks
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
+from tlt.realrun.engine.vllm_hooks import EngineStepHooks
 from tlt.realrun.engine.vllm_lookup import GroupLookup
 from tlt.realrun.engine.vllm_settings import engine_arguments
 from tltsched.errors import InputError
@@ -52,7 +52,7 @@ class VllmEngine:
         self._final_only = RequestOutputKind.FINAL_ONLY
         self._temperature = config.engine.temperature
         self.max_k = max(config.drafter.ks) if speculating else 0
-        self.lag_cycles = 2 if config.engine.device == "cuda" else 1
+        self.lag_engine_steps = 2 if config.engine.device == "cuda" else 1
         self.max_context_tokens = config.engine.max_context_tokens
         self.version = vllm_compat.VERSION
         core = llm.engine_core.engine_core
@@ -115,8 +115,8 @@ class VllmEngine:
             if self._lookup and request.group >= 0:
                 self._lookup.join(name, request.group, len(request.prompt_token_ids))
 
-    def step(self, k: int) -> CycleFacts:
-        """Run one cycle with `k` drafts to be made; `k` is at most `max_k`."""
+    def step(self, k: int) -> EngineStepFacts:
+        """Run one engine step with `k` drafts to be made; `k` is at most `max_k`."""
         if not 0 <= k <= self.max_k:
             raise InputError("K", k, f"0 to {self.max_k}", "add it to drafter.ks")
         scheduler = self._scheduler
@@ -124,17 +124,17 @@ class VllmEngine:
         compiled = self._watch.count()
         start_s = self._returned_s if self._core.batch_queue else time.perf_counter()
         outputs: list[Any] = []
-        while not scheduler.cycles:
+        while not scheduler.engine_steps:
             outputs += self._llm.step()
         self._returned_s = time.perf_counter()
-        cycle = scheduler.cycles.popleft()
-        return CycleFacts(
+        engine_step = scheduler.engine_steps.popleft()
+        return EngineStepFacts(
             seconds=self._returned_s - start_s,
-            batch=cycle.batch,
-            context_tokens=cycle.context_tokens,
-            prompt_tokens=cycle.prompt_tokens,
-            drafted_tokens=cycle.drafted_tokens,
-            accepted_by_position=cycle.accepted_by_position,
+            batch=engine_step.batch,
+            context_tokens=engine_step.context_tokens,
+            prompt_tokens=engine_step.prompt_tokens,
+            drafted_tokens=engine_step.drafted_tokens,
+            accepted_by_position=engine_step.accepted_by_position,
             finished=self._finish(outputs),
             compiled=self._watch.count() != compiled,
         )
@@ -214,7 +214,7 @@ class VllmEngine:
         """Run out what is in flight for requests that are gone."""
         while self._core.batch_queue or self._scheduler.has_requests():
             self._llm.step()
-        self._scheduler.cycles.clear()
+        self._scheduler.engine_steps.clear()
 
     def _end_tokens(self) -> list[int]:
         """Return the tokens that end a response of natural length."""
@@ -252,7 +252,7 @@ def _scheduler_class(device: str) -> type:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    return type("HookedScheduler", (CycleHooks, AsyncScheduler if device == "cuda" else Scheduler), {})
+    return type("HookedScheduler", (EngineStepHooks, AsyncScheduler if device == "cuda" else Scheduler), {})
 
 
 def _workspace() -> Any:

@@ -1,4 +1,4 @@
-"""What is mixed into vLLM's scheduler: K goes into each cycle's plan, and each cycle's facts come out.
+"""What is mixed into vLLM's scheduler: K goes into each engine step's plan, and each engine step's facts come out.
 
 Only attributes of vLLM's objects are used here, so that this file loads without vLLM.
 """
@@ -12,17 +12,17 @@ import msgspec
 
 
 class Row(msgspec.Struct, gc=False):
-    """One request in one planned cycle."""
+    """One request in one planned engine step."""
 
     request: Any
     scheduled_tokens: int
     drafted_tokens: int
-    context_tokens: int  # in its cache when the cycle was planned; drafts in flight counted as accepted
+    context_tokens: int  # in its cache when the engine step was planned; drafts in flight counted as accepted
     prefill: bool
 
 
-class Cycle(msgspec.Struct, gc=False):
-    """What came back of one cycle."""
+class EngineStep(msgspec.Struct, gc=False):
+    """What came back of one engine step."""
 
     batch: int
     context_tokens: int
@@ -31,7 +31,7 @@ class Cycle(msgspec.Struct, gc=False):
     accepted_by_position: tuple[int, ...]
 
 
-class CycleHooks:
+class EngineStepHooks:
     """Mixed into vLLM's scheduler class, before it: K goes in, facts come out."""
 
     running: list[Any]
@@ -40,20 +40,20 @@ class CycleHooks:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.next_k = 0
-        self.cycles: deque[Cycle] = deque()
+        self.engine_steps: deque[EngineStep] = deque()
         self._planned: deque[list[Row]] = deque()
 
     def _update_after_schedule(self, plan: Any) -> None:
-        """Set K before vLLM reserves room for the drafts of this cycle."""
+        """Set K before vLLM reserves room for the drafts of this engine step."""
         plan.num_spec_tokens_to_schedule = self.next_k
         if plan.total_num_scheduled_tokens:
             self._planned.append([self._row(name, plan) for name in plan.num_scheduled_tokens])
         super()._update_after_schedule(plan)  # type: ignore[misc]
 
     def update_from_output(self, plan: Any, output: Any) -> Any:
-        """Read the facts of a cycle before vLLM applies its outputs."""
+        """Read the facts of an engine step before vLLM applies its outputs."""
         if plan.total_num_scheduled_tokens:
-            self.cycles.append(_cycle(self._planned.popleft(), output))
+            self.engine_steps.append(_engine_step(self._planned.popleft(), output))
         return super().update_from_output(plan, output)  # type: ignore[misc]
 
     def _row(self, name: str, plan: Any) -> Row:
@@ -65,7 +65,7 @@ class CycleHooks:
         return Row(request, tokens, drafted, before, prefill)
 
 
-def _cycle(rows: list[Row], output: Any) -> Cycle:
+def _engine_step(rows: list[Row], output: Any) -> EngineStep:
     context = prompt = drafted = 0
     accepted: list[int] = []
     for row in rows:
@@ -80,4 +80,4 @@ def _cycle(rows: list[Row], output: Any) -> Cycle:
             accepted += [0] * (row.drafted_tokens - len(accepted))
             for position in range(len(sampled) - 1):
                 accepted[position] += 1
-    return Cycle(len(rows), context, prompt, drafted, tuple(accepted))
+    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted))

@@ -9,7 +9,7 @@ from typing import Any
 from tlt.realrun.config import RealConfig
 from tltsched.errors import InputError
 
-CHUNK_TOKENS = {"cpu": 2048, "cuda": 8192}  # most tokens that one cycle computes
+CHUNK_TOKENS = {"cpu": 2048, "cuda": 8192}  # most tokens that one engine step computes
 GIGABYTE = 2**30
 # Batches whose graphs are captured; between two of them a batch is padded to the larger one.
 GRAPH_BATCHES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224)
@@ -25,7 +25,7 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
         "skip_tokenizer_init": True,
         "dtype": config.model.dtype,
         "load_format": "dummy" if config.model.random_weights else "auto",
-        # Room for the drafts of the last cycle, so that no batch is cut at the end of its longest request.
+        # Room for the drafts of the last engine step, so that no batch is cut at the end of its longest request.
         "max_model_len": engine.max_context_tokens + max(config.drafter.ks) + 1,
         "max_num_seqs": engine.max_running,
         "max_num_batched_tokens": chunk_tokens(config),
@@ -41,7 +41,7 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
         if not engine.eager:
             arguments["cudagraph_capture_sizes"] = graph_sizes(config, speculating)
             # An engine that starts in a process clears the piecewise graphs of all others in it; full graphs
-            # stay. So cycles with prefill run without graphs, and pure decode has full ones.
+            # stay. So engine steps with prefill run without graphs, and pure decode has full ones.
             arguments["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
     else:
         arguments["kv_cache_memory_bytes"] = int(engine.kv_gigabytes * GIGABYTE)
@@ -51,7 +51,7 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
 
 
 def chunk_tokens(config: RealConfig) -> int:
-    """Return the most tokens of one cycle: a whole batch with its drafts, or a chunk of prefill."""
+    """Return the most tokens of one engine step: a whole batch with its drafts, or a chunk of prefill."""
     drafts = config.engine.max_running * (max(config.drafter.ks) + 1)
     return max(CHUNK_TOKENS[config.engine.device], drafts)
 

@@ -1,6 +1,6 @@
-"""The live cluster of one arm: carries out what the ClusterScheduler decides, on the wall clock.
+"""The live cluster of one policy: carries out what the ClusterScheduler decides, on the wall clock.
 
-The arm's clock runs during its own rollouts alone, so arms may take turns on the same workers. What a worker
+The policy's clock runs during its own rollouts alone, so policies may take turns on the same workers. What a worker
 reports arrives a moment after it happened: the scheduler gets the time of arrival.
 """
 
@@ -32,18 +32,18 @@ def check_schedule(config: ClusterConfig) -> None:
 
 
 class Cluster:
-    """Drives the rollouts of one arm, one after the other."""
+    """Drives the rollouts of one policy, one after the other."""
 
     def __init__(
         self,
-        arm: str,
+        policy: str,
         make_scheduler: Callable[[Callable[[bytes], object]], RecordedCluster],
         executor: Executor,
         workers: Sequence[int],
         elapsed_s: float,
     ) -> None:
-        """`make_scheduler` takes the sink of its records; the arm's clock goes on from `elapsed_s`."""
-        self.arm = arm
+        """`make_scheduler` takes the sink of its records; the policy's clock goes on from `elapsed_s`."""
+        self.policy = policy
         self.executor = executor
         self.elapsed_s = elapsed_s
         self._lines: list[bytes] = []
@@ -52,7 +52,7 @@ class Cluster:
         self._losses: list[Loss] = []
 
     def lose(self, loss: Loss) -> None:
-        """Take in, between two rollouts, that a worker died in another arm's turn."""
+        """Take in, between two rollouts, that a worker died in another policy's turn."""
         if loss.worker in self._living:  # else it was dead before this call of the replay
             self._living.remove(loss.worker)
         self._execute(self.scheduler.handle(WorkerLost(self.elapsed_s, loss.worker)))
@@ -83,7 +83,7 @@ class Cluster:
         self._responses: list[Response] = []
         self._stretches: list[Stretch] = []
         self._worker_lines: dict[int, list[bytes]] = {}
-        self._cycles: list[tuple[int, Report]] = []
+        self._engine_steps: list[tuple[int, Report]] = []
         self._losses = []
         rows = tuple(Request(r.id, self.group_of(r.id), len(r.prompt_token_ids)) for r in requests)
         self._execute(self.scheduler.handle(StepBegan(self._start_s, step, rows)))
@@ -112,13 +112,13 @@ class Cluster:
         self._due[worker] = self._due.get(worker, 0) + 1
         origin_s = self._origin_s + self.executor.clock_offset_s(worker)
         requests = tuple(self.requests[index] for index in indices)
-        self.executor.send(worker, Work(self.arm, self.step, origin_s, requests))
+        self.executor.send(worker, Work(self.policy, self.step, origin_s, requests))
 
     def _take(self, worker: int, report: Report) -> None:
         """Keep what a worker reports and carry out what follows from its finished requests."""
         self._worker_lines.setdefault(worker, []).extend(report.lines)
         self._stretches += [Stretch(worker, cause, end_s) for cause, end_s in report.spans]
-        self._cycles.append((worker, report))
+        self._engine_steps.append((worker, report))
         finished = tuple(finish.request for finish in report.finished)
         self._responses += [
             Response(finish.request, worker, finish.tokens, finish.finish_s) for finish in report.finished
@@ -141,11 +141,11 @@ class Cluster:
         causes = [stretch.cause for stretch in self._stretches if stretch.worker == worker]
         if not self._ended:
             self._stretches.append(Stretch(worker, causes[-1] if causes else "prefill", t_s))
-        self._losses.append(Loss(worker, self.step, self.arm, t_s, lost.reason))
+        self._losses.append(Loss(worker, self.step, self.policy, t_s, lost.reason))
         self._execute(self.scheduler.handle(WorkerLost(t_s, worker)))
 
     def _now(self, reported_s: float) -> float:
-        """Return the arm's time, never before what was reported; it stands still after a rollout."""
+        """Return the policy's time, never before what was reported; it stands still after a rollout."""
         if self._ended:
             return self.elapsed_s
         self._last_s = max(perf_counter() - self._origin_s, reported_s, self._last_s)
@@ -155,13 +155,13 @@ class Cluster:
         lines = in_order([self._lines, *self._worker_lines.values()])
         self._lines.clear()
         return Rollout(
-            arm=self.arm,
+            policy=self.policy,
             step=self.step,
             start_s=self._start_s,
             end_s=self.elapsed_s,
             responses=tuple(self._responses),
             stretches=tuple(self._stretches),
             lines=lines,
-            cycles=tuple((worker, report.cycles) for worker, report in self._cycles),
+            engine_steps=tuple((worker, report.engine_steps) for worker, report in self._engine_steps),
             losses=tuple(self._losses),
         )

@@ -1,10 +1,10 @@
 """The folder of a replay: each finished rollout as one part, and the run folders made from the parts.
 
     replay.json            what the parts belong to (Stamp)
-    parts/ARM/0003.msgpack one finished rollout (Rollout); removed when all are done
-    comparison.json, lengths.parquet, engine.json, and a run folder an arm (tlt.traces.runs.runfolder)
+    parts/POLICY/0003.msgpack one finished rollout (Rollout); removed when all are done
+    comparison.json, lengths.parquet, engine.json, and a run folder a policy (tlt.traces.runs.runfolder)
 
-A run folder holds the rounds that all arms have finished, so that a replay that was stopped can be read and
+A run folder holds the rounds that all policies have finished, so that a replay that was stopped can be read and
 compared; the same command goes on with what is missing.
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.messages import Cycle, EngineInfo
-from tlt.realrun.replay.plan import ArmPlan
+from tlt.realrun.messages import EngineInfo, EngineStep
+from tlt.realrun.replay.plan import PolicyPlan
 from tlt.realrun.replay.workload import Workload
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
@@ -52,26 +52,26 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A worker that died, in which rollout of which arm, and at what time of that arm's clock."""
+    """A worker that died, in which rollout of which policy, and at what time of that policy's clock."""
 
     worker: int
     step: int
-    arm: str
+    policy: str
     t_s: float
     reason: str
 
 
 class Rollout(msgspec.Struct, frozen=True, gc=False):
-    """All about one rollout of one arm. `lines` are its records in order of time, numbered an owner."""
+    """All about one rollout of one policy. `lines` are its records in order of time, numbered an owner."""
 
-    arm: str
+    policy: str
     step: int
     start_s: float
     end_s: float
     responses: tuple[Response, ...]
     stretches: tuple[Stretch, ...]
     lines: tuple[bytes, ...]
-    cycles: tuple[tuple[int, tuple[Cycle, ...]], ...]  # (worker, cycles)
+    engine_steps: tuple[tuple[int, tuple[EngineStep, ...]], ...]  # (worker, engine steps)
     losses: tuple[Loss, ...] = ()
 
 
@@ -136,7 +136,9 @@ def numbered(rollouts: Iterable[Rollout]) -> Iterator[bytes]:
 class RunLog:
     """Keeps finished rollouts and says what is missing."""
 
-    def __init__(self, out: Path, config: RealConfig, plans: Sequence[ArmPlan], workload: Workload) -> None:
+    def __init__(
+        self, out: Path, config: RealConfig, plans: Sequence[PolicyPlan], workload: Workload
+    ) -> None:
         """Open `out`, new or of the same settings; raises InputError if it holds something else."""
         self.out = out
         self._config = config
@@ -164,7 +166,7 @@ class RunLog:
             return False
         if found.fingerprint != self._stamp.fingerprint:
             raise InputError(
-                "--out", str(self.out), "a new folder, or one of the same settings, arms and lengths",
+                "--out", str(self.out), "a new folder, or one of the same settings, policies and lengths",
                 "choose another one: measurements are not overwritten",
             )  # fmt: skip
         self.complete = found.complete
@@ -175,44 +177,44 @@ class RunLog:
                 self._kept[plan.name][rollout.step] = rollout
         return True
 
-    def has(self, arm: str, step: int) -> bool:
+    def has(self, policy: str, step: int) -> bool:
         """Return whether that rollout is finished."""
-        return step in self._kept[arm]
+        return step in self._kept[policy]
 
-    def kept(self, arm: str, rounds: int | None = None) -> list[Rollout]:
-        """Return the finished rollouts of an arm in order, those before `rounds` if given."""
-        return [roll for step, roll in sorted(self._kept[arm].items()) if rounds is None or step < rounds]
+    def kept(self, policy: str, rounds: int | None = None) -> list[Rollout]:
+        """Return the finished rollouts of a policy in order, those before `rounds` if given."""
+        return [roll for step, roll in sorted(self._kept[policy].items()) if rounds is None or step < rounds]
 
     def losses(self) -> list[Loss]:
         """Return the workers that died, each once."""
         return [loss for kept in self._kept.values() for roll in kept.values() for loss in roll.losses]
 
-    def told(self, arm: str) -> set[int]:
-        """Return the workers of whose death this arm's scheduler was told."""
-        bodies = (record.body for record in self.records(arm, CLUSTER))
+    def told(self, policy: str) -> set[int]:
+        """Return the workers of whose death this policy's scheduler was told."""
+        bodies = (record.body for record in self.records(policy, CLUSTER))
         return {body.worker for body in bodies if isinstance(body, WorkerLost)}
 
-    def records(self, arm: str, owner: str) -> list[Record]:
-        """Return what is on record of one scheduler of an arm."""
-        return [record for roll in self.kept(arm) for record in read(roll.lines) if record.owner == owner]
+    def records(self, policy: str, owner: str) -> list[Record]:
+        """Return what is on record of one scheduler of a policy."""
+        return [record for roll in self.kept(policy) for record in read(roll.lines) if record.owner == owner]
 
-    def lines(self, arm: str, worker: int) -> tuple[bytes, ...]:
+    def lines(self, policy: str, worker: int) -> tuple[bytes, ...]:
         """Return the lines of one worker's scheduler."""
-        return tuple(encode(record) for record in self.records(arm, worker_owner(worker)))
+        return tuple(encode(record) for record in self.records(policy, worker_owner(worker)))
 
-    def elapsed_s(self, arm: str) -> float:
-        """Return where the clock of an arm stands."""
-        kept = self.kept(arm)
+    def elapsed_s(self, policy: str) -> float:
+        """Return where the clock of a policy stands."""
+        kept = self.kept(policy)
         return kept[-1].end_s if kept else 0.0
 
     def keep(self, rollout: Rollout) -> None:
         """Write a finished rollout, whole or not at all."""
-        (plan,) = [plan for plan in self._plans if plan.name == rollout.arm]
+        (plan,) = [plan for plan in self._plans if plan.name == rollout.policy]
         path = self.out / PARTS / plan.folder / f"{rollout.step:04}.msgpack"
         part = path.with_suffix(".new")
         part.write_bytes(msgspec.msgpack.encode(rollout))
         os.replace(part, path)
-        self._kept[rollout.arm][rollout.step] = rollout
+        self._kept[rollout.policy][rollout.step] = rollout
 
     def note_engine(self, info: EngineInfo, warm_up_s: float) -> EngineRecord:
         """Write engine.json; raises InputError if an earlier call of this replay ran on another engine."""
@@ -231,7 +233,7 @@ class RunLog:
         return record
 
     def compare(self) -> None:
-        """Write comparison.json, once there is a run folder of each arm."""
+        """Write comparison.json, once there is a run folder of each policy."""
         names = tuple(plan.folder for plan in self._plans)
         write_json(self.out / "comparison.json", Comparison(name=self._config.name, runs=names))
 
@@ -241,7 +243,7 @@ class RunLog:
         shutil.rmtree(self.out / PARTS)
 
 
-def _fingerprint(config: RealConfig, plans: Sequence[ArmPlan], workload: Workload) -> str:
+def _fingerprint(config: RealConfig, plans: Sequence[PolicyPlan], workload: Workload) -> str:
     digest = hashlib.sha256(msgspec.json.encode((config, list(plans))))
     digest.update(msgspec.msgpack.encode(workload.rollouts))
     return digest.hexdigest()

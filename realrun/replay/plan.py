@@ -10,18 +10,18 @@ import msgspec
 from tlt.realrun.config import RealConfig
 from tlt.traces.runs.runfolder import run_name
 from tltsched.cluster import ClusterConfig
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.policies.base import Policy
 from tltsched.step_times import AnyTimes, StepTimeTable
 
-StepTimesOf = Callable[[tuple[Arm, ...], int], StepTimeTable]
-"""Takes arms and the largest batch; returns calibrated step times."""
+StepTimesOf = Callable[[tuple[DraftConfig, ...], int], StepTimeTable]
+"""Takes policies and the largest batch; returns calibrated step times."""
 
 
-class ArmPlan(msgspec.Struct, frozen=True):
+class PolicyPlan(msgspec.Struct, frozen=True):
     """One policy of a comparison. `folder` is the name of its run folder."""
 
     name: str
@@ -30,15 +30,17 @@ class ArmPlan(msgspec.Struct, frozen=True):
     speculating: bool
 
 
-def plan_arms(config: RealConfig, names: Sequence[str], step_times: StepTimesOf | None) -> list[ArmPlan]:
-    """Return the arms; raises InputError for a policy that vLLM cannot run or that lacks a calibration.
+def plan_policies(
+    config: RealConfig, names: Sequence[str], step_times: StepTimesOf | None
+) -> list[PolicyPlan]:
+    """Return the policies; raises InputError for a policy that vLLM cannot run or that lacks a calibration.
 
     `step_times` is None without a calibration.
     """
     folders = [run_name(name) for name in names]
     if not names or len(set(folders)) != len(folders):
         raise InputError(
-            "--arms", ",".join(names), "one policy or more, each once", "remove the repeated one"
+            "--policies", ",".join(names), "one policy or more, each once", "remove the repeated one"
         )
     return [
         _plan(config, name, parse_policy(name), folder, step_times)
@@ -48,8 +50,8 @@ def plan_arms(config: RealConfig, names: Sequence[str], step_times: StepTimesOf 
 
 def _plan(
     config: RealConfig, name: str, spec: PolicySpec, folder: str, step_times: StepTimesOf | None
-) -> ArmPlan:
-    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask for its arms
+) -> PolicyPlan:
+    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask for its draft configurations
     _check(config, name, policy)
     times = None
     if spec.needs_times:
@@ -58,7 +60,7 @@ def _plan(
                 "--calibration", None, "a calibration.json made before",
                 f"{name} predicts step times: run `tlt real calibrate`, or leave {name} out",
             )  # fmt: skip
-        times = step_times(policy.arms, config.engine.max_running)
+        times = step_times(policy.draft_configs, config.engine.max_running)
     setup = SchedulerSetup(
         workers=config.workers.count,
         policy=spec,
@@ -66,22 +68,27 @@ def _plan(
         step_times=times,
         seed=config.seed,
     )
-    return ArmPlan(name, folder, setup, policy.off_state != "plain" or any(arm.depth for arm in policy.arms))
+    return PolicyPlan(
+        name,
+        folder,
+        setup,
+        policy.when_off != "not_configured" or any(draft.depth for draft in policy.draft_configs),
+    )
 
 
 def _check(config: RealConfig, name: str, policy: Policy) -> None:
-    trees = [str(arm) for arm in policy.arms if not arm.is_chain]
+    trees = [str(draft) for draft in policy.draft_configs if not draft.is_chain]
     if trees:
         raise InputError(
-            "--arms", f"{name} with tree {trees[0]}", "chains: vLLM verifies no trees",
+            "--policies", f"{name} with tree {trees[0]}", "chains: vLLM verifies no trees",
             "use static:K, or another policy that drafts chains",
         )  # fmt: skip
-    if policy.off_state == "dropped":
+    if policy.when_off == "drafter_dropped":
         raise InputError(
-            "--arms", f"{name} with off_state dropped", "off_state in_step: vLLM keeps the drafter in step",
+            "--policies", f"{name} with when_off drafter_dropped", "when_off k0: vLLM keeps the drafter in step",
             "use static:K, or another policy that keeps it in step",
         )  # fmt: skip
-    missing = sorted({arm.depth for arm in policy.arms if arm.depth} - set(config.drafter.ks))
+    missing = sorted({draft.depth for draft in policy.draft_configs if draft.depth} - set(config.drafter.ks))
     if missing:
         raise InputError(
             "drafter.ks", list(config.drafter.ks), f"a list with {missing}, which {name} may choose",

@@ -1,7 +1,7 @@
-"""Replays recorded lengths on live engines: all arms on the same requests, in turns on the same workers.
+"""Replays recorded lengths on live engines: all policies on the same requests, in turns on the same workers.
 
-The order of the arms rotates from rollout to rollout, so that a machine that drifts favours none. Each arm
-has its own clock and schedulers; a worker that dies is lost to all arms from then on.
+The order of the policies rotates from rollout to rollout, so that a machine that drifts favours none. Each policy
+has its own clock and schedulers; a worker that dies is lost to all policies from then on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.messages import ArmSetup, Prepare
+from tlt.realrun.messages import PolicySetup, Prepare
 from tlt.realrun.replay.cluster import Cluster, check_schedule
 from tlt.realrun.replay.parts import EngineRecord, Rollout, RunLog
-from tlt.realrun.replay.plan import ArmPlan, StepTimesOf, plan_arms
+from tlt.realrun.replay.plan import PolicyPlan, StepTimesOf, plan_policies
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.local import Executor, LocalExecutor, await_ready
@@ -29,18 +29,18 @@ Progress = Callable[[str], None]
 
 def replay(
     config: RealConfig,
-    arms: Sequence[str],
+    policies: Sequence[str],
     out: Path,
     progress: Progress,
     step_times: StepTimesOf | None = None,
     factory: str = MAKE_ENGINE,
 ) -> None:
-    """Run all rollouts of all arms and write the comparison folder `out`; the first arm is the baseline.
+    """Run all rollouts of all policies and write the comparison folder `out`; the first policy is the baseline.
 
     A replay that was stopped goes on. `step_times` comes from a calibration; `factory` names the engine, as
     `module:function`. Raises InputError, and WorkerError if no worker is left.
     """
-    plans = plan_arms(config, arms, step_times)
+    plans = plan_policies(config, policies, step_times)
     workload = Workload(config)
     log = RunLog(out, config, plans, workload)
     if log.complete:
@@ -66,7 +66,7 @@ class Replay:
     """One call of `replay`."""
 
     def __init__(
-        self, config: RealConfig, plans: Sequence[ArmPlan], workload: Workload, log: RunLog,
+        self, config: RealConfig, plans: Sequence[PolicyPlan], workload: Workload, log: RunLog,
         executor: Executor, workers: tuple[int, ...], factory: str,
     ) -> None:  # fmt: skip
         self.config = config
@@ -105,15 +105,15 @@ class Replay:
         ks = tuple(sorted({0, *self.config.drafter.ks}))
         batches = warm_batches(self.config)
         for worker in self.workers:
-            arms = {
-                plan.name: ArmSetup(plan.setup, plan.speculating, self.log.lines(plan.name, worker))
+            policies = {
+                plan.name: PolicySetup(plan.setup, plan.speculating, self.log.lines(plan.name, worker))
                 for plan in self.plans
             }
-            self.executor.send(worker, Prepare(worker, self.config, self.factory, arms, batches, ks))
+            self.executor.send(worker, Prepare(worker, self.config, self.factory, policies, batches, ks))
         return self.log.note_engine(*await_ready(self.executor, len(self.workers)))
 
-    def _cluster(self, plan: ArmPlan) -> Cluster:
-        """Return the arm's cluster; its scheduler has seen what happened in rollouts that are kept."""
+    def _cluster(self, plan: PolicyPlan) -> Cluster:
+        """Return the policy's cluster; its scheduler has seen what happened in rollouts that are kept."""
 
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
             return restored_cluster(plan.setup, self.log.records(plan.name, CLUSTER), sink)
@@ -125,7 +125,7 @@ class Replay:
         asked = {request.id: request.response_tokens for request in self.workload.rollouts[rollout.step]}
         done = {response.request: response.tokens for response in rollout.responses}
         if len(rollout.responses) != len(done) or done != asked:
-            raise RuntimeError(f"rollout {rollout.step} of {rollout.arm} lost, repeated or cut a response")
+            raise RuntimeError(f"rollout {rollout.step} of {rollout.policy} lost, repeated or cut a response")
 
     def _write(self, rounds: int, engine: EngineRecord) -> None:
         for plan in self.plans:
@@ -146,7 +146,7 @@ def warm_batches(config: RealConfig) -> tuple[int, ...]:
 def restored_cluster(
     setup: SchedulerSetup, records: Sequence[Record], sink: Callable[[bytes], object]
 ) -> RecordedCluster:
-    """Return an arm's scheduler that has seen what is on record; what comes next goes to `sink`."""
+    """Return a policy's scheduler that has seen what is on record; what comes next goes to `sink`."""
     check_schedule(setup.cluster)
     scheduler = build_cluster(setup)
     for record in records:

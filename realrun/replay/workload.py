@@ -1,4 +1,4 @@
-"""What every arm generates: the same lengths and the same prompts, rollout by rollout."""
+"""What every policy generates: the same lengths and the same prompts, rollout by rollout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Workload:
             raise InputError(
                 "engine.max_context_tokens", config.engine.max_context_tokens,
                 f"{longest:,} or more, the longest prompt and response drawn",
-                "raise it, or lower workload.longest_tokens or workload.cap_tokens",
+                "raise it, or lower workload.longest_tokens or workload.max_response_tokens",
             )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def _lengths(config: RealConfig) -> Trace:
         steps=workload.rollouts,
         prompts_per_step=workload.requests,
         samples_per_prompt=1,
-        cap_tokens=workload.cap_tokens,
+        max_response_tokens=workload.max_response_tokens,
         prompt_tokens=workload.prompt_tokens,
         seed=config.seed,
     )
@@ -78,6 +78,6 @@ def _lengths(config: RealConfig) -> Trace:
     if workload.longest_tokens:
         note += f" Scaled by {factor:.4g}, so that the longest is {workload.longest_tokens:,} tokens."
     scaled = np.maximum(np.rint(lengths * factor), SHORTEST_TOKENS).astype(np.int32)
-    origin = msgspec.structs.replace(trace.origin, note=note, cap_tokens=None if factor != 1.0 else
-                                     trace.origin.cap_tokens)  # fmt: skip
+    origin = msgspec.structs.replace(trace.origin, note=note, max_response_tokens=None if factor != 1.0 else
+                                     trace.origin.max_response_tokens)  # fmt: skip
     return Trace(trace.rows.assign(response_tokens=scaled), origin)

@@ -1,4 +1,4 @@
-"""Makes the run folder of one arm from its finished rollouts."""
+"""Makes the run folder of one policy from its finished rollouts."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pandas as pd
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.replay.parts import ENGINE, EngineRecord, Loss, Rollout, numbered
-from tlt.realrun.replay.plan import ArmPlan
+from tlt.realrun.replay.plan import PolicyPlan
 from tlt.realrun.replay.workload import Workload
-from tlt.traces.runs.engine_steps import CYCLE_COLUMNS
+from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.timeline import Timeline, intervals
 from tltsched.event_log import read
-from tltsched.events import EpochEnded
+from tltsched.events import DecisionEnded
 
 
 def write_run(
-    folder: Path, config: RealConfig, plan: ArmPlan, rollouts: Sequence[Rollout], losses: Sequence[Loss],
+    folder: Path, config: RealConfig, plan: PolicyPlan, rollouts: Sequence[Rollout], losses: Sequence[Loss],
     workload: Workload, engine: EngineRecord,
 ) -> None:  # fmt: skip
-    """Write all files of a run folder; `losses` are the workers that died in any arm's turn."""
+    """Write all files of a run folder; `losses` are the workers that died in any policy's turn."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "resolved_config.json", config)
     write_json(folder / "scheduler.json", plan.setup)
     write_json(folder / ENGINE, engine)
     with (folder / "records.jsonl").open("wb") as file:
         file.writelines(numbered(rollouts))
-    cycles = cycle_table(rollouts)
-    cycles.to_parquet(folder / "cycles.parquet", index=False)
+    engine_steps = engine_step_table(rollouts)
+    engine_steps.to_parquet(folder / "engine_steps.parquet", index=False)
     responses = response_table(rollouts, workload)
     summary = Summary(
         kind="measured",
@@ -50,7 +50,7 @@ def write_run(
         acceptance_source=_acceptance(config) if plan.speculating else "not used",
         seed=config.seed,
         tool_version=version("tlt-sim"),
-        warnings=_warnings(config, plan, losses, cycles),
+        warnings=_warnings(config, plan, losses, engine_steps),
     )
     RunFolder(folder).write(
         summary, responses, interval_table(rollouts, config.workers.count), step_table(rollouts, plan)
@@ -72,7 +72,7 @@ def response_table(rollouts: Sequence[Rollout], workload: Workload) -> pd.DataFr
                     "worker": [response.worker for response in done],
                     "prompt_tokens": asked["prompt_tokens"],
                     "response_tokens": [response.tokens for response in done],
-                    "capped": asked["capped"],
+                    "truncated": asked["truncated"],
                     "start_s": rollout.start_s,
                     "finish_s": [response.finish_s for response in done],
                 }
@@ -92,20 +92,22 @@ def interval_table(rollouts: Sequence[Rollout], workers: int) -> pd.DataFrame:
     return intervals(timelines)
 
 
-def step_table(rollouts: Sequence[Rollout], plan: ArmPlan) -> pd.DataFrame:
+def step_table(rollouts: Sequence[Rollout], plan: PolicyPlan) -> pd.DataFrame:
     """Return a row a rollout (tlt.traces.runs.runfolder.STEP_COLUMNS)."""
     rows = []
     for rollout in rollouts:
         bodies = (record.body for record in read(rollout.lines))
-        drafting = [body for body in bodies if isinstance(body, EpochEnded) and body.arm.depth]
+        drafting = [body for body in bodies if isinstance(body, DecisionEnded) and body.draft_config.depth]
         rows.append(
             {
                 "step": rollout.step,
                 "start_s": rollout.start_s,
                 "rollout_end_s": rollout.end_s,
                 "end_s": rollout.end_s,
-                "request_cycles": sum(epoch.request_cycles for epoch in drafting),
-                "accepted_tokens": sum(sum(epoch.accepted_by_position) for epoch in drafting),
+                "request_steps": sum(decision_interval.request_steps for decision_interval in drafting),
+                "accepted_tokens": sum(
+                    sum(decision_interval.accepted_by_position) for decision_interval in drafting
+                ),
                 "drafter_version": 0 if plan.speculating else -1,
                 "drafter_age_steps": 0,
                 "trained_tokens": 0,
@@ -114,15 +116,15 @@ def step_table(rollouts: Sequence[Rollout], plan: ArmPlan) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def cycle_table(rollouts: Sequence[Rollout]) -> pd.DataFrame:
-    """Return a row an engine cycle (CYCLE_COLUMNS); its columns after worker are those of messages.Cycle."""
+def engine_step_table(rollouts: Sequence[Rollout]) -> pd.DataFrame:
+    """Return a row an engine step (CYCLE_COLUMNS); its columns after worker are those of messages.Cycle."""
     rows = [
-        (rollout.step, worker, *msgspec.structs.astuple(cycle))
+        (rollout.step, worker, *msgspec.structs.astuple(engine_step))
         for rollout in rollouts
-        for worker, cycles in rollout.cycles
-        for cycle in cycles
+        for worker, engine_steps in rollout.engine_steps
+        for engine_step in engine_steps
     ]
-    return pd.DataFrame(rows, columns=list(CYCLE_COLUMNS)).astype(CYCLE_COLUMNS)
+    return pd.DataFrame(rows, columns=list(ENGINE_STEP_COLUMNS)).astype(ENGINE_STEP_COLUMNS)
 
 
 def _acceptance(config: RealConfig) -> str:
@@ -134,16 +136,18 @@ def _acceptance(config: RealConfig) -> str:
 
 
 def _warnings(
-    config: RealConfig, plan: ArmPlan, losses: Sequence[Loss], cycles: pd.DataFrame
+    config: RealConfig, plan: PolicyPlan, losses: Sequence[Loss], engine_steps: pd.DataFrame
 ) -> tuple[str, ...]:
     found = [
-        f"worker {loss.worker} died in rollout {loss.step} of {loss.arm} ({loss.reason}): what it had not "
+        f"worker {loss.worker} died in rollout {loss.step} of {loss.policy} ({loss.reason}): what it had not "
         "reported was generated again by the others, and its time from then on is booked as idle"
         for loss in losses
     ]
-    compiled = int(cycles["compiled"].sum())
+    compiled = int(engine_steps["compiled"].sum())
     if compiled:
-        found.append(f"{compiled} timed cycles of {plan.name} contain a compilation: its times are too long")
+        found.append(
+            f"{compiled} timed engine steps of {plan.name} contain a compilation: its times are too long"
+        )
     if config.model.random_weights:
         found.append("the model has random weights: times are real, text and acceptance are not")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What is kept of one arm while it trains: each finished step as one part, and the checkpoint to go on from.
+"""What is kept of one policy while it trains: each finished step as one part, and the checkpoint to go on from.
 
     training.json          what the parts belong to (Stamp)
     parts/0003.msgpack     one finished step (tlt.realrun.training.cluster.StepPart)
@@ -17,7 +17,7 @@ import msgspec
 
 from tlt.realrun.training.cluster import StepPart
 from tlt.realrun.training.config import TrainConfig
-from tlt.realrun.training.plan import TrainingArm
+from tlt.realrun.training.plan import TrainingPolicy
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
 from tltsched.event_log import Record, encode, read, worker_owner
@@ -30,14 +30,14 @@ class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the parts of a folder belong to."""
 
     config: TrainConfig
-    arm: TrainingArm
+    policy: TrainingPolicy
     complete: bool = False
 
 
-class ArmLog:
-    """The finished steps of one arm."""
+class PolicyLog:
+    """The finished steps of one policy."""
 
-    def __init__(self, folder: Path, config: TrainConfig, arm: TrainingArm) -> None:
+    def __init__(self, folder: Path, config: TrainConfig, policy: TrainingPolicy) -> None:
         """Open `folder`, new or of the same settings; raises InputError if it holds something else.
 
         More `steps` than before are allowed: the run grows.
@@ -47,7 +47,7 @@ class ArmLog:
         self.complete = False
         if (folder / STAMP).is_file():
             found = read_struct(folder / STAMP, Stamp)
-            if _without_steps(found.config) != _without_steps(config) or found.arm != arm:
+            if _without_steps(found.config) != _without_steps(config) or found.policy != policy:
                 raise InputError(
                     "--out", str(folder), "a new folder, or one of the same settings",
                     "choose another one: measurements are not overwritten",
@@ -57,7 +57,7 @@ class ArmLog:
             raise InputError("--out", str(folder), "a new or empty folder", "choose another one")
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
         (folder / HEADS).mkdir(exist_ok=True)
-        self._stamp = Stamp(config, arm)
+        self._stamp = Stamp(config, policy)
         if not self.complete:
             write_json(folder / STAMP, self._stamp)
         self._read()
@@ -110,7 +110,7 @@ class ArmLog:
         return tuple(encode(record) for record in self.records(worker_owner(worker)))
 
     def elapsed_s(self) -> float:
-        """Return where the arm's clock stands."""
+        """Return where the policy's clock stands."""
         return self.parts[-1].rollout.end_s if self.parts else 0.0
 
     def finish(self) -> None:

@@ -39,13 +39,13 @@ from tltsched.commands import (
 )
 from tltsched.drafter_choice import Serving
 from tltsched.event_log import RecordedCluster, read
-from tltsched.events import DraftersMeasured, EpochEnded, PhaseEnded, TrainingStopped
+from tltsched.events import DecisionEnded, DraftersMeasured, PhaseEnded, TrainingStopped
 
 Minibatch = tuple[tuple[int, ...], int]
 
 
 class StepPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All about one RL step of one arm; `served` is the drafter's version in its rollout (-1: none)."""
+    """All about one RL step of one policy; `served` is the drafter's version in its rollout (-1: none)."""
 
     rollout: Rollout
     rollout_end_s: float
@@ -65,11 +65,11 @@ class StepPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TrainingCluster(Cluster):
-    """Drives the RL steps of one arm, one after the other."""
+    """Drives the RL steps of one policy, one after the other."""
 
     def __init__(
         self,
-        arm: str,
+        policy: str,
         make_scheduler: Callable[[Callable[[bytes], object]], RecordedCluster],
         executor: Executor,
         workers: Sequence[int],
@@ -88,7 +88,7 @@ class TrainingCluster(Cluster):
         `serving` is (version, age in policy updates) of the head that serves now; version -1: none. `drafter`
         is what the engines draft with now, `most_drafts` the largest K.
         """
-        super().__init__(arm, make_scheduler, executor, workers, elapsed_s)
+        super().__init__(policy, make_scheduler, executor, workers, elapsed_s)
         self._samples = samples
         self._minibatches = minibatches
         self._scale = scale_advantages
@@ -144,7 +144,7 @@ class TrainingCluster(Cluster):
                 self._end_part(worker, answer)
             case Lost():
                 raise WorkerError(
-                    f"worker {worker} died in step {self.step} of {self.arm}: "
+                    f"worker {worker} died in step {self.step} of {self.policy}: "
                     f"{answer.text or answer.reason}\n"
                     "start the same command again: it goes on from the last checkpoint"
                 )
@@ -246,15 +246,19 @@ class TrainingCluster(Cluster):
         )
 
     def _drafted_length(self) -> float | None:
-        """Return the acceptance length of this rollout's drafting cycles; None if there was none."""
+        """Return the acceptance length of this rollout's drafting engine steps; None if there was none."""
         epochs = [
             record.body
             for lines in self._worker_lines.values()
             for record in read(lines)
-            if isinstance(record.body, EpochEnded) and record.body.arm.depth
+            if isinstance(record.body, DecisionEnded) and record.body.draft_config.depth
         ]
-        cycles = sum(epoch.request_cycles for epoch in epochs)
-        return 1.0 + sum(sum(epoch.accepted_by_position) for epoch in epochs) / cycles if cycles else None
+        engine_steps = sum(epoch.request_steps for epoch in epochs)
+        return (
+            1.0 + sum(sum(epoch.accepted_by_position) for epoch in epochs) / engine_steps
+            if engine_steps
+            else None
+        )
 
     def _advantages(self) -> dict[int, float]:
         requests = sorted(self._rewards)
@@ -280,11 +284,11 @@ class TrainingCluster(Cluster):
         super()._take(worker, report)
 
     def _book(self, worker: int, cause: str) -> None:
-        """Book a worker's time up to the arm's newest time."""
+        """Book a worker's time up to the policy's newest time."""
         self._stretches.append(Stretch(worker, cause, self._last_s))
 
     def _origin(self, worker: int) -> float:
-        """Return the reading of a worker's clock at which the arm's stood at 0."""
+        """Return the reading of a worker's clock at which the policy's stood at 0."""
         return self._origin_s + self.executor.clock_offset_s(worker)
 
 

@@ -88,7 +88,7 @@ class RolloutConfig(Section, frozen=True, kw_only=True):
 
     prompts: Annotated[Count, Meta(description="prompt groups of one step, over all workers")] = 8
     samples: Annotated[Count, Meta(description="responses of a group (G)")] = 8
-    cap_tokens: Annotated[Count, Meta(description="longest response")] = 1024
+    max_response_tokens: Annotated[Count, Meta(description="longest response")] = 1024
     forced_lengths: Annotated[
         str,
         Meta(description="a responses.parquet whose lengths are generated instead of natural ones, by step"),
@@ -146,11 +146,11 @@ class HeadConfig(Section, frozen=True, kw_only=True):
 
 
 class TrainConfig(Section, frozen=True, kw_only=True):
-    """A whole training run; arms share all of it but the policy and whether the drafter is trained."""
+    """A whole training run; policies share all of it but the policy and whether the drafter is trained."""
 
     name: Annotated[str, Meta(description="shown in reports")] = "training"
     seed: Annotated[int, Meta(ge=0, description="prompts, sampling and policies follow from it")] = 0
-    steps: Annotated[Count, Meta(description="RL steps of each arm")] = 10
+    steps: Annotated[Count, Meta(description="RL steps of each policy")] = 10
     model: ModelConfig = ModelConfig()
     drafter: DrafterConfig = DrafterConfig()
     engine: EngineConfig = EngineConfig()
@@ -164,7 +164,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         enabled=True
     )
     fallback: Annotated[
-        FallbackConfig, Meta(description="drafts without a model in online arms, until the head is better")
+        FallbackConfig,
+        Meta(description="drafts without a model in online policies, until the head is better"),
     ] = FallbackConfig()
     checkpoint_every: Annotated[int, Meta(ge=0, description="steps between checkpoints; 0: none")] = 1
 

@@ -28,7 +28,7 @@ SEED_KEY = 4
 
 
 class Drafter:
-    """Head, buffer and trainer of one worker; the head changes only if the arm is online."""
+    """Head, buffer and trainer of one worker; the head changes only if the policy is online."""
 
     def __init__(self, config: TrainConfig, policy: Policy, rank: int) -> None:
         """Start from the head in drafter.folder, which all workers share."""

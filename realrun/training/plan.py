@@ -1,6 +1,6 @@
-"""The arms of a training comparison: a policy, and whether its drafter is trained on idle workers.
+"""The policies of a training comparison: a policy, and whether its drafter is trained on idle workers.
 
-An arm is written POLICY or POLICY/online or POLICY/frozen: `none`, `static:4/frozen`, `tlt_chains/online`. A
+A policy is written POLICY or POLICY/online or POLICY/frozen: `none`, `static:4/frozen`, `tlt_chains/online`. A
 policy that drafts is online unless it says otherwise, as TLT is; `none` has no drafter.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tlt.realrun.replay.plan import StepTimesOf, plan_arms
+from tlt.realrun.replay.plan import StepTimesOf, plan_policies
 from tlt.realrun.training.config import TrainConfig
 from tlt.traces.runs.runfolder import run_name
 from tltsched.cluster import ClusterConfig
@@ -22,8 +22,8 @@ from tltsched.spot import SpotConfig
 KINDS = ("online", "frozen")
 
 
-class TrainingArm(msgspec.Struct, frozen=True):
-    """One arm. `folder` is the name of its run folder."""
+class TrainingPolicy(msgspec.Struct, frozen=True):
+    """One policy. `folder` is the name of its run folder."""
 
     name: str
     folder: str
@@ -38,25 +38,25 @@ class TrainingArm(msgspec.Struct, frozen=True):
 
 def plan_training(
     config: TrainConfig, names: Sequence[str], step_times: StepTimesOf | None
-) -> list[TrainingArm]:
-    """Return the arms; raises InputError for one that cannot run (tlt.realrun.replay.plan.plan_arms)."""
+) -> list[TrainingPolicy]:
+    """Return the policies; raises InputError for one that cannot run (tlt.realrun.replay.plan.plan_arms)."""
     if len(set(names)) != len(names):
-        raise InputError("--arms", ",".join(names), "each arm once", "remove the repeated one")
+        raise InputError("--policies", ",".join(names), "each policy once", "remove the repeated one")
     return [_plan(config, name, step_times) for name in names]
 
 
-def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> TrainingArm:
-    policy, _, kind = name.partition("/")
+def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> TrainingPolicy:
+    label, _, kind = name.partition("/")
     if kind not in ("", *KINDS):
-        raise InputError("--arms", name, "POLICY, POLICY/online or POLICY/frozen", "correct it")
-    (arm,) = plan_arms(config.engine_settings(), [policy], step_times)
-    online = arm.speculating and kind != "frozen" and config.drafter.kind == "eagle3"
+        raise InputError("--policies", name, "POLICY, POLICY/online or POLICY/frozen", "correct it")
+    (policy,) = plan_policies(config.engine_settings(), [label], step_times)
+    online = policy.speculating and kind != "frozen" and config.drafter.kind == "eagle3"
     if kind == "online" and not online:
         raise InputError(
-            "--arms", name, "online for a policy that drafts with an eagle3 head", "leave /online out"
+            "--policies", name, "online for a policy that drafts with an eagle3 head", "leave /online out"
         )
     cluster = ClusterConfig(
         spot=config.spot if online else SpotConfig(), fallback=config.fallback if online else FallbackConfig()
     )
-    setup = msgspec.structs.replace(arm.setup, cluster=cluster)
-    return TrainingArm(name, run_name(name), setup, arm.speculating)
+    setup = msgspec.structs.replace(policy.setup, cluster=cluster)
+    return TrainingPolicy(name, run_name(name), setup, policy.speculating)

@@ -25,16 +25,16 @@ class RequestSource:
         path = config.rollout.forced_lengths
         self._forced = _forced_lengths(Path(path), config) if path else None
         most = config.engine.max_context_tokens
-        if config.rollout.cap_tokens >= most:
+        if config.rollout.max_response_tokens >= most:
             raise InputError(
-                "rollout.cap_tokens", config.rollout.cap_tokens,
+                "rollout.max_response_tokens", config.rollout.max_response_tokens,
                 f"less than {most} (engine.max_context_tokens)",
                 "lower it, or raise engine.max_context_tokens so that a prompt fits as well",
             )  # fmt: skip
 
     def requests(self, step: int) -> tuple[EngineRequest, ...]:
         """Return the requests of an RL step, ordered by id."""
-        samples, cap = self.config.rollout.samples, self.config.rollout.cap_tokens
+        samples, cap = self.config.rollout.samples, self.config.rollout.max_response_tokens
         found = []
         for group, prompt in enumerate(self._problems.prompts(step)):
             for sample in range(samples):

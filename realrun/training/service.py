@@ -64,22 +64,22 @@ class TrainingService(Service):
 
     def _prepare_training(self, order: PrepareTraining) -> None:
         start_s = perf_counter()
-        config, arm = order.config.engine_settings(), order.setup
+        config, policy = order.config.engine_settings(), order.setup
         drafters: dict[Serving, RealConfig] = {"head": config}
         if order.fallback:
             drafters["model_free"] = without_model(config)
         for drafter, settings in drafters.items():
-            engine = resolve(order.factory)(settings, arm.speculating)
-            engine.warm_up(order.batches, order.ks if arm.speculating else (0,))
+            engine = resolve(order.factory)(settings, policy.speculating)
+            engine.warm_up(order.batches, order.ks if policy.speculating else (0,))
             self._engines[drafter] = engine
         self._engine = self._engines[order.serving]
         self._trainer = Trainer(order)
         self._trainer.warm_up()
         self._trainer.serve(self._engine, self._engines["head"])
-        worker = self._worker(order.worker, arm, self._engine)
+        worker = self._worker(order.worker, policy, self._engine)
         worker.keep = self._trainer.keep
         worker.drafter_version = order.drafter_version
-        self._workers[order.arm] = worker
+        self._workers[order.policy] = worker
         self._rollout_worker = worker
         self._spans: list[tuple[str, float]] = []
         self._facts: dict[str, float] = {}

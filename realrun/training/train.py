@@ -1,18 +1,18 @@
-"""Trains a policy by GRPO under each arm, one arm after the other, all from the same weights and seeds."""
+"""Trains a policy by GRPO under each policy, one policy after the other, all from the same weights and seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tlt.realrun.messages import ArmSetup, PrepareTraining, Save, Saved
+from tlt.realrun.messages import PolicySetup, PrepareTraining, Save, Saved
 from tlt.realrun.replay.parts import EngineRecord, engine_record
 from tlt.realrun.replay.plan import StepTimesOf
 from tlt.realrun.replay.replay import LOGS, Progress, make_executor, restored_cluster, warm_batches
-from tlt.realrun.training.checkpoints import HEADS, ArmLog
+from tlt.realrun.training.checkpoints import HEADS, PolicyLog
 from tlt.realrun.training.cluster import TrainingCluster
 from tlt.realrun.training.config import TrainConfig
-from tlt.realrun.training.plan import TrainingArm, plan_training
+from tlt.realrun.training.plan import TrainingPolicy, plan_training
 from tlt.realrun.training.policy.collective import free_port
 from tlt.realrun.training.requests import RequestSource
 from tlt.realrun.training.write_run import write_run
@@ -28,38 +28,38 @@ HOST = "127.0.0.1"
 
 def train(
     config: TrainConfig,
-    arms: Sequence[str],
+    policies: Sequence[str],
     out: Path,
     progress: Progress,
     step_times: StepTimesOf | None = None,
     factory: str = MAKE_ENGINE,
 ) -> None:
-    """Train all arms and write the comparison folder `out`; the first arm is the baseline.
+    """Train all policies and write the comparison folder `out`; the first policy is the baseline.
 
     A run that was stopped goes on from its last checkpoint. Raises InputError, and WorkerError if a worker
     dies.
     """
     if config.workers.executor != "local":
         raise InputError("workers.executor", config.workers.executor, "local", "training runs on one host")
-    plans = plan_training(config, arms, step_times)
+    plans = plan_training(config, policies, step_times)
     source = RequestSource(config)
     for plan in plans:
-        log = ArmLog(out / plan.folder, config, plan)
+        log = PolicyLog(out / plan.folder, config, plan)
         if not log.complete:
-            ArmRun(config, plan, log, source, out, factory).run(progress)
+            PolicyRun(config, plan, log, source, out, factory).run(progress)
     runs = tuple(plan.folder for plan in plans)
     write_json(out / "comparison.json", Comparison(name=config.name, runs=runs))
 
 
-class ArmRun:
-    """One arm from where it stands to its last step."""
+class PolicyRun:
+    """One policy from where it stands to its last step."""
 
     def __init__(
-        self, config: TrainConfig, arm: TrainingArm, log: ArmLog, source: RequestSource, out: Path,
+        self, config: TrainConfig, policy: TrainingPolicy, log: PolicyLog, source: RequestSource, out: Path,
         factory: str,
     ) -> None:  # fmt: skip
         self.config = config
-        self.arm = arm
+        self.policy = policy
         self.log = log
         self.source = source
         self.logs = out / LOGS
@@ -68,7 +68,7 @@ class ArmRun:
 
     def run(self, progress: Progress) -> None:
         """Start the workers and run the steps that are missing."""
-        progress(f"{self.arm.name}: starting engines and trainers")
+        progress(f"{self.policy.name}: starting engines and trainers")
         with make_executor(self.config.engine_settings(), self.workers, self.logs) as executor:
             engine = self._prepare(executor)
             cluster = self._cluster(executor)
@@ -78,8 +78,8 @@ class ArmRun:
                 every = self.config.checkpoint_every
                 if every and ((step + 1) % every == 0 or last):
                     self._save(executor)
-                write_run(self.log, self.config, self.arm, engine)
-                progress(f"{self.arm.name}: step {step + 1}")
+                write_run(self.log, self.config, self.policy, engine)
+                progress(f"{self.policy.name}: step {step + 1}")
         self.log.finish()
 
     def _prepare(self, executor: Executor) -> EngineRecord:
@@ -88,25 +88,25 @@ class ArmRun:
         settings = self.config.engine_settings()
         batches = warm_batches(settings)
         for worker in self.workers:
-            setup = ArmSetup(self.arm.setup, self.arm.speculating, self.log.lines(worker))
+            setup = PolicySetup(self.policy.setup, self.policy.speculating, self.log.lines(worker))
             order = PrepareTraining(
-                worker=worker, config=self.config, factory=self.factory, arm=self.arm.name, setup=setup,
-                train_head=self.arm.trains_head, batches=batches, ks=ks, ranks=self.workers,
+                worker=worker, config=self.config, factory=self.factory, policy=self.policy.name, setup=setup,
+                train_head=self.policy.trains_head, batches=batches, ks=ks, ranks=self.workers,
                 host=HOST, port=port, checkpoint=str(saved or ""), drafter_version=self._serving()[0],
-                fallback=self.arm.setup.cluster.fallback.enabled, serving=self._drafter(),
+                fallback=self.policy.setup.cluster.fallback.enabled, serving=self._drafter(),
             )  # fmt: skip
             executor.send(worker, order)
         info, warm_up_s = await_ready(executor, len(self.workers))
         return engine_record(info, warm_up_s, settings)
 
     def _cluster(self, executor: Executor) -> TrainingCluster:
-        """Return the arm's cluster; its scheduler has seen what happened in steps that are kept."""
+        """Return the policy's cluster; its scheduler has seen what happened in steps that are kept."""
 
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
-            return restored_cluster(self.arm.setup, self.log.records(CLUSTER), sink)
+            return restored_cluster(self.policy.setup, self.log.records(CLUSTER), sink)
 
         return TrainingCluster(
-            self.arm.name,
+            self.policy.name,
             make_scheduler,
             executor,
             self.workers,
@@ -128,7 +128,7 @@ class ArmRun:
         """Return the version and the age of the drafter that serves the next step; version -1: none."""
         if self.log.parts:
             return self.log.parts[-1].serves_next
-        return (0, 0) if self.arm.speculating else (-1, 0)
+        return (0, 0) if self.policy.speculating else (-1, 0)
 
     def _save(self, executor: Executor) -> None:
         """Have all workers write their part of a checkpoint; it counts once all are there."""

@@ -51,7 +51,7 @@ class Trainer:
 
         No weight changes: the gradients are thrown away.
         """
-        length = min(self.config.rollout.cap_tokens, self.config.update.token_budget - 1)
+        length = min(self.config.rollout.max_response_tokens, self.config.update.token_budget - 1)
         self.problems.score(0, 0, (0,))  # loads what makes problems
         samples = [Sample(0, (0,), (0,) * length)]
         layers = aux_layers(self.policy.layers) if self.drafter else ()

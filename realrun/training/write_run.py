@@ -1,4 +1,4 @@
-"""Makes the run folder of one training arm from its finished steps."""
+"""Makes the run folder of one training policy from its finished steps."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from importlib.metadata import version
 import pandas as pd
 
 from tlt.realrun.replay.parts import ENGINE, EngineRecord, numbered
-from tlt.realrun.replay.write_run import cycle_table, interval_table
-from tlt.realrun.training.checkpoints import ArmLog
+from tlt.realrun.replay.write_run import engine_step_table, interval_table
+from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training.cluster import StepPart
 from tlt.realrun.training.config import TrainConfig
-from tlt.realrun.training.plan import TrainingArm
+from tlt.realrun.training.plan import TrainingPolicy
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.event_log import read
-from tltsched.events import EpochEnded, StepBegan
+from tltsched.events import DecisionEnded, StepBegan
 
 
-def write_run(log: ArmLog, config: TrainConfig, arm: TrainingArm, engine: EngineRecord) -> None:
-    """Write all files of the arm's run folder from the steps that are finished."""
+def write_run(log: PolicyLog, config: TrainConfig, policy: TrainingPolicy, engine: EngineRecord) -> None:
+    """Write all files of the policy's run folder from the steps that are finished."""
     folder, parts = log.folder, log.parts
     rollouts = [part.rollout for part in parts]
     write_json(folder / "resolved_config.json", config)
-    write_json(folder / "scheduler.json", arm.setup)
+    write_json(folder / "scheduler.json", policy.setup)
     write_json(folder / ENGINE, engine)
     with (folder / "records.jsonl").open("wb") as file:
         file.writelines(numbered(rollouts))
-    cycles = cycle_table(rollouts)
-    cycles.to_parquet(folder / "cycles.parquet", index=False)
+    engine_steps = engine_step_table(rollouts)
+    engine_steps.to_parquet(folder / "engine_steps.parquet", index=False)
     responses = response_table(parts, config)
-    compiled = int(cycles["compiled"].sum())
+    compiled = int(engine_steps["compiled"].sum())
     summary = Summary(
         kind="measured",
         name=config.name,
-        policy=arm.name,
+        policy=policy.name,
         model=config.model.name,
         gpu=engine.device,
         workers=config.workers.count,
@@ -45,10 +45,12 @@ def write_run(log: ArmLog, config: TrainConfig, arm: TrainingArm, engine: Engine
         response_tokens=int(responses["response_tokens"].sum()),
         cost_source=engine.describe(),
         lengths_source=lengths_source(config),
-        acceptance_source=acceptance_source(parts, config) if arm.speculating else "not used",
+        acceptance_source=acceptance_source(parts, config) if policy.speculating else "not used",
         seed=config.seed,
         tool_version=version("tlt-sim"),
-        warnings=(f"{compiled} timed cycles contain a compilation: they took too long",) if compiled else (),
+        warnings=(f"{compiled} timed engine steps contain a compilation: they took too long",)
+        if compiled
+        else (),
     )
     RunFolder(folder).write(
         summary, responses, interval_table(rollouts, config.workers.count), step_table(parts)
@@ -61,7 +63,7 @@ def lengths_source(config: TrainConfig) -> str:
     """Return one line that says where the lengths come from."""
     if config.rollout.forced_lengths:
         return "forced: the natural lengths of an earlier run."
-    return f"measured: natural lengths of this run, cap {config.rollout.cap_tokens:,} tokens."
+    return f"measured: natural lengths of this run, cap {config.rollout.max_response_tokens:,} tokens."
 
 
 def acceptance_source(parts: Sequence[StepPart], config: TrainConfig) -> str:
@@ -88,7 +90,7 @@ def response_table(parts: Sequence[StepPart], config: TrainConfig) -> pd.DataFra
                     "worker": done.worker,
                     "prompt_tokens": request.prompt_tokens,
                     "response_tokens": done.tokens,
-                    "capped": done.tokens >= config.rollout.cap_tokens,
+                    "truncated": done.tokens >= config.rollout.max_response_tokens,
                     "start_s": part.rollout.start_s,
                     "finish_s": done.finish_s,
                 }
@@ -101,14 +103,14 @@ def step_table(parts: Sequence[StepPart]) -> pd.DataFrame:
     rows = []
     for part in parts:
         bodies = (record.body for record in read(part.rollout.lines))
-        drafting = [body for body in bodies if isinstance(body, EpochEnded) and body.arm.depth]
+        drafting = [body for body in bodies if isinstance(body, DecisionEnded) and body.draft_config.depth]
         rows.append(
             {
                 "step": part.rollout.step,
                 "start_s": part.rollout.start_s,
                 "rollout_end_s": part.rollout_end_s,
                 "end_s": part.rollout.end_s,
-                "request_cycles": sum(epoch.request_cycles for epoch in drafting),
+                "request_steps": sum(epoch.request_steps for epoch in drafting),
                 "accepted_tokens": sum(sum(epoch.accepted_by_position) for epoch in drafting),
                 "drafter_version": part.served,
                 "drafter_age_steps": part.age_steps,

@@ -210,7 +210,9 @@ class PipeChannel:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._poll = select.poll()  # Connection.poll builds a selector each time: too slow for every cycle
+        self._poll = (
+            select.poll()
+        )  # Connection.poll builds a selector each time: too slow for every engine step
         self._poll.register(pipe.fileno(), select.POLLIN | select.POLLHUP)
 
     def receive(self) -> bytes:

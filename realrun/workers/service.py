@@ -1,4 +1,4 @@
-"""A worker's process: builds its engines, keeps a scheduler an arm, and does what the driver orders.
+"""A worker's process: builds its engines, keeps a scheduler a draft configuration, and does what the driver orders.
 
 Both executors run `serve`; they differ in the channel alone.
 """
@@ -18,11 +18,11 @@ from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.messages import (
     Answer,
-    ArmSetup,
     Close,
     EngineInfo,
     Failed,
     Order,
+    PolicySetup,
     Prepare,
     PrepareTraining,
     Ready,
@@ -94,7 +94,7 @@ def engine_info(factory: str, config: RealConfig) -> EngineInfo:
 
 
 class Service:
-    """The engines and arms of one worker."""
+    """The engines and draft configurations of one worker."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -135,21 +135,21 @@ class Service:
     def _prepare(self, order: Prepare) -> None:
         start_s = perf_counter()
         make_engine = resolve(order.factory)
-        for speculating in sorted({arm.speculating for arm in order.arms.values()}):
+        for speculating in sorted({policy.speculating for policy in order.policies.values()}):
             engine = make_engine(order.config, speculating)
             engine.warm_up(order.batches, order.ks if speculating else (0,))
             self._engines[PLAIN_OR_DRAFTING[speculating]] = engine
-        for name, arm in order.arms.items():
+        for name, policy in order.policies.items():
             self._workers[name] = self._worker(
-                order.worker, arm, self._engines[PLAIN_OR_DRAFTING[arm.speculating]]
+                order.worker, policy, self._engines[PLAIN_OR_DRAFTING[policy.speculating]]
             )
         info = engine_info(order.factory, order.config)
         self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
 
-    def _worker(self, index: int, arm: ArmSetup, engine: Engine) -> Worker:
-        """Return an arm's worker, whose scheduler has seen what is on record."""
-        scheduler = build_worker(arm.setup, index, partial(scheduler_rng, arm.setup.seed))
-        for record in read(arm.past):
+    def _worker(self, index: int, policy: PolicySetup, engine: Engine) -> Worker:
+        """Return a draft configuration's worker, whose scheduler has seen what is on record."""
+        scheduler = build_worker(policy.setup, index, partial(scheduler_rng, policy.setup.seed))
+        for record in read(policy.past):
             if isinstance(record.body, WorkerEvent):
                 scheduler.handle(record.body)
         recorded = RecordedWorker(scheduler, Recorder(self._lines.append))
@@ -157,7 +157,7 @@ class Service:
 
     def _work(self, order: Work) -> None:
         self._works = 1
-        worker = self._workers[order.arm]
+        worker = self._workers[order.policy]
         worker.clock = lambda: perf_counter() - order.origin_s
         worker.report = lambda log: self._report(order, log)
         log = worker.rollout(order.step, order.requests, self._more)
@@ -179,13 +179,13 @@ class Service:
         now_s = perf_counter() - order.origin_s
         self._answer(
             Report(
-                order.arm,
+                order.policy,
                 order.step,
                 now_s,
                 tuple(log.finished),
                 tuple(log.spans),
                 lines,
-                tuple(log.cycles),
+                tuple(log.engine_steps),
                 over,
                 self._works if over else 0,
             )

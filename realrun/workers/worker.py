@@ -1,43 +1,43 @@
 """The live worker: one engine under its scheduler; reads schedule -> run -> observe, as the simulated one.
 
-An engine says only afterwards what a cycle did. So the cycle that turns out to admit requests is held: the
-epoch ends before it, and prefill begins with it. A cycle without a prompt that ends a prefill is held, too,
-and becomes the first of the epoch that follows.
+An engine says only afterwards what an engine step did. So the engine step that turns out to admit requests is held: the
+decision interval ends before it, and prefill begins with it. An engine step without a prompt that ends a prefill is held, too,
+and becomes the first of the decision interval that follows.
 
-Drafts are verified one cycle after they were made, or two where the engine plans ahead. So the first cycle or
-two of an epoch verify what the arm before it drafted; an arm that goes on has no such edge.
+Drafts are verified one engine step after they were made, or two where the engine plans ahead. So the first engine step or
+two of a decision interval verify what the draft configuration before it drafted; a draft configuration that goes on has no such edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tlt.realrun.engine.protocol import CycleFacts, Engine, EngineRequest
-from tlt.realrun.messages import Cycle, Finish
-from tltsched.commands import Draft
-from tltsched.draft_config import Arm
+from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
+from tlt.realrun.messages import EngineStep, Finish
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import DraftConfig
 from tltsched.event_log import RecordedWorker
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
 from tltsched.worker import NO_DRAFTER
 
-Drafts = tuple[Draft, ...]
+Drafts = tuple[SetDraftConfig, ...]
 
 
-class Epoch:
-    """What one decision epoch adds up to: pure decode cycles under one arm."""
+class DecisionInterval:
+    """What one decision interval adds up to: pure decode engine steps under one draft configuration."""
 
-    def __init__(self, arm: Arm) -> None:
-        self.arm = arm
-        self.cycles = 0
-        self.request_cycles = 0
+    def __init__(self, draft_config: DraftConfig) -> None:
+        self.draft_config = draft_config
+        self.engine_steps = 0
+        self.request_steps = 0
         self.decode_s = 0.0
         self.accepted_by_position: list[int] = []
-        self.requests = 0  # left after the last cycle
+        self.requests = 0  # left after the last engine step
 
-    def add(self, facts: CycleFacts, pending: int) -> None:
-        """Count one cycle; `pending` requests are not finished after it, waiting ones included."""
-        self.cycles += 1
-        self.request_cycles += facts.batch
+    def add(self, facts: EngineStepFacts, pending: int) -> None:
+        """Count one engine step; `pending` requests are not finished after it, waiting ones included."""
+        self.engine_steps += 1
+        self.request_steps += facts.batch
         self.decode_s += facts.seconds
         # An engine that plans ahead counts a request once more right after it has finished.
         self.requests = min(facts.batch - len(facts.finished), pending)
@@ -48,16 +48,16 @@ class Epoch:
 
 
 class Log:
-    """What a worker has to report: finished responses, stretches of time, cycles."""
+    """What a worker has to report: finished responses, stretches of time, engine steps."""
 
     def __init__(self) -> None:
         self.finished: list[Finish] = []
         self.spans: list[tuple[str, float]] = []
-        self.cycles: list[Cycle] = []
+        self.engine_steps: list[EngineStep] = []
 
 
 class Worker:
-    """One arm of one worker: a scheduler and an engine on the arm's clock."""
+    """One draft configuration of one worker: a scheduler and an engine on the draft configuration's clock."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Worker:
         clock: Callable[[], float],
         report: Callable[[Log], None],
     ) -> None:
-        """`clock` gives the arm's seconds; `report` takes the log after each epoch that finished requests.
+        """`clock` gives the draft configuration's seconds; `report` takes the log after each decision interval that finished requests.
 
         `keep`, if set, takes each finished request with its tokens.
         """
@@ -79,7 +79,7 @@ class Worker:
         self.drafter_version = 0 if engine.max_k else NO_DRAFTER
         self.log = Log()
         self._off_cause = "decode_off" if engine.max_k else "decode"
-        self._held: CycleFacts | None = None
+        self._held: EngineStepFacts | None = None
 
     def rollout(
         self,
@@ -104,16 +104,16 @@ class Worker:
             if not self._busy():
                 break
             (draft,) = drafts
-            epoch = self._run(draft)
-            drafts = self._observe(epoch, drafts)
+            decision_interval = self._run(draft)
+            drafts = self._observe(decision_interval, drafts)
         self.scheduler.handle(RolloutEnded(self._now_s, self.index))
         return self._take_log()
 
     def _admit(self, drafts: Drafts) -> Drafts:
-        """Run the cycles that prefill; returns the decision for the batch that this forms, if any."""
-        prefilled, k = False, drafts[0].arm.depth if drafts else 0
+        """Run the engine steps that prefill; returns the decision for the batch that this forms, if any."""
+        prefilled, k = False, drafts[0].draft_config.depth if drafts else 0
         while self._held or (self.engine.pending() and self._may_admit(bool(drafts) or prefilled)):
-            facts = self._cycle(k)
+            facts = self._engine_step(k)
             if not facts.prompt_tokens:
                 self._held = facts
                 break
@@ -127,38 +127,43 @@ class Worker:
         return self.scheduler.handle(BatchFormed(self._ended_s(), self.index, requests, context))
 
     def _may_admit(self, formed: bool) -> bool:
-        """Return whether the next cycle may prefill: prompts are left, or no batch was `formed` yet."""
+        """Return whether the next engine step may prefill: prompts are left, or no batch was `formed` yet."""
         return self._prompt_tokens_left > 0 or not formed
 
-    def _run(self, draft: Draft) -> Epoch:
-        """Run one epoch; a cycle that admits requests ends it before that cycle."""
-        epoch, k = Epoch(draft.arm), draft.arm.depth
+    def _run(self, draft: SetDraftConfig) -> DecisionInterval:
+        """Run one decision interval; an engine step that admits requests ends it before that engine step."""
+        decision_interval, k = DecisionInterval(draft.draft_config), draft.draft_config.depth
         cause = "speculate" if k else self._off_cause
         while self._busy():
-            facts = self._cycle(k)
+            facts = self._engine_step(k)
             if facts.prompt_tokens:
                 self._held = facts
                 break
-            epoch.add(facts, self.engine.pending())
+            decision_interval.add(facts, self.engine.pending())
             self._book(cause, facts, k)
-            if epoch.cycles == draft.max_cycles or epoch.requests < draft.min_requests:
+            if (
+                decision_interval.engine_steps == draft.max_engine_steps
+                or decision_interval.requests < draft.min_requests
+            ):
                 break
-        return epoch
+        return decision_interval
 
-    def _observe(self, epoch: Epoch, drafts: Drafts) -> Drafts:
-        """Tell the scheduler what the epoch did; an epoch of no cycles leaves its Draft open."""
-        if not epoch.cycles:
+    def _observe(self, decision_interval: DecisionInterval, drafts: Drafts) -> Drafts:
+        """Tell the scheduler what the decision interval did; a decision interval of no engine steps leaves its Draft open."""
+        if not decision_interval.engine_steps:
             return drafts
         held, finished = self._held, tuple(finish.request for finish in self.log.finished)
-        requests, context = (epoch.requests, held.context_tokens) if held else self.engine.running()
-        event = EpochEnded(
+        requests, context = (
+            (decision_interval.requests, held.context_tokens) if held else self.engine.running()
+        )
+        event = DecisionEnded(
             self._ended_s(),
             self.index,
-            epoch.arm,
-            epoch.cycles,
-            epoch.request_cycles,
-            epoch.decode_s,
-            tuple(epoch.accepted_by_position),
+            decision_interval.draft_config,
+            decision_interval.engine_steps,
+            decision_interval.request_steps,
+            decision_interval.decode_s,
+            tuple(decision_interval.accepted_by_position),
             finished,
             requests,
             context,
@@ -168,8 +173,8 @@ class Worker:
             self.report(self._take_log())
         return drafts
 
-    def _cycle(self, k: int) -> CycleFacts:
-        """Return the facts of the cycle that is held, or run one."""
+    def _engine_step(self, k: int) -> EngineStepFacts:
+        """Return the facts of the engine step that is held, or run one."""
         if self._held is not None:
             facts, self._held = self._held, None
             return facts
@@ -189,18 +194,18 @@ class Worker:
         return self._held is not None or self.engine.pending() > 0
 
     def _ended_s(self) -> float:
-        """Return when the last cycle ended that is not held."""
+        """Return when the last engine step ended that is not held."""
         return self._before_s if self._held else self._now_s
 
-    def _book(self, cause: str, facts: CycleFacts, k: int) -> None:
-        """Write down one cycle, the last that was run, and what it finished."""
+    def _book(self, cause: str, facts: EngineStepFacts, k: int) -> None:
+        """Write down one engine step, the last that was run, and what it finished."""
         spans = self.log.spans
         if spans and spans[-1][0] == cause:
             spans[-1] = (cause, self._now_s)
         else:
             spans.append((cause, self._now_s))
-        self.log.cycles.append(
-            Cycle(
+        self.log.engine_steps.append(
+            EngineStep(
                 self._started_s,
                 facts.seconds,
                 facts.batch,

@@ -1,9 +1,9 @@
-"""Which arm to draft with at which batch size, and how far the error of the step times could change that.
+"""Which draft configuration to draft with at which batch size, and how far the error of the step times could change that.
 
-The gain of an arm at batch b is E[tokens per cycle] x plain cycle / its cycle, at the context that requests
+The gain of a draft configuration at batch b is E[tokens per engine step] x plain engine step / its engine step, at the context that requests
 have when b of them are left. The error of the step times is taken from the calibration (1.48 times the median
 error on unseen points, the standard deviation of a normal with that median), or assumed for a roofline; it is
-drawn on its own for the target's step, the KV term and the drafter's passes, and once more for each arm.
+drawn on its own for the target's step, the KV term and the drafter's passes, and once more for each draft configuration.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tlt.sim.advise.best_draft import draw_factors as draw_arm_factors
+from tlt.sim.advise.best_draft import draw_factors as draw_draft_config_factors
 from tlt.sim.advise.best_draft import is_extrapolated, rank
-from tlt.sim.comparison import resolve_arms
+from tlt.sim.comparison import resolve_policies
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, run_name, write_json
-from tltsched.draft_config import Arm, chain
-from tltsched.policies.base import OffState
+from tltsched.draft_config import DraftConfig, chain
+from tltsched.policies.base import WhenOff
 
 ROOFLINE_ERROR = 0.2  # assumed; the two measured 7B calibrations lie within it
 NORMAL_PER_MEDIAN = 1.4826
 TABLE_DRAWS = 400
-TREES = tuple(Arm(depth, 8, width) for depth in (4, 6, 8, 10, 12) for width in (16, 32, 48, 64))
+TREES = tuple(DraftConfig(depth, 8, width) for depth in (4, 6, 8, 10, 12) for width in (16, 32, 48, 64))
 CHAINS = tuple(chain(k) for k in range(1, 9))
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -55,8 +55,8 @@ def draw_factors(error: float, rng: np.random.Generator) -> tuple[float, float, 
     return target, kv, drafter
 
 
-def candidate_arms(config: Config) -> tuple[Arm, ...]:
-    """Return the drafting arms that the acceptance law covers."""
+def candidate_draft_configs(config: Config) -> tuple[DraftConfig, ...]:
+    """Return the drafting draft configurations that the acceptance law covers."""
     return TREES if config.acceptance.kind == "published_tree" else CHAINS
 
 
@@ -77,31 +77,36 @@ def contexts_by_batch(trace: Trace, workers: int) -> dict[int, float]:
 
 
 def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
-    """Return the best arm for each batch size that the workload reaches; `off` where no arm gains."""
+    """Return the best draft configuration for each batch size that the workload reaches; `off` where no draft configuration gains."""
     contexts = contexts_by_batch(simulation.trace, simulation.config.workers)
-    return advise_at(simulation, contexts, candidate_arms(simulation.config), "plain", rng)
+    return advise_at(simulation, contexts, candidate_draft_configs(simulation.config), "not_configured", rng)
 
 
 def advise_at(
     simulation: Simulation,
     contexts: dict[int, float],
-    arms: Sequence[Arm],
-    off_state: OffState,
+    draft_configs: Sequence[DraftConfig],
+    when_off: WhenOff,
     rng: np.random.Generator,
 ) -> Advice:
-    """Return the best of the drafting `arms` and off at each batch of `contexts` (batch -> tokens)."""
+    """Return the best of the drafting `draft_configs` and off at each batch of `contexts` (batch -> tokens)."""
     exponent = simulation.config.drafter.initial_exponent
-    tokens = np.array([1.0 + float((simulation.law.survival(arm) ** exponent).sum()) for arm in arms])
+    tokens = np.array(
+        [
+            1.0 + float((simulation.law.survival(draft_config) ** exponent).sum())
+            for draft_config in draft_configs
+        ]
+    )
     error, source = cost_error(simulation.calibration)
-    draws = draw_arm_factors(error, len(arms), TABLE_DRAWS, rng)
+    draws = draw_draft_config_factors(error, len(draft_configs), TABLE_DRAWS, rng)
     rows = []
     for batch, context in contexts.items():
-        ranked = rank(simulation.coefficients, arms, tokens, batch, context, draws, off_state)
+        ranked = rank(simulation.coefficients, draft_configs, tokens, batch, context, draws, when_off)
         rows.append(
             BatchAdvice(
                 requests=batch,
                 context_tokens=context,
-                arm=str(ranked.arm),
+                draft_config=str(ranked.draft_config),
                 gain=ranked.gain,
                 gain_low=ranked.gain_low,
                 gain_high=ranked.gain_high,
@@ -114,23 +119,27 @@ def advise_at(
 
 
 def draw_costs(
-    settings: dict[str, Any], arms: Sequence[str], trace: Trace, draws: int, progress: Callable[[int], None]
+    settings: dict[str, Any],
+    policies: Sequence[str],
+    trace: Trace,
+    draws: int,
+    progress: Callable[[int], None],
 ) -> pd.DataFrame:
-    """Simulate every arm again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
-    configs = resolve_arms(settings, arms)
+    """Simulate every draft configuration again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
+    configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, _ = cost_error(first.calibration)
     rng = np.random.default_rng(np.random.SeedSequence(first.config.run.seed, spawn_key=(2,)))
     frames = []
     for draw in range(draws + 1):
         coefficients = draw_coefficients(first.coefficients, error, rng) if draw else first.coefficients
-        for arm, config in configs.items():
+        for policy, config in configs.items():
             steps = Simulation(config, trace, coefficients).run().step_rows
             frames.append(
                 pd.DataFrame(
                     {
                         "draw": draw,
-                        "run": run_name(arm),
+                        "run": run_name(policy),
                         "step": [row["step"] for row in steps],
                         "step_s": [row["end_s"] - row["start_s"] for row in steps],
                     }

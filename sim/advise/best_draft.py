@@ -1,8 +1,8 @@
-"""Which arm emits most tokens per second at one batch size and context, and how sure that is.
+"""Which draft configuration emits most tokens per second at one batch size and context, and how sure that is.
 
-The gain of an arm is E[tokens per cycle] x plain cycle / its cycle. "Plain" is an engine without speculation
+The gain of a draft configuration is E[tokens per engine step] x plain engine step / its engine step. "Plain" is an engine without speculation
 configured. The error of the step times is drawn on its own for the target's step, the KV term and the
-drafter's passes, and once more for each arm; the same draws serve every batch and context, so that a map of
+drafter's passes, and once more for each draft configuration; the same draws serve every batch and context, so that a map of
 them is smooth.
 """
 
@@ -15,94 +15,100 @@ import numpy as np
 
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients, Floats, padded
-from tltsched.draft_config import OFF, Arm
-from tltsched.policies.base import OffState
+from tltsched.draft_config import OFF, DraftConfig
+from tltsched.policies.base import WhenOff
 
 FLIP_SHARE = 0.025  # of the draws, in which the runner-up is ahead
 INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class CostDraws(msgspec.Struct, frozen=True):
-    """Factors on the step times: [draws, 3] for target, KV and drafter, and [draws, arms] for each arm."""
+    """Factors on the step times: [draws, 3] for target, KV and drafter, and [draws, draft configurations] for each draft configuration."""
 
     factors: Floats
     own: Floats
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """The best arm at one batch and context; gains are tokens per second over plain decode."""
+    """The best draft configuration at one batch and context; gains are tokens per second over plain decode."""
 
-    arm: Arm
+    draft_config: DraftConfig
     gain: float
     gain_low: float  # 95 % interval over the error of the step times
     gain_high: float
-    runner_up: Arm
+    runner_up: DraftConfig
     runner_up_gain: float
     may_flip: bool  # the runner-up is ahead in more than FLIP_SHARE of the draws
 
 
-def draw_factors(error: float, arms: int, draws: int, rng: np.random.Generator) -> CostDraws:
+def draw_factors(error: float, draft_configs: int, draws: int, rng: np.random.Generator) -> CostDraws:
     """Return log-normal factors whose logarithm has the standard deviation `error`."""
     factors = np.exp(error * rng.standard_normal((draws, 3)))
-    return CostDraws(factors, np.exp(error * rng.standard_normal((draws, arms))))
+    return CostDraws(factors, np.exp(error * rng.standard_normal((draws, draft_configs))))
 
 
-def parts_s(coefficients: Coefficients, arm: Arm, off_state: OffState, batch: int, context: float) -> Floats:
-    """Return what a cycle spends on the target, on the KV cache and on the drafter, seconds, [3]."""
-    x = float(padded(batch, coefficients.graph_batches)) * arm.verify_tokens
+def parts_s(
+    coefficients: Coefficients, draft_config: DraftConfig, when_off: WhenOff, batch: int, context: float
+) -> Floats:
+    """Return what an engine step spends on the target, on the KV cache and on the drafter, seconds, [3]."""
+    x = float(padded(batch, coefficients.graph_batches)) * draft_config.verify_tokens
     target_s = float(coefficients.target_s(x))
     if coefficients.graph_tokens is not None and x > coefficients.graph_tokens:
         target_s += coefficients.eager_s
-    kv_s = coefficients.context_s_per_token(arm, off_state) * context * batch
-    return np.array([target_s, kv_s, float(coefficients.fixed_s(arm, off_state, batch)) - target_s])
+    kv_s = coefficients.context_s_per_token(draft_config, when_off) * context * batch
+    return np.array([target_s, kv_s, float(coefficients.fixed_s(draft_config, when_off, batch)) - target_s])
 
 
-def cycle_s(coefficients: Coefficients, arm: Arm, off_state: OffState, batch: int, context: float) -> float:
-    """Return the seconds of one cycle."""
-    return float(parts_s(coefficients, arm, off_state, batch, context).sum())
+def engine_step_s(
+    coefficients: Coefficients, draft_config: DraftConfig, when_off: WhenOff, batch: int, context: float
+) -> float:
+    """Return the seconds of one engine step."""
+    return float(parts_s(coefficients, draft_config, when_off, batch, context).sum())
 
 
 def gains_of(
     coefficients: Coefficients,
-    arms: Sequence[Arm],
+    draft_configs: Sequence[DraftConfig],
     tokens: Floats,
     batch: int,
     context: float,
     draws: CostDraws,
-    off_state: OffState = "plain",
+    when_off: WhenOff = "not_configured",
 ) -> Floats:
-    """Return tokens per second over plain decode, [draws, arms + 1]; the last column is off."""
-    plain_s = parts_s(coefficients, OFF, "plain", batch, context)
-    cycles_s = np.array([parts_s(coefficients, arm, "in_step", batch, context) for arm in arms])
-    gains = _gains(plain_s, cycles_s, tokens, draws.factors) * draws.own
+    """Return tokens per second over plain decode, [draws, draft configurations + 1]; the last column is off."""
+    plain_s = parts_s(coefficients, OFF, "not_configured", batch, context)
+    engine_steps_s = np.array(
+        [parts_s(coefficients, draft_config, "k0", batch, context) for draft_config in draft_configs]
+    )
+    gains = _gains(plain_s, engine_steps_s, tokens, draws.factors) * draws.own
     off = np.ones((len(gains), 1))
-    if off_state == "in_step":
-        off_s = parts_s(coefficients, OFF, "in_step", batch, context)[None]
+    if when_off == "k0":
+        off_s = parts_s(coefficients, OFF, "k0", batch, context)[None]
         off = _gains(plain_s, off_s, np.ones(1), draws.factors)
     return np.hstack([gains, off])
 
 
 def rank(
     coefficients: Coefficients,
-    arms: Sequence[Arm],
+    draft_configs: Sequence[DraftConfig],
     tokens: Floats,
     batch: int,
     context: float,
     draws: CostDraws,
-    off_state: OffState = "plain",
+    when_off: WhenOff = "not_configured",
 ) -> Ranked:
-    """Return the best of the drafting `arms` and off, at `tokens` emitted per cycle (bonus included), [arms].
+    """Return the best of the drafting `draft_configs` and off, at `tokens` emitted per engine step (bonus included), [draft configurations].
 
-    Off is plain decode with a gain of 1, or K = 0 kept in step, which costs something, by `off_state`.
+    Off is plain decode with a gain of 1, or K = 0 kept in step, which costs something, by `when_off`.
     """
-    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(arms))))
-    gains = gains_of(coefficients, arms, tokens, batch, context, fit, off_state)[0]
-    drawn = gains_of(coefficients, arms, tokens, batch, context, draws, off_state)
+    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
+    gains = gains_of(coefficients, draft_configs, tokens, batch, context, fit, when_off)[0]
+    drawn = gains_of(coefficients, draft_configs, tokens, batch, context, draws, when_off)
     best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])
     low, high = np.percentile(drawn[:, best], INTERVAL)
-    named = (*arms, OFF)
+    named = (*draft_configs, OFF)
     return Ranked(
-        arm=named[best],
+        draft_config=named[best],
         gain=float(gains[best]),
         gain_low=float(low),
         gain_high=float(high),
@@ -112,9 +118,9 @@ def rank(
     )
 
 
-def _gains(plain_s: Floats, cycles_s: Floats, tokens: Floats, factors: Floats) -> Floats:
-    """Return tokens per second over plain decode, [draws, arms], from parts [3] and [arms, 3]."""
-    return np.asarray(tokens * (factors @ plain_s)[:, None] / (factors @ cycles_s.T), np.float64)
+def _gains(plain_s: Floats, engine_steps_s: Floats, tokens: Floats, factors: Floats) -> Floats:
+    """Return tokens per second over plain decode, [draws, draft configurations], from parts [3] and [draft configurations, 3]."""
+    return np.asarray(tokens * (factors @ plain_s)[:, None] / (factors @ engine_steps_s.T), np.float64)
 
 
 def is_extrapolated(calibration: Calibration | None, batch: int, context: float) -> bool:

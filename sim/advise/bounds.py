@@ -2,7 +2,7 @@
 
 No rollout ends before its longest request has been generated on an engine of its own, nor before the workers
 have done all the work at the cheapest price: a token of a request in a batch costs no less than the smallest
-share of a cycle, F(b) / b over all batches b, and what reading its own context takes. Both hold for every
+share of an engine step, F(b) / b over all batches b, and what reading its own context takes. Both hold for every
 placement, order and number of moves. Prefill is left out, so the bound is below what can be reached.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from tlt.sim.model.acceptance import Acceptance
 from tlt.sim.model.requests import StepRequests
 from tlt.sim.steptimes.tables import StepCosts
-from tltsched.draft_config import OFF, Arm
+from tltsched.draft_config import OFF, DraftConfig
 
 
 class RolloutBound(msgspec.Struct, frozen=True):
@@ -33,23 +33,23 @@ def clairvoyant_bound(
     requests: StepRequests,
     costs: StepCosts,
     workers: int,
-    arms: tuple[Arm, ...] = (OFF,),
+    policies: tuple[DraftConfig, ...] = (OFF,),
     acceptance: Acceptance | None = None,
     drafter_exponent: float = 1.0,
 ) -> RolloutBound:
-    """Return the bound of one rollout in which every token may be generated under the cheapest of `arms`.
+    """Return the bound of one rollout in which every token may be generated under the cheapest of `policies`.
 
-    With drafts a cycle yields the mean tokens of the acceptance law, so the bound is one of expectations.
-    `acceptance` may be None if no arm drafts.
+    With drafts an engine step yields the mean tokens of the acceptance law, so the bound is one of expectations.
+    `acceptance` may be None if no policy drafts.
     """
     tokens = requests.response_tokens.astype(np.float64) - 1.0  # a prefill emits the first
     prompts = requests.prompt_tokens.astype(np.float64)
     # sum of a request's contexts over its tokens, as if each were decoded by itself
     contexts = tokens * (prompts + 1.0) + tokens * (tokens - 1.0) / 2.0
-    alone_s, shared_s, context_s = [], [], []  # of a token and of a token of context, by arm
-    for arm in arms:
-        price = costs.of(arm)
-        yielded = _tokens_per_cycle(arm, acceptance, drafter_exponent)
+    alone_s, shared_s, context_s = [], [], []  # of a token and of a token of context, by policy
+    for policy in policies:
+        price = costs.of(policy)
+        yielded = _tokens_per_engine_step(policy, acceptance, drafter_exponent)
         fixed_s = price.fixed_s[1:]
         alone_s.append(float(fixed_s[0]) / yielded)
         shared_s.append(float((fixed_s / np.arange(1, len(fixed_s) + 1)).min()) / yielded)
@@ -61,9 +61,9 @@ def clairvoyant_bound(
     )
 
 
-def _tokens_per_cycle(arm: Arm, acceptance: Acceptance | None, exponent: float) -> float:
-    """Return the mean tokens of a cycle, the bonus token counted."""
-    if arm.depth == 0:
+def _tokens_per_engine_step(policy: DraftConfig, acceptance: Acceptance | None, exponent: float) -> float:
+    """Return the mean tokens of an engine step, the bonus token counted."""
+    if policy.depth == 0:
         return 1.0
-    assert acceptance is not None, "an arm that drafts needs an acceptance law"
-    return float(acceptance.moments(arm, np.ones(1), exponent).mean_tokens[0])
+    assert acceptance is not None, "a policy that drafts needs an acceptance law"
+    return float(acceptance.moments(policy, np.ones(1), exponent).mean_tokens[0])

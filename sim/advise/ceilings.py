@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tlt.sim.advise.advice import candidate_arms
+from tlt.sim.advise.advice import candidate_draft_configs
 from tlt.sim.advise.bounds import RolloutBound, clairvoyant_bound
 from tlt.sim.config import Config
 from tlt.sim.model.acceptance import Acceptance
@@ -19,7 +19,7 @@ from tlt.sim.workload import steps_of
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
 from tlt.traces.runs.runfolder import write_json
-from tltsched.draft_config import OFF, Arm
+from tltsched.draft_config import OFF, DraftConfig
 
 # With requests of unequal acceptance all are taken to be as good as the best in a thousand.
 BEST_REQUEST_SDS = 3.09
@@ -34,21 +34,21 @@ def bounds_of(config: Config, trace: Trace) -> Bounds:
     simulation = Simulation(config, trace)
     engine = config.engine
     plain = StepCosts(
-        simulation.coefficients, "plain", engine.max_running, engine.chunk_tokens, 0,
+        simulation.coefficients, "not_configured", engine.max_running, engine.chunk_tokens, 0,
         simulation.coefficients.eager_s,
     )  # fmt: skip
-    arms = () if config.drafter.kind == "history" else _covered(simulation)
+    policies = () if config.drafter.kind == "history" else _covered(simulation)
     acceptance = Acceptance(simulation.law, 0.0)
     phases = phases_of(config.phases, simulation.shape, simulation.gpu, config.hardware.gpus)
     rows = []
     for number, step in enumerate(steps_of(trace)):
         bound = clairvoyant_bound(step, plain, config.workers)
         drafted = None
-        if arms:
+        if policies:
             exponent = _best_exponent(config, number)
-            drafted = clairvoyant_bound(step, plain, config.workers, (OFF, *arms), acceptance, exponent)
+            drafted = clairvoyant_bound(step, plain, config.workers, (OFF, *policies), acceptance, exponent)
         rows.append(_row(number, step, config, phases, bound, drafted))
-    return Bounds(workers=config.workers, arms=tuple(map(str, arms)), rows=tuple(rows))
+    return Bounds(workers=config.workers, policies=tuple(map(str, policies)), rows=tuple(rows))
 
 
 def write_bounds(config: Config, trace: Trace, out: Path) -> None:
@@ -56,10 +56,10 @@ def write_bounds(config: Config, trace: Trace, out: Path) -> None:
     write_json(out / BOUNDS, bounds_of(config, trace))
 
 
-def _covered(simulation: Simulation) -> tuple[Arm, ...]:
-    """Return the drafting arms of the advice and of the policy."""
-    own = [arm for arm in simulation.policy.arms if arm.depth]
-    return tuple(dict.fromkeys((*candidate_arms(simulation.config), *own)))
+def _covered(simulation: Simulation) -> tuple[DraftConfig, ...]:
+    """Return the drafting policies of the advice and of the policy."""
+    own = [policy for policy in simulation.policy.draft_configs if policy.depth]
+    return tuple(dict.fromkeys((*candidate_draft_configs(simulation.config), *own)))
 
 
 def _best_exponent(config: Config, step: int) -> float:

@@ -1,8 +1,8 @@
-"""The K* map of a calibration: the best arm over batch, context and acceptance, and where drafting pays.
+"""The K* map of a calibration: the best draft configuration over batch, context and acceptance, and where drafting pays.
 
 On the acceptance axis each further draft of a chain is accepted with the same chance (geometric); one more
-layer of the map is the configured law. An arm breaks even where it emits as many tokens a cycle, the bonus
-token included, as its cycle takes plain cycles: length* = cycle of the arm / plain cycle. For a chain of K at
+layer of the map is the configured law. A draft configuration breaks even where it emits as many tokens an engine step, the bonus
+token included, as its engine step takes plain engine steps: length* = engine step of the draft configuration / plain engine step. For a chain of K at
 rate a the length is 1 + a + ... + a^K, which rises with a, so the rate that reaches length* is unique.
 """
 
@@ -17,15 +17,15 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from tlt.sim.advise.advice import candidate_arms, cost_error
-from tlt.sim.advise.best_draft import CostDraws, cycle_s, draw_factors, is_extrapolated, rank
+from tlt.sim.advise.advice import candidate_draft_configs, cost_error
+from tlt.sim.advise.best_draft import CostDraws, draw_factors, engine_step_s, is_extrapolated, rank
 from tlt.sim.config import Config
 from tlt.sim.model.acceptance import Geometric
 from tlt.sim.simulation import law_of, step_times_of
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients, Floats
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
-from tltsched.draft_config import OFF, Arm, parse_arm
+from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.errors import InputError
 
 DRAWS = 400
@@ -34,25 +34,28 @@ CONTEXTS = (512.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
 RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
-def drafting_arms(config: Config, names: Sequence[str]) -> tuple[Arm, ...]:
-    """Return the arms to draft with, in order of their names; none named: those of the acceptance law.
+def drafting_configs(config: Config, names: Sequence[str]) -> tuple[DraftConfig, ...]:
+    """Return the draft configurations to draft with, in order of their names; none named: those of the acceptance law.
 
     `off` may be named and is a candidate always. Raises InputError if nothing is left or one stands twice.
     """
     if not names:
-        return candidate_arms(config)
-    named = [parse_arm(name) for name in names]
-    arms = tuple(sorted(arm for arm in named if arm.depth))
-    if not arms or len(set(named)) != len(named):
+        return candidate_draft_configs(config)
+    named = [parse_draft_config(name) for name in names]
+    draft_configs = tuple(sorted(draft_config for draft_config in named if draft_config.depth))
+    if not draft_configs or len(set(named)) != len(named):
         raise InputError(
-            "--arms", ",".join(names), "one drafting arm or more, each once", "such as off,1,2,4"
+            "--policies",
+            ",".join(names),
+            "one drafting draft configuration or more, each once",
+            "such as off,1,2,4",
         )
-    return arms
+    return draft_configs
 
 
 def kstar_map(
     config: Config,
-    arms: Sequence[Arm],
+    draft_configs: Sequence[DraftConfig],
     batches: Sequence[int] = BATCHES,
     contexts: Sequence[float] = CONTEXTS,
     rates: Sequence[float] = RATES,
@@ -61,22 +64,27 @@ def kstar_map(
     _check(batches, contexts, rates)
     calibration, coefficients = step_times_of(config)
     law = law_of(config.acceptance)
-    chains = all(arm.is_chain for arm in arms)
+    chains = all(draft_config.is_chain for draft_config in draft_configs)
     used_rates = tuple(sorted(rates)) if chains else ()
     exponent = config.drafter.initial_exponent
-    layers = {CONFIGURED: _tokens([law.survival(arm) ** exponent for arm in arms])}
-    layers |= {rate: _tokens([Geometric(rate).survival(arm) for arm in arms]) for rate in used_rates}
+    layers = {CONFIGURED: _tokens([law.survival(draft_config) ** exponent for draft_config in draft_configs])}
+    layers |= {
+        rate: _tokens([Geometric(rate).survival(draft_config) for draft_config in draft_configs])
+        for rate in used_rates
+    }
     error, error_source = cost_error(calibration)
     rng = np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(4,)))
-    draws = draw_factors(error, len(arms), DRAWS, rng)
+    draws = draw_factors(error, len(draft_configs), DRAWS, rng)
     grid = [(batch, context) for context in sorted(contexts) for batch in sorted(batches)]
     best = [
-        _cell(coefficients, calibration, arms, tokens, batch, context, draws) | {"rate": rate}
+        _cell(coefficients, calibration, draft_configs, tokens, batch, context, draws) | {"rate": rate}
         for rate, tokens in layers.items()
         for batch, context in grid
     ]
     even = [
-        row for batch, context in grid for row in _breakeven(coefficients, calibration, arms, batch, context)
+        row
+        for batch, context in grid
+        for row in _breakeven(coefficients, calibration, draft_configs, batch, context)
     ]
     about = KStar(
         **_origin(config, calibration),
@@ -86,7 +94,7 @@ def kstar_map(
         draws=DRAWS,
         seed=config.run.seed,
         tool_version=version("tlt-sim"),
-        arms=(str(OFF), *map(str, arms)),
+        draft_configs=(str(OFF), *map(str, draft_configs)),
         batches=tuple(sorted(batches)),
         contexts=tuple(sorted(contexts)),
         rates=used_rates,
@@ -107,80 +115,88 @@ def _check(batches: Sequence[int], contexts: Sequence[float], rates: Sequence[fl
 
 
 def _tokens(survivals: Sequence[Floats]) -> Floats:
-    """Return the tokens that each arm emits in a cycle, bonus included, [arms]."""
+    """Return the tokens that each draft configuration emits in an engine step, bonus included, [draft configurations]."""
     return np.array([1.0 + float(survival.sum()) for survival in survivals])
 
 
-def _outside(calibration: Calibration | None, arm: Arm, batch: int, context: float) -> bool:
+def _outside(calibration: Calibration | None, draft_config: DraftConfig, batch: int, context: float) -> bool:
     if is_extrapolated(calibration, batch, context) or calibration is None:
         return True
     ranges = calibration.ranges
     if context < ranges.context_tokens[0] / 2:  # the term of the context is small there, but not nothing
         return True
-    return arm.depth > ranges.depth[1] or (arm.depth > 0 and arm.verify_tokens > ranges.verify_tokens[1])
+    return draft_config.depth > ranges.depth[1] or (
+        draft_config.depth > 0 and draft_config.verify_tokens > ranges.verify_tokens[1]
+    )
 
 
 def _cell(
     coefficients: Coefficients,
     calibration: Calibration | None,
-    arms: Sequence[Arm],
+    draft_configs: Sequence[DraftConfig],
     tokens: Floats,
     batch: int,
     context: float,
     draws: CostDraws,
 ) -> dict[str, object]:
-    ranked = rank(coefficients, arms, tokens, batch, context, draws)
-    emitted = dict(zip(arms, tokens.tolist(), strict=True)) | {OFF: 1.0}
+    ranked = rank(coefficients, draft_configs, tokens, batch, context, draws)
+    emitted = dict(zip(draft_configs, tokens.tolist(), strict=True)) | {OFF: 1.0}
     return {
         "batch": batch,
         "context_tokens": context,
-        "arm": str(ranked.arm),
+        "draft_config": str(ranked.draft_config),
         "gain": ranked.gain,
         "gain_low": ranked.gain_low,
         "gain_high": ranked.gain_high,
         "runner_up": str(ranked.runner_up),
         "runner_up_gain": ranked.runner_up_gain,
         "may_flip": ranked.may_flip,
-        "extrapolated": _outside(calibration, ranked.arm, batch, context),
-        "length_with_bonus": emitted[ranked.arm],
+        "extrapolated": _outside(calibration, ranked.draft_config, batch, context),
+        "length_with_bonus": emitted[ranked.draft_config],
     }
 
 
 def _breakeven(
     coefficients: Coefficients,
     calibration: Calibration | None,
-    arms: Sequence[Arm],
+    draft_configs: Sequence[DraftConfig],
     batch: int,
     context: float,
 ) -> list[dict[str, object]]:
-    """Return a row an arm; the one with the smallest rate pays first (the shallower one of two alike)."""
-    plain_s = cycle_s(coefficients, OFF, "plain", batch, context)
-    lengths = [cycle_s(coefficients, arm, "in_step", batch, context) / plain_s for arm in arms]
-    rates = [breakeven_rate(arm, length) for arm, length in zip(arms, lengths, strict=True)]
+    """Return a row a draft configuration; the one with the smallest rate pays first (the shallower one of two alike)."""
+    plain_s = engine_step_s(coefficients, OFF, "not_configured", batch, context)
+    lengths = [
+        engine_step_s(coefficients, draft_config, "k0", batch, context) / plain_s
+        for draft_config in draft_configs
+    ]
+    rates = [
+        breakeven_rate(draft_config, length)
+        for draft_config, length in zip(draft_configs, lengths, strict=True)
+    ]
     reached = [rate for rate in rates if rate == rate]  # NaN is not
     first = rates.index(min(reached)) if reached else -1
     return [
         {
             "batch": batch,
             "context_tokens": context,
-            "arm": str(arm),
+            "draft_config": str(draft_config),
             "length_with_bonus": length,
-            "most_with_bonus": arm.depth + 1.0,
+            "most_with_bonus": draft_config.depth + 1.0,
             "rate": rate,
             "pays_first": index == first,
-            "extrapolated": _outside(calibration, arm, batch, context),
+            "extrapolated": _outside(calibration, draft_config, batch, context),
         }
-        for index, (arm, length, rate) in enumerate(zip(arms, lengths, rates, strict=True))
+        for index, (draft_config, length, rate) in enumerate(zip(draft_configs, lengths, rates, strict=True))
     ]
 
 
-def breakeven_rate(arm: Arm, length_with_bonus: float) -> float:
-    """Return the rate at which a chain emits so many tokens a cycle; NaN for a tree or if none does."""
-    if not arm.is_chain or length_with_bonus >= arm.depth + 1:
+def breakeven_rate(draft_config: DraftConfig, length_with_bonus: float) -> float:
+    """Return the rate at which a chain emits so many tokens an engine step; NaN for a tree or if none does."""
+    if not draft_config.is_chain or length_with_bonus >= draft_config.depth + 1:
         return nan
     if length_with_bonus <= 1.0:
         return 0.0
-    powers = np.arange(arm.depth + 1)
+    powers = np.arange(draft_config.depth + 1)
     return float(brentq(lambda rate: float(np.sum(rate**powers)) - length_with_bonus, 0.0, 1.0, xtol=1e-12))
 
 

@@ -1,8 +1,8 @@
 """How step times answer to errors of the step-time coefficients, without simulating each draw again.
 
-A step time is a sum of epochs, each linear in the coefficients, as long as no decision changes. So
+A step time is a sum of decision intervals, each linear in the coefficients, as long as no decision changes. So
 T(f) = T (1 + sum_i r_i (f_i - 1)) for factors f on the target's step, the KV term and the drafter's passes.
-The responses r of an arm come from one simulation a factor, at PROBE times its fit, on the first few RL
+The responses r of a policy come from one simulation a factor, at PROBE times its fit, on the first few RL
 steps: decisions react in it, and the critical worker may change. Against full simulations of each draw the
 mean step is off by what tests/sim/test_response.py states.
 """
@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.advise.advice import cost_error, draw_factors
-from tlt.sim.comparison import resolve_arms
+from tlt.sim.comparison import resolve_policies
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Coefficients, Floats
 from tlt.traces.lengths.schema import Trace
-from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
 
 PROBE = 1.1
@@ -50,7 +50,9 @@ def responses(config: Config, trace: Trace) -> Floats:
     """
     simulation = Simulation(config, trace)
     fitted = simulation.coefficients
-    drafts = any(arm.depth for arm in simulation.policy.arms) or simulation.policy.off_state == "in_step"
+    drafts = (
+        any(policy.depth for policy in simulation.policy.draft_configs) or simulation.policy.when_off == "k0"
+    )
     base_s = step_seconds(config, trace).sum()
     found = np.zeros(len(FACTORS))
     for index in range(len(FACTORS) if drafts else len(FACTORS) - 1):
@@ -61,34 +63,34 @@ def responses(config: Config, trace: Trace) -> Floats:
     return found
 
 
-def write_posterior(
+def write_cost_draws(
     settings: dict[str, Any],
-    arms: Sequence[str],
+    policies: Sequence[str],
     trace: Trace,
     out: Path,
     draws: int,
     progress: Callable[[str], None],
 ) -> None:
-    """Write posterior.json and cost_draws.parquet beside the comparison of `arms` in `out`.
+    """Write posterior.json and cost_draws.parquet beside the comparison of `policies` in `out`.
 
     Draw 0 is the fit: the runs themselves. The factors of the others are those of
     sim.advise.advice.draw_costs.
     """
-    configs = resolve_arms(settings, arms)
+    configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, source = cost_error(first.calibration)
     rng = np.random.default_rng(np.random.SeedSequence(first.config.run.seed, spawn_key=(2,)))
     factors = np.array([(1.0, 1.0, 1.0), *(draw_factors(error, rng) for _ in range(draws))])
     probe = first_steps(trace, PROBE_STEPS)
     frames = []
-    for arm, config in configs.items():
-        name = run_name(arm)
+    for policy, config in configs.items():
+        name = run_name(policy)
         frames.append(_drawn(name, RunFolder(out / name).steps(), factors, responses(config, probe)))
-        progress(arm)
+        progress(policy)
     table = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
     table.to_parquet(out / "cost_draws.parquet", index=False)
     probed = int(probe.rows["step"].nunique())
-    write_json(out / POSTERIOR, Posterior(cost_error=error, cost_error_source=source, probe_steps=probed))
+    write_json(out / COST_DRAWS, CostDraws(cost_error=error, cost_error_source=source, probe_steps=probed))
 
 
 def _drawn(name: str, steps: pd.DataFrame, factors: Floats, response: Floats) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 The observed policy is simulated first: its error against the run's log comes before any other figure. Where
 the log has rollout seconds one factor on all step times is fitted to half of its steps
-(sim.counterfactual.fit_to_log), and phases take as long as the log says. Then every arm rolls out the same
+(sim.counterfactual.fit_to_log), and phases take as long as the log says. Then every policy rolls out the same
 lengths in the same steps and groups.
 """
 
@@ -48,11 +48,11 @@ SCHEDULES = ("tail_batching", "divided", "oversample_partial", "longest_first")
 class Request:
     """What a user asks.
 
-    `arms` None: those that suit the acceptance law. `observed_policy` None: what the run states, else none.
+    `policies` None: those that suit the acceptance law. `observed_policy` None: what the run states, else none.
     """
 
     settings: dict[str, Any]
-    arms: list[str] | None
+    policies: list[str] | None
     observed_policy: str | None
     price_usd_per_gpu_hour: float | None
     draws: int
@@ -61,7 +61,7 @@ class Request:
 def counterfactual(
     observed: Observed, request: Request, out: Path, progress: Callable[[str, int], None]
 ) -> Counterfactual:
-    """Reproduce the run and simulate the arms into the comparison folder `out`; `progress(arm, step)`.
+    """Reproduce the run and simulate the policies into the comparison folder `out`; `progress(policy, step)`.
 
     Raises InputError for settings that are missing or wrong.
     """
@@ -70,8 +70,8 @@ def counterfactual(
         observed = observed.first(steps)
     policy = request.observed_policy or observed.policy
     settings = settings_of_run(observed, request.settings, out / OBSERVED_TRACE, _simulated_steps(observed))
-    names = arms_of(request.arms, resolve(settings.values, policy), policy)
-    names = _possible(names, settings.values, observed, named=request.arms is not None)
+    names = policies_of(request.policies, resolve(settings.values, policy), policy)
+    names = _possible(names, settings.values, observed, named=request.policies is not None)
     lengths = lengths_to_replay(observed, settings.seed)
     for name in names:
         Simulation(resolve(settings.values, name), lengths)  # checked before anything is written
@@ -84,14 +84,16 @@ def counterfactual(
     base = resolve(settings.values, names[0])
     write_bounds(base, trace, out)
     if request.draws:
-        write_draws(settings.values, names, trace, out, request.draws, scale, lambda arm: progress(arm, -1))
+        write_draws(
+            settings.values, names, trace, out, request.draws, scale, lambda policy: progress(policy, -1)
+        )
     told = _tell(observed, request, settings, base, fit, RunFolder(out / run_name(names[0])).steps(), names)
     write_json(out / COUNTERFACTUAL, told)
     return told
 
 
-def arms_of(named: list[str] | None, config: Config, policy: str) -> list[str]:
-    """Return the arms, the observed policy first; by default a few of each kind."""
+def policies_of(named: list[str] | None, config: Config, policy: str) -> list[str]:
+    """Return the policies, the observed policy first; by default a few of each kind."""
     if named is not None:
         return [policy, *(name for name in named if name != policy)]
     trees = config.acceptance.kind == "published_tree" and config.drafter.kind == "head"
@@ -102,9 +104,9 @@ def arms_of(named: list[str] | None, config: Config, policy: str) -> list[str]:
 
 
 def _possible(names: list[str], values: dict[str, Any], observed: Observed, *, named: bool) -> list[str]:
-    """Return the arms without those whose steps could not train on as many responses as the run did.
+    """Return the policies without those whose steps could not train on as many responses as the run did.
 
-    Raises InputError if one of those was named, or an arm is none.
+    Raises InputError if one of those was named, or a policy is none.
     """
     reordering = [name for name in names if not resolve(values, name).cluster.schedule_spec().keeps_order]
     sizes = observed.trace.rows.groupby(["step", "prompt_id"]).size()
@@ -112,7 +114,7 @@ def _possible(names: list[str], values: dict[str, Any], observed: Observed, *, n
         return names
     if named:
         raise InputError(
-            "--arms", reordering[0], "schedules that keep the order of samples",
+            "--policies", reordering[0], "schedules that keep the order of samples",
             f"prompts of this run have {sizes.min()} to {sizes.max()} responses: leave it out",
         )  # fmt: skip
     return [name for name in names if name not in reordering]
@@ -167,16 +169,16 @@ def _tell(
     base: Config,
     fit: LogFit | None,
     modelled: pd.DataFrame,
-    arms: list[str],
+    policies: list[str],
 ) -> Counterfactual:
     numbers = observed.step_numbers()
     modelled = modelled.sort_values("step", ignore_index=True).iloc[: len(numbers)]
     simulation = Simulation(base, observed.trace)
-    drafting = [name for name in arms if _drafts(resolve(settings.values, name))]
+    drafting = [name for name in policies if _drafts(resolve(settings.values, name))]
     told = Counterfactual(
         source=observed.source,
         read_as=observed.read_as,
-        policy=arms[0],
+        policy=policies[0],
         lengths=length_facts(observed.trace),
         lengths_source=observed.trace.origin.text(),
         times_source="" if observed.logged is None else observed.logged.source,
@@ -189,13 +191,15 @@ def _tell(
         assumptions=settings.assumptions,
         flags=(),
     )
-    reordering = any(not resolve(settings.values, name).cluster.schedule_spec().keeps_order for name in arms)
+    reordering = any(
+        not resolve(settings.values, name).cluster.schedule_spec().keeps_order for name in policies
+    )
     return msgspec.structs.replace(told, flags=flags_of(told, observed, reordering))
 
 
 def _drafts(config: Config) -> bool:
     assert not isinstance(config.policy, str), "resolve() turns names into settings"
-    return any(arm.depth for arm in probe(config.policy).arms)
+    return any(draft.depth for draft in probe(config.policy).draft_configs)
 
 
 def _steps(observed: Observed, modelled: pd.DataFrame) -> tuple[ObservedStep, ...]:

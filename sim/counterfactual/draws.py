@@ -1,9 +1,9 @@
-"""Step times of every arm under drawn errors, where a log pins how long the observed rollouts took.
+"""Step times of every policy under drawn errors, where a log pins how long the observed rollouts took.
 
-An arm's step is R + P: what follows from the engine's step times, and phases that the log gives. With factors
+A policy's step is R + P: what follows from the engine's step times, and phases that the log gives. With factors
 f on the target's step, the KV term and the drafter's passes (sim.advise.sensitivity) and a factor q on all of
 them, it takes R q (1 + sum rho_i (f_i - 1)) + P. Without a log q is 1. With one, q = s / (1 + sum g_i (f_i -
-1)), where g are the responses of the observed arm and s is drawn within the error of the fitted factor:
+1)), where g are the responses of the observed policy and s is drawn within the error of the fitted factor:
 whatever the coefficients are, the observed rollouts took as long as they did.
 """
 
@@ -18,30 +18,30 @@ import pandas as pd
 
 from tlt.sim.advise.advice import cost_error, draw_factors
 from tlt.sim.advise.sensitivity import FACTORS, PROBE, PROBE_STEPS, first_steps
-from tlt.sim.comparison import resolve_arms
+from tlt.sim.comparison import resolve_policies
 from tlt.sim.config import Config
 from tlt.sim.counterfactual.fit_to_log import Scale
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Floats
 from tlt.traces.lengths.schema import Trace
-from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
 
 
 def write_draws(
     settings: dict[str, Any],
-    arms: Sequence[str],
+    policies: Sequence[str],
     trace: Trace,
     out: Path,
     draws: int,
     scale: Scale | None,
     progress: Callable[[str], None],
 ) -> None:
-    """Write posterior.json and cost_draws.parquet beside the comparison of `arms`; the first is observed.
+    """Write posterior.json and cost_draws.parquet beside the comparison of `policies`; the first is observed.
 
     `scale` is None where no log pins it. Draw 0 is the fit.
     """
-    configs = resolve_arms(settings, arms)
+    configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, source = cost_error(first.calibration)
     rng = np.random.default_rng(np.random.SeedSequence(first.config.run.seed, spawn_key=(2,)))
@@ -57,19 +57,19 @@ def write_draws(
     probe = first_steps(trace, PROBE_STEPS)
     frames = []
     pinned = np.zeros(len(FACTORS))
-    for index, (arm, config) in enumerate(configs.items()):
+    for index, (policy, config) in enumerate(configs.items()):
         responses, share = rollout_responses(config, probe)
         if index == 0 and scale is not None:
             pinned = responses
-        steps = RunFolder(out / run_name(arm)).steps()
+        steps = RunFolder(out / run_name(policy)).steps()
         quotient = scales / np.maximum(1.0 + (factors - 1.0) @ pinned, 0.1)
         grown = quotient * np.maximum(1.0 + (factors - 1.0) @ responses, 0.0)
-        frames.append(_drawn(run_name(arm), steps, grown, share))
-        progress(arm)
+        frames.append(_drawn(run_name(policy), steps, grown, share))
+        progress(policy)
     table = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
     table.to_parquet(out / "cost_draws.parquet", index=False)
     probed = int(probe.rows["step"].nunique())
-    write_json(out / POSTERIOR, Posterior(cost_error=error, cost_error_source=source, probe_steps=probed))
+    write_json(out / COST_DRAWS, CostDraws(cost_error=error, cost_error_source=source, probe_steps=probed))
 
 
 def rollout_responses(config: Config, trace: Trace) -> tuple[Floats, float | None]:
@@ -81,7 +81,9 @@ def rollout_responses(config: Config, trace: Trace) -> tuple[Floats, float | Non
     simulation = Simulation(config, trace)
     fitted = simulation.coefficients
     overlaps = config.cluster.schedule_spec().overlaps
-    drafts = any(arm.depth for arm in simulation.policy.arms) or simulation.policy.off_state == "in_step"
+    drafts = (
+        any(policy.depth for policy in simulation.policy.draft_configs) or simulation.policy.when_off == "k0"
+    )
     base_s = _seconds(simulation, overlaps)
     share = None
     if overlaps:

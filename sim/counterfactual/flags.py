@@ -12,7 +12,7 @@ FEW_JUDGED = 5
 
 
 def flags_of(told: Counterfactual, observed: Observed, reordering: bool) -> tuple[str, ...]:
-    """Return sentences; `reordering`: an arm has a schedule that changes the order of samples."""
+    """Return sentences; `reordering`: a policy has a schedule that changes the order of samples."""
     return (*_fit_flags(told), *_length_flags(told, observed, reordering), *_acceptance_flags(told))
 
 
@@ -60,9 +60,9 @@ def _length_flags(told: Counterfactual, observed: Observed, reordering: bool) ->
         )
     elif reordering and sizes.max() == 1:
         found.append("No prompt groups are known: schedules count each response as a prompt of its own.")
-    if facts.capped:
+    if facts.truncated:
         found.append(
-            f"{facts.capped / facts.responses:.1%} of the responses were cut: without a cap they are longer."
+            f"{facts.truncated / facts.responses:.1%} of the responses were cut: without a cap they are longer."
         )
     found += [f"{note[:1].upper()}{note[1:]}." for note in observed.notes if note]
     return found
@@ -72,7 +72,7 @@ def _acceptance_flags(told: Counterfactual) -> list[str]:
     source = told.acceptance_source
     if source.startswith("assumed"):
         return [
-            "Acceptance is assumed: measure it (tlt real drafter measure) before you trust an arm that "
+            "Acceptance is assumed: measure it (tlt real drafter measure) before you trust a policy that "
             "drafts; acceptance.measured names where it was."
         ]
     if source.startswith("published"):

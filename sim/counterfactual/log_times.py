@@ -96,7 +96,9 @@ def logged_run(path: Path) -> Logged:
     for cause in table.columns:
         if CAUSES[cause][0] == "phase":
             times[cause] = _timed(cause, (table[cause].fillna(0.0) / summary.workers).tolist())
-    return Logged(source=f"{summary.kind}: run folder of {summary.name}, arm {summary.policy}", times=times)
+    return Logged(
+        source=f"{summary.kind}: run folder of {summary.name}, policy {summary.policy}", times=times
+    )
 
 
 def phases_by_step_s(logged: Logged, steps: int) -> tuple[dict[str, tuple[float, ...]], list[str]]:
@@ -130,7 +132,7 @@ def phases_by_step_s(logged: Logged, steps: int) -> tuple[dict[str, tuple[float,
         share = rest.sum() / step_s.sum()
         named = f" ({', '.join(missing)} among it)" if missing else ""
         if share >= TOLD:
-            notes.append(f"{share:.1%} of the step is in no logged phase{named}: every arm keeps it")
+            notes.append(f"{share:.1%} of the step is in no logged phase{named}: every policy keeps it")
     return {name: tuple(seconds.tolist()) for name, seconds in known.items()}, notes
 
 

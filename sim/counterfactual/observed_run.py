@@ -90,7 +90,7 @@ def observe(
 
 
 def _run_folder(path: Path) -> tuple[Path, tuple[str, ...]] | None:
-    """Return the run folder that a path means, and the arms beside it; None if it means none."""
+    """Return the run folder that a path means, and the policies beside it; None if it means none."""
     if path.name == "responses.parquet":
         path = path.parent
     if (path / "comparison.json").is_file():
@@ -131,7 +131,7 @@ def _of_run(path: Path, others: tuple[str, ...]) -> Observed:
         trace=Trace(trace.rows.iloc[order].reset_index(drop=True), trace.origin),
         logged=logged_run(path),
         source=str(path),
-        read_as=f"{summary.kind} run folder, arm {summary.policy}",
+        read_as=f"{summary.kind} run folder, policy {summary.policy}",
         settings=settings_of(path, summary),
         policy=summary.policy.partition("/")[0],  # what follows names the drafter's training
         notes=(beside,) if others else (),
@@ -141,7 +141,7 @@ def _of_run(path: Path, others: tuple[str, ...]) -> Observed:
 def _simulated_settings(path: Path, summary: Summary) -> dict[str, Any]:
     whole = read_struct(path / "resolved_config.json", dict[str, Any])
     kept = {name: dict(whole[name]) for name in KEPT_SECTIONS if isinstance(whole.get(name), dict)}
-    if summary.acceptance_source == "not used":  # nothing was drafted, so it may not suit arms that do
+    if summary.acceptance_source == "not used":  # nothing was drafted, so it may not suit policies that do
         kept.pop("acceptance", None)
     return {"run": {"seed": whole.get("run", {}).get("seed", 0)}, **kept}
 
@@ -172,6 +172,6 @@ def length_facts(trace: Trace) -> LengthFacts:
         prompts=int((~rows.duplicated(["step", "prompt_id"])).sum()),
         prompt_tokens_mean=float(prompts.mean()) if prompts.min() > 0 else None,
         mean=float(lengths.mean()), median=median, p90=p90, p99=p99, longest=int(lengths.max()),
-        capped=int(rows["capped"].sum()),
-        cap_tokens=trace.origin.cap_tokens,
+        truncated=int(rows["truncated"].sum()),
+        max_response_tokens=trace.origin.max_response_tokens,
     )  # fmt: skip

@@ -81,7 +81,7 @@ def _with_acceptance(values: dict[str, Any], assumptions: list[str]) -> dict[str
     if "acceptance" in values or values.get("drafter", {}).get("kind") == "history":
         return values
     source = values["cost"]["source"]
-    trees = source != "roofline" and any(point.arm.topk > 1 for point in load(source).points)
+    trees = source != "roofline" and any(point.draft_config.topk > 1 for point in load(source).points)
     kind = "published_tree" if trees else "per_position"
     assumptions.append(f"acceptance is not given: {kind} with its defaults is taken (acceptance.*)")
     return merge(values, {"acceptance": {"kind": kind}})
@@ -90,7 +90,7 @@ def _with_acceptance(values: dict[str, Any], assumptions: list[str]) -> dict[str
 def _workload(
     observed: Observed, values: dict[str, Any], lengths: Path, steps: int, assumptions: list[str]
 ) -> dict[str, Any]:
-    rows, cap = observed.trace.rows, observed.trace.origin.cap_tokens or 1
+    rows, cap = observed.trace.rows, observed.trace.origin.max_response_tokens or 1
     given = values.get("workload", {})
     unknown = int((rows["prompt_tokens"] == 0).sum())
     if unknown:
@@ -102,7 +102,7 @@ def _workload(
         "lengths": str(lengths),
         "replay_steps": True,
         "steps": steps,
-        "cap_tokens": max(cap, int(rows["response_tokens"].max())),
+        "max_response_tokens": max(cap, int(rows["response_tokens"].max())),
     }
 
 

@@ -1,9 +1,9 @@
-"""How many drafted tokens the target accepts in one cycle: laws over positions, requests and drafter age.
+"""How many drafted tokens the target accepts in one engine step: laws over positions, requests and drafter age.
 
-A law gives the survival of an arm, P(accepted drafts >= j) for j = 1..depth, for a fresh drafter and an
+A law gives the survival of a draft configuration, P(accepted drafts >= j) for j = 1..depth, for a fresh drafter and an
 average request. An exponent e turns survival s into s ** e: a geometric law of rate p stays one, of rate
 p ** e. Requests differ by a log-normal exponent (`request_spread`, assumed), and a drafter that lags the
-policy has an exponent above one (sim.model.drafter). With the bonus token a cycle emits 1 + accepted tokens.
+policy has an exponent above one (sim.model.drafter). With the bonus token an engine step emits 1 + accepted tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from tlt.sim.steptimes.calibration import SHIPPED
 from tlt.sim.steptimes.law import Floats
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 
 # Published effect of top-k on the acceptance length (TLT, table 1; top-k 8 is 1).
@@ -34,11 +34,11 @@ class AcceptanceLaw(Protocol):
     def source(self) -> str:
         """Return one line that says what the law rests on."""
 
-    def survival(self, arm: Arm) -> Floats:
-        """Return P(accepted drafts >= j) for j = 1..depth; raises InputError for arms it cannot cover."""
+    def survival(self, draft_config: DraftConfig) -> Floats:
+        """Return P(accepted drafts >= j) for j = 1..depth; raises InputError for draft configurations it cannot cover."""
 
-    def extrapolates(self, arm: Arm) -> bool:
-        """Return whether the arm lies outside what the law was made from."""
+    def extrapolates(self, draft_config: DraftConfig) -> bool:
+        """Return whether the draft configuration lies outside what the law was made from."""
 
 
 class Geometric(msgspec.Struct, frozen=True):
@@ -47,14 +47,14 @@ class Geometric(msgspec.Struct, frozen=True):
     rate: float
     source: str = "assumed: geometric acceptance"
 
-    def survival(self, arm: Arm) -> Floats:
+    def survival(self, draft_config: DraftConfig) -> Floats:
         """Return rate ** j."""
-        _only_chains(arm, "geometric")
-        return self.rate ** np.arange(1, arm.depth + 1, dtype=np.float64)
+        _only_chains(draft_config, "geometric")
+        return self.rate ** np.arange(1, draft_config.depth + 1, dtype=np.float64)
 
-    def extrapolates(self, arm: Arm) -> bool:
+    def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return False: the law is the same at any depth."""
-        del arm
+        del draft_config
         return False
 
 
@@ -64,20 +64,20 @@ class PerPosition(msgspec.Struct, frozen=True):
     survival_by_position: tuple[float, ...]
     source: str = "assumed: given acceptance by position"
 
-    def survival(self, arm: Arm) -> Floats:
-        """Return the given survivals, cut or continued to the arm's depth."""
-        _only_chains(arm, "per_position")
-        given = np.asarray(self.survival_by_position[: arm.depth])
-        missing = arm.depth - len(given)
+    def survival(self, draft_config: DraftConfig) -> Floats:
+        """Return the given survivals, cut or continued to the draft configuration's depth."""
+        _only_chains(draft_config, "per_position")
+        given = np.asarray(self.survival_by_position[: draft_config.depth])
+        missing = draft_config.depth - len(given)
         if missing <= 0:
             return given
         before = self.survival_by_position[-2] if len(given) > 1 else 1.0
         rate = given[-1] / before if before else 0.0
         return np.concatenate([given, given[-1] * rate ** np.arange(1, missing + 1)])
 
-    def extrapolates(self, arm: Arm) -> bool:
-        """Return whether the arm is deeper than the positions given."""
-        return arm.depth > len(self.survival_by_position)
+    def extrapolates(self, draft_config: DraftConfig) -> bool:
+        """Return whether the draft configuration is deeper than the positions given."""
+        return draft_config.depth > len(self.survival_by_position)
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -89,31 +89,35 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     source: str = "published: TLT figure 13, Qwen2.5-32B, batch 1; geometric shape assumed"
 
-    def survival(self, arm: Arm) -> Floats:
+    def survival(self, draft_config: DraftConfig) -> Floats:
         """Return the truncated geometric whose mean is the published one."""
-        if arm.is_chain:
+        if draft_config.is_chain:
             raise InputError(
-                "policy arm", str(arm), "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
+                "policy draft configuration", str(draft_config), "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
                 "use a tree, or set acceptance.kind to 'per_position' or 'geometric'",
             )  # fmt: skip
-        return _truncated_geometric(arm.depth, self.mean_length_with_bonus(arm) - 1.0)
+        return _truncated_geometric(draft_config.depth, self.mean_length_with_bonus(draft_config) - 1.0)
 
-    def mean_length_with_bonus(self, arm: Arm) -> float:
+    def mean_length_with_bonus(self, draft_config: DraftConfig) -> float:
         """Return the published mean acceptance length, bonus token included."""
-        mean = float(_published_grid()((arm.depth, np.log2(arm.verify_tokens))))
-        mean *= float(np.interp(arm.topk, TOPK_GRID, TOPK_LENGTH)) / TOPK_LENGTH[2]
-        most = min(arm.depth, arm.verify_tokens - 1)
+        mean = float(_published_grid()((draft_config.depth, np.log2(draft_config.verify_tokens))))
+        mean *= float(np.interp(draft_config.topk, TOPK_GRID, TOPK_LENGTH)) / TOPK_LENGTH[2]
+        most = min(draft_config.depth, draft_config.verify_tokens - 1)
         return float(np.clip(mean, 1.0, 1.0 + 0.99 * most))
 
-    def extrapolates(self, arm: Arm) -> bool:
+    def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return whether depth, width or top-k lie outside the published grid."""
-        return not (4 <= arm.depth <= 16 and 16 <= arm.verify_tokens <= 128 and 4 <= arm.topk <= 16)
+        return not (
+            4 <= draft_config.depth <= 16
+            and 16 <= draft_config.verify_tokens <= 128
+            and 4 <= draft_config.topk <= 16
+        )
 
 
-def _only_chains(arm: Arm, kind: str) -> None:
-    if arm.depth and not arm.is_chain:
+def _only_chains(draft_config: DraftConfig, kind: str) -> None:
+    if draft_config.depth and not draft_config.is_chain:
         raise InputError(
-            "policy arm", str(arm), f"chains such as 4 under acceptance.kind = {kind!r}",
+            "policy draft configuration", str(draft_config), f"chains such as 4 under acceptance.kind = {kind!r}",
             "use a chain, or set acceptance.kind to 'published_tree'",
         )  # fmt: skip
 
@@ -144,7 +148,7 @@ def _truncated_geometric(depth: int, mean_accepted: float) -> Floats:
 
 
 class Moments(msgspec.Struct, frozen=True):
-    """Tokens that a request emits in one cycle, bonus included: mean and variance, one entry a request."""
+    """Tokens that a request emits in one engine step, bonus included: mean and variance, one entry a request."""
 
     mean_tokens: Floats
     variance: Floats
@@ -156,9 +160,9 @@ class Acceptance:
     def __init__(self, law: AcceptanceLaw, request_spread: float) -> None:
         self.law = law
         self.request_spread = request_spread
-        self._survival: dict[Arm, Floats] = {}
-        self._shares: dict[tuple[Arm, float], tuple[float, ...]] = {}
-        self._moments: dict[tuple[Arm, float], tuple[float, float]] = {}
+        self._survival: dict[DraftConfig, Floats] = {}
+        self._shares: dict[tuple[DraftConfig, float], tuple[float, ...]] = {}
+        self._moments: dict[tuple[DraftConfig, float], tuple[float, float]] = {}
 
     def exponents(self, requests: int, rng: np.random.Generator) -> Floats:
         """Draw one exponent a request, log-normal with median 1."""
@@ -166,33 +170,33 @@ class Acceptance:
             return np.ones(requests)
         return np.exp(self.request_spread * rng.standard_normal(requests))
 
-    def base(self, arm: Arm) -> Floats:
+    def base(self, draft_config: DraftConfig) -> Floats:
         """Return the survivals of a fresh drafter on an average request, [depth]."""
-        if arm not in self._survival:
-            self._survival[arm] = self.law.survival(arm)
-        return self._survival[arm]
+        if draft_config not in self._survival:
+            self._survival[draft_config] = self.law.survival(draft_config)
+        return self._survival[draft_config]
 
-    def shares(self, arm: Arm, drafter_exponent: float) -> tuple[float, ...]:
+    def shares(self, draft_config: DraftConfig, drafter_exponent: float) -> tuple[float, ...]:
         """Return how accepted drafts spread over positions: survivals divided by their sum, [depth]."""
-        key = (arm, drafter_exponent)
+        key = (draft_config, drafter_exponent)
         if key not in self._shares:
-            survival = self.base(arm) ** drafter_exponent
+            survival = self.base(draft_config) ** drafter_exponent
             total = float(survival.sum())
-            self._shares[key] = tuple((survival / total).tolist()) if total else (0.0,) * arm.depth
+            self._shares[key] = tuple((survival / total).tolist()) if total else (0.0,) * draft_config.depth
         return self._shares[key]
 
-    def moments(self, arm: Arm, exponents: Floats, drafter_exponent: float) -> Moments:
+    def moments(self, draft_config: DraftConfig, exponents: Floats, drafter_exponent: float) -> Moments:
         """Return mean and variance of emitted tokens by request, each of the shape of `exponents`."""
-        if arm.depth == 0:
+        if draft_config.depth == 0:
             return Moments(np.ones_like(exponents), np.zeros_like(exponents))
         if not self.request_spread:
-            key = (arm, drafter_exponent)
+            key = (draft_config, drafter_exponent)
             if key not in self._moments:
-                mean, variance = _moments(self.base(arm) ** drafter_exponent)
+                mean, variance = _moments(self.base(draft_config) ** drafter_exponent)
                 self._moments[key] = (float(mean), float(variance))
             mean_tokens, variance_tokens = self._moments[key]
             return Moments(np.full(len(exponents), mean_tokens), np.full(len(exponents), variance_tokens))
-        survival = self.base(arm)[None, :] ** (exponents[:, None] * drafter_exponent)
+        survival = self.base(draft_config)[None, :] ** (exponents[:, None] * drafter_exponent)
         return Moments(*_moments(survival))
 
 

@@ -303,7 +303,7 @@ class Cluster(Listener):
                     "worker": requests.worker[ids],
                     "prompt_tokens": requests.prompt_tokens[ids],
                     "response_tokens": requests.length[ids],
-                    "capped": requests.capped[ids],
+                    "truncated": requests.truncated[ids],
                     "start_s": requests.start_s[ids],
                     "finish_s": requests.finish_s[ids],
                 }
@@ -317,7 +317,7 @@ class Cluster(Listener):
                 "start_s": self._start_s,
                 "rollout_end_s": self._rollout_end_s,
                 "end_s": self.env.now,
-                "request_cycles": self.tally.request_cycles,
+                "request_steps": self.tally.request_steps,
                 "accepted_tokens": self.tally.accepted_tokens,
                 "drafter_version": self._served[0],
                 "drafter_age_steps": self._served[1],
@@ -328,7 +328,7 @@ class Cluster(Listener):
 
     def _record_schedule(self, trained: Ints) -> None:
         """Note what the schedule did beside the time: staleness, waste, and what goes on later."""
-        requests, alive = self.requests, list(self.scheduler.scheduler.board.requests)
+        requests, alive = self.requests, list(self.scheduler.scheduler.cluster_view.requests)
         staleness = self.step - requests.born[trained]
         self.schedule_rows.append(
             {

@@ -23,7 +23,7 @@ class DriftCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     provenance: str  # one line: what was measured, on which engine and device, when
     model: str
-    arm: str
+    policy: str
     learning_rate: float  # of the policy
     updates: int  # of the policy, over the steps that were fitted
     fit: DriftFit  # on all steps of the run

@@ -1,6 +1,6 @@
-"""One engine of the simulator in exact mode: every engine cycle is drawn and timed on its own.
+"""One engine of the simulator in exact mode: every engine step is drawn and timed on its own.
 
-This is the oracle for the jumping mode, and the mode to use when single cycles matter.
+This is the oracle for the jumping mode, and the mode to use when single engine steps matter.
 """
 
 from __future__ import annotations
@@ -8,35 +8,35 @@ from __future__ import annotations
 import numpy as np
 
 from tlt.sim.model.decode_closed_form import Ints
-from tlt.sim.model.jump_engine import Engine, Epoch, Running
+from tlt.sim.model.jump_engine import DecisionInterval, Engine, Running
 from tlt.sim.steptimes.law import Floats
-from tltsched.commands import Draft
-from tltsched.draft_config import Arm
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import DraftConfig
 
 
 class ExactEngine(Engine):
-    """Advances cycle by cycle until the epoch ends."""
+    """Advances engine step by engine step until the decision interval ends."""
 
-    def run(self, draft: Draft, watch: bool = False) -> Running:
-        """Carry out one epoch: yields the seconds of each cycle; with `watch` 0 for what is done already."""
-        pool, costs = self.pool, self.costs.of(draft.arm)
+    def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
+        """Carry out one decision interval: yields the seconds of each engine step; with `watch` 0 for what is done already."""
+        pool, costs = self.pool, self.costs.of(draft.draft_config)
         start_s = 0.0
         finished: list[Ints] = [pool.retire()]  # prefill emits one token, which may have been the last
         finish_s: list[Floats] = [np.zeros(len(finished[0]))]
-        accepted = np.zeros(draft.arm.depth, np.int64)
-        cycles = request_cycles = 0
+        accepted = np.zeros(draft.draft_config.depth, np.int64)
+        engine_steps = request_steps = 0
         crowded = self.halted = False
         if watch and len(finished[0]):
             yield self._tell(finished[0], 0.0)
-        while not self._is_over(draft, cycles, bool(len(finished[-1]))):
+        while not self._is_over(draft, engine_steps, bool(len(finished[-1]))):
             context = int(pool.context().sum())
             crowded = context > pool.crowded_above_tokens() and len(pool.running) > 1
             if crowded:
                 break
             batch = len(pool.running)
             seconds = float(costs.fixed_s[batch] + costs.context_s_per_token * context)
-            accepted += self._cycle(draft.arm)
-            cycles, request_cycles, start_s = cycles + 1, request_cycles + batch, start_s + seconds
+            accepted += self._engine_step(draft.draft_config)
+            engine_steps, request_steps, start_s = engine_steps + 1, request_steps + batch, start_s + seconds
             finished.append(pool.retire())
             finish_s.append(np.full(len(finished[-1]), start_s))
             cut_s = yield self._tell(finished[-1], seconds)
@@ -45,12 +45,12 @@ class ExactEngine(Engine):
                 break
         if crowded:
             pool.preempt()
-        self.epoch = Epoch(
-            arm=draft.arm,
-            cycles=cycles,
-            request_cycles=request_cycles,
+        self.decision_interval = DecisionInterval(
+            draft_config=draft.draft_config,
+            engine_steps=engine_steps,
+            request_steps=request_steps,
             decode_s=start_s,
-            accepted_by_position=tuple(accepted.tolist()) if request_cycles else (),
+            accepted_by_position=tuple(accepted.tolist()) if request_steps else (),
             finished=np.concatenate(finished),
             finish_s=np.concatenate(finish_s),
             context_tokens=int(pool.context().sum()),
@@ -61,25 +61,25 @@ class ExactEngine(Engine):
         self.just_finished, self.held_tokens = finished, int(self.pool.context().sum())
         return seconds
 
-    def _is_over(self, draft: Draft, cycles: int, just_finished: bool) -> bool:
-        """Return whether the epoch has ended; a finish ends it if somebody waits for the room."""
+    def _is_over(self, draft: SetDraftConfig, engine_steps: int, just_finished: bool) -> bool:
+        """Return whether the decision interval has ended; a finish ends it if somebody waits for the room."""
         if self.halted or len(self.pool.running) < max(draft.min_requests, 1):
             return True
         if self.pool.waiting and just_finished:
             return True
-        return draft.max_cycles is not None and cycles >= draft.max_cycles
+        return draft.max_engine_steps is not None and engine_steps >= draft.max_engine_steps
 
-    def _cycle(self, arm: Arm) -> Ints:
-        """Emit one cycle's tokens for every running request; returns accepted drafts by position, [depth]."""
+    def _engine_step(self, draft_config: DraftConfig) -> Ints:
+        """Emit one engine step's tokens for every running request; returns accepted drafts by position, [depth]."""
         pool = self.pool
         tokens = np.ones(len(pool.running), np.int64)
-        by_position = np.zeros(arm.depth, np.int64)
-        if arm.depth:
+        by_position = np.zeros(draft_config.depth, np.int64)
+        if draft_config.depth:
             exponent = pool.requests.exponent[pool.running] * self.drafter_exponent
             draws = self.rng.random(len(tokens)) ** (1.0 / exponent)
             # u < s_j ** e  <=>  u ** (1 / e) < s_j, and survivals never rise with the position
-            accepted = (draws[:, None] < self.acceptance.base(arm)[None, :]).sum(axis=1)
-            by_position = (accepted[:, None] > np.arange(arm.depth)[None, :]).sum(axis=0)
+            accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
+            by_position = (accepted[:, None] > np.arange(draft_config.depth)[None, :]).sum(axis=0)
             tokens += accepted
         length = pool.requests.length[pool.running]
         pool.emitted[pool.running] = np.minimum(pool.emitted[pool.running] + tokens, length)

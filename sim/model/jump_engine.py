@@ -1,9 +1,9 @@
-"""One engine of the simulator in jump mode: a decision epoch is one evaluation of a closed form.
+"""One engine of the simulator in jump mode: a decision interval is one evaluation of a closed form.
 
-How many cycles a request still needs under an arm is drawn once, from the normal approximation of the
-renewal count of its acceptance law, and kept while the arm stays. When the arm changes in mid-request, the
+How many engine steps a request still needs under a draft configuration is drawn once, from the normal approximation of the
+renewal count of its acceptance law, and kept while the draft configuration stays. When the draft configuration changes in mid-request, the
 tokens emitted so far are drawn from the bridge between the two ends, so that the law of the total does not
-depend on how often arms change. sim.model.exact_engine simulates every cycle and is the oracle for this file.
+depend on how often draft configurations change. sim.model.exact_engine simulates every engine step and is the oracle for this file.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tlt.sim.model.decode_closed_form import START, Ints, State, Trajectory
 from tlt.sim.model.running_batch import Admission, RequestPool
 from tlt.sim.steptimes.law import Floats
 from tlt.sim.steptimes.tables import StepCosts
-from tltsched.commands import Draft
-from tltsched.draft_config import OFF, Arm
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig
 
-# Yields the seconds of a stretch; takes None, or how many of them had passed when the epoch was cut.
+# Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was cut.
 Running = Generator[float, float | None, None]
 
 
-class Epoch(msgspec.Struct, frozen=True):
-    """What one decision epoch did. `finish_s` gives the seconds from its start to each finish, [finished]."""
+class DecisionInterval(msgspec.Struct, frozen=True):
+    """What one decision interval did. `finish_s` gives the seconds from its start to each finish, [finished]."""
 
-    arm: Arm
-    cycles: int
-    request_cycles: int
+    draft_config: DraftConfig
+    engine_steps: int
+    request_steps: int
     decode_s: float
     accepted_by_position: tuple[int, ...]
     finished: Ints  # indices into the submission
@@ -47,11 +47,11 @@ class Engine:
         self.rng = rng
         self.drafter_exponent = 1.0
         self.pool: RequestPool
-        self.epoch: Epoch
+        self.decision_interval: DecisionInterval
         # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
         self.just_finished: Ints = np.empty(0, np.int64)
         self.held_tokens = 0
-        self.halted = False  # set during an epoch: no further stretch is to begin
+        self.halted = False  # set during a decision interval: no further stretch is to begin
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
@@ -70,28 +70,28 @@ class Engine:
         """Send the running requests back to the queue: their caches are gone."""
         self.pool.requeue()
 
-    def run(self, draft: Draft, watch: bool = False) -> Running:
-        """Carry out one epoch: yields seconds that pass, and leaves the outcome in `self.epoch`.
+    def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
+        """Carry out one decision interval: yields seconds that pass, and leaves the outcome in `self.decision_interval`.
 
-        With `watch` a stretch ends at each finish (`just_finished`). An epoch that is cut ends with the cycle
-        in flight; the rest of that cycle is yielded once more.
+        With `watch` a stretch ends at each finish (`just_finished`). An decision interval that is cut ends with the engine step
+        in flight; the rest of that engine step is yielded once more.
         """
         raise NotImplementedError
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
-        """Take requests out between two epochs; returns the ids of those that were there, their tokens."""
+        """Take requests out between two decision intervals; returns the ids of those that were there, their tokens."""
         taken = self.pool.withdraw(ids)
         return self.pool.requests.ids[taken], self.pool.emitted[taken]
 
 
 class JumpEngine(Engine):
-    """Advances a whole epoch at once."""
+    """Advances a whole decision interval at once."""
 
     _trajectory: Trajectory | None = None
-    _arm: Arm = OFF
+    _draft_config: DraftConfig = OFF
     _order: Ints  # indices into the submission, in order of finish
     _moments: Moments  # in the same order
-    _position = 0  # cycles of the trajectory that are done
+    _position = 0  # engine steps of the trajectory that are done
     _state: State = START  # of the trajectory at that position
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
@@ -111,7 +111,7 @@ class JumpEngine(Engine):
         return self.pool.context()
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
-        """Take requests out between two epochs; the trajectory of the others is drawn anew."""
+        """Take requests out between two decision intervals; the trajectory of the others is drawn anew."""
         self._settle()
         return super().withdraw(ids)
 
@@ -120,11 +120,11 @@ class JumpEngine(Engine):
         self._settle()
         super().requeue()
 
-    def run(self, draft: Draft, watch: bool = False) -> Running:
-        """Advance to the end of the epoch; without `watch` it is a single stretch."""
-        if draft.arm != self._arm:
+    def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
+        """Advance to the end of the decision interval; without `watch` it is a single stretch."""
+        if draft.draft_config != self._draft_config:
             self._settle()
-        trajectory = self._trajectory or self._plan(draft.arm)
+        trajectory = self._trajectory or self._plan(draft.draft_config)
         end, crowded = self._end(trajectory, draft)
         self.halted = False
         reached = self._state
@@ -132,11 +132,11 @@ class JumpEngine(Engine):
         while True:
             stop = end
             if watch and reached.finished < len(self._order):
-                stop = min(end, max(int(trajectory.finish_cycle[reached.finished]), position))
+                stop = min(end, max(int(trajectory.finish_engine_step[reached.finished]), position))
             after = self._foresee(trajectory, stop, reached)
             cut_s = yield after.seconds - reached.seconds
             if cut_s is not None:
-                stop = end = trajectory.cycle_ending(reached.seconds + cut_s, position, stop)
+                stop = end = trajectory.engine_step_ending(reached.seconds + cut_s, position, stop)
                 crowded = False
                 after = self._foresee(trajectory, stop, reached)
                 yield max(after.seconds - reached.seconds - cut_s, 0.0)
@@ -144,91 +144,93 @@ class JumpEngine(Engine):
             if stop == end or self.halted:
                 end, crowded = stop, crowded and stop == end
                 break
-        self.epoch = self._advance(trajectory, end, reached)
+        self.decision_interval = self._advance(trajectory, end, reached)
         if crowded:
             self._settle()
             self.pool.preempt()
             held = int(self.pool.context().sum())
-            self.epoch = msgspec.structs.replace(self.epoch, context_tokens=held)
+            self.decision_interval = msgspec.structs.replace(self.decision_interval, context_tokens=held)
 
     def _foresee(self, trajectory: Trajectory, stop: int, before: State) -> State:
-        """Return the state at a cycle to come, and note who will have finished since `before`."""
+        """Return the state at an engine step to come, and note who will have finished since `before`."""
         after = trajectory.at(stop, trajectory.finished(stop))
         self.just_finished = self._order[before.finished : after.finished]
         self.held_tokens = round(after.context_tokens)
         return after
 
-    def _plan(self, arm: Arm) -> Trajectory:
-        """Draw how many cycles each running request needs under `arm`, and lay out the trajectory."""
-        pool, costs = self.pool, self.costs.of(arm)
+    def _plan(self, draft_config: DraftConfig) -> Trajectory:
+        """Draw how many engine steps each running request needs under `draft_config`, and lay out the trajectory."""
+        pool, costs = self.pool, self.costs.of(draft_config)
         running = pool.running
         remaining = pool.remaining()
-        moments = self.acceptance.moments(arm, pool.requests.exponent[running], self.drafter_exponent)
-        cycles = self._draw_cycles(arm, remaining, moments)
-        order = cycles.argsort(kind="stable")
-        cycles = cycles[order]
+        moments = self.acceptance.moments(
+            draft_config, pool.requests.exponent[running], self.drafter_exponent
+        )
+        engine_steps = self._draw_engine_steps(draft_config, remaining, moments)
+        order = engine_steps.argsort(kind="stable")
+        engine_steps = engine_steps[order]
         self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
-        # The last cycle drafts past the end of the response: the walk ends at remaining + overshoot.
-        rate = (remaining[order] + _overshoot(self._moments)) / np.maximum(cycles, 1)
-        self._arm, self._order, self._position, self._state = arm, running[order], 0, START
+        # The last engine step drafts past the end of the response: the walk ends at remaining + overshoot.
+        rate = (remaining[order] + _overshoot(self._moments)) / np.maximum(engine_steps, 1)
+        self._draft_config, self._order, self._position, self._state = draft_config, running[order], 0, START
         context = pool.context()[order].astype(np.float64)
-        self._trajectory = Trajectory(cycles, context, rate, costs.fixed_s, costs.context_s_per_token)
+        self._trajectory = Trajectory(engine_steps, context, rate, costs.fixed_s, costs.context_s_per_token)
         return self._trajectory
 
-    def _draw_cycles(self, arm: Arm, remaining: Ints, moments: Moments) -> Ints:
-        """Return the cycles until each request has emitted `remaining` tokens, [batch].
+    def _draw_engine_steps(self, draft_config: DraftConfig, remaining: Ints, moments: Moments) -> Ints:
+        """Return the engine steps until each request has emitted `remaining` tokens, [batch].
 
-        With X tokens a cycle, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X] (Wald's
+        With X tokens an engine step, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X] (Wald's
         identity and the mean overshoot of a lattice walk) and variance about R var(X) / E[X]^3.
         """
-        if arm.depth == 0:
+        if draft_config.depth == 0:
             return remaining
         mean, variance = moments.mean_tokens, moments.variance
         expected = (remaining + _overshoot(moments)) / mean
         spread = np.sqrt(remaining * variance / mean**3)
         drawn = np.rint(expected + spread * self.rng.standard_normal(len(remaining)))
-        fewest = -(-remaining // (arm.depth + 1))
+        fewest = -(-remaining // (draft_config.depth + 1))
         return np.clip(drawn, fewest, remaining).astype(np.int64)
 
-    def _end(self, trajectory: Trajectory, draft: Draft) -> tuple[int, bool]:
-        """Return the cycle at which the epoch ends, and whether the KV cache is what ends it."""
-        end = trajectory.cycle_below(draft.min_requests)
-        if draft.max_cycles is not None:
-            end = min(end, self._position + draft.max_cycles)
+    def _end(self, trajectory: Trajectory, draft: SetDraftConfig) -> tuple[int, bool]:
+        """Return the engine step at which the decision interval ends, and whether the KV cache is what ends it."""
+        end = trajectory.engine_step_below(draft.min_requests)
+        if draft.max_engine_steps is not None:
+            end = min(end, self._position + draft.max_engine_steps)
         if self.pool.waiting:  # whoever finishes next makes room
-            end = min(end, int(trajectory.finish_cycle[self._state.finished]))
-        full = trajectory.cycle_of_context(self.pool.crowded_above_tokens())
+            end = min(end, int(trajectory.finish_engine_step[self._state.finished]))
+        full = trajectory.engine_step_of_context(self.pool.crowded_above_tokens())
         if full is not None and full < end:
             return max(full, self._position), True
         return max(end, self._position), False
 
-    def _advance(self, trajectory: Trajectory, end: int, after: State) -> Epoch:
-        """Make `after`, the state at cycle `end`, the present one; returns what the epoch did."""
+    def _advance(self, trajectory: Trajectory, end: int, after: State) -> DecisionInterval:
+        """Make `after`, the state at engine step `end`, the present one; returns what the decision interval did."""
         before, start = self._state, self._position
         self._position, self._state = end, after
-        request_cycles = after.request_cycles - before.request_cycles
+        request_steps = after.request_steps - before.request_steps
         finished = self._order[before.finished : after.finished]
         if len(finished):
             self.pool.emitted[finished] = self.pool.requests.length[finished]
             self.pool.retire()
-        return Epoch(
-            arm=self._arm,
-            cycles=end - start,
-            request_cycles=request_cycles,
+        return DecisionInterval(
+            draft_config=self._draft_config,
+            engine_steps=end - start,
+            request_steps=request_steps,
             decode_s=after.seconds - before.seconds,
-            accepted_by_position=self._accepted(request_cycles, after.emitted_tokens - before.emitted_tokens),
+            accepted_by_position=self._accepted(request_steps, after.emitted_tokens - before.emitted_tokens),
             finished=finished,
             finish_s=trajectory.finish_s[before.finished : after.finished] - before.seconds,
             context_tokens=round(after.context_tokens),
         )
 
-    def _accepted(self, request_cycles: int, emitted: float) -> tuple[int, ...]:
+    def _accepted(self, request_steps: int, emitted: float) -> tuple[int, ...]:
         """Spread the drafts accepted over positions, in the proportions of the law."""
-        if self._arm.depth == 0 or not request_cycles:
+        if self._draft_config.depth == 0 or not request_steps:
             return ()
-        shares = self.acceptance.shares(self._arm, self.drafter_exponent)
-        accepted = emitted - request_cycles
-        return tuple([min(round(accepted * share), request_cycles) for share in shares])
+        shares = self.acceptance.shares(self._draft_config, self.drafter_exponent)
+        accepted = emitted - request_steps
+        return tuple([min(round(accepted * share), request_steps) for share in shares])
 
     def _settle(self) -> None:
         """Fix how many tokens the running requests have emitted, and drop the trajectory."""
@@ -240,24 +242,24 @@ class JumpEngine(Engine):
         order = self._order[done:]
         if not len(order):
             return
-        cycles = trajectory.finish_cycle[done:]
+        engine_steps = trajectory.finish_engine_step[done:]
         remaining = self.pool.requests.length[order] - self.pool.emitted[order]
-        emitted = remaining * position / cycles
-        if self._arm.depth:
-            emitted = np.rint(self._bridge(remaining, position, cycles, done))
+        emitted = remaining * position / engine_steps
+        if self._draft_config.depth:
+            emitted = np.rint(self._bridge(remaining, position, engine_steps, done))
         least = np.minimum(position, remaining - 1)
-        most = np.minimum(position * (self._arm.depth + 1), remaining - 1)
+        most = np.minimum(position * (self._draft_config.depth + 1), remaining - 1)
         self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)
 
-    def _bridge(self, remaining: Ints, position: int, cycles: Ints, done: int) -> Floats:
-        """Draw what has been emitted after `position` of `cycles` in which `remaining` will be, [running].
+    def _bridge(self, remaining: Ints, position: int, engine_steps: Ints, done: int) -> Floats:
+        """Draw what has been emitted after `position` of `engine_steps` in which `remaining` will be, [running].
 
-        A walk that reaches its level at last in a given cycle, and not before, keeps away from it: its
+        A walk that reaches its level at last in a given engine step, and not before, keeps away from it: its
         distance follows a three-dimensional Bessel bridge, the length of a vector of Brownian bridges.
         """
         moments = Moments(self._moments.mean_tokens[done:], self._moments.variance[done:])
         overshoot = _overshoot(moments)
-        left = 1.0 - position / cycles
+        left = 1.0 - position / engine_steps
         spread = np.sqrt(moments.variance * position * left)
         noise = spread * self.rng.standard_normal((3, len(remaining)))
         along = (remaining + overshoot) * left + noise[0]
@@ -266,6 +268,6 @@ class JumpEngine(Engine):
 
 
 def _overshoot(moments: Moments) -> Floats:
-    """Return by how much the cycle that reaches a response's end overshoots it on average, in tokens."""
+    """Return by how much the engine step that reaches a response's end overshoots it on average, in tokens."""
     mean, variance = moments.mean_tokens, moments.variance
     return ((variance + mean**2) / mean - 1.0) / 2.0

@@ -21,7 +21,7 @@ class StepRequests(msgspec.Struct, frozen=True):
     group: Ints
     prompt_tokens: Ints
     response_tokens: Ints
-    capped: np.ndarray
+    truncated: np.ndarray
 
 
 class Stream:
@@ -76,7 +76,7 @@ class Stream:
             np.full(len(rows), self._drawn - 1),
             step.prompt_tokens[rows],
             step.response_tokens[rows],
-            step.capped[rows],
+            step.truncated[rows],
         )
 
 
@@ -87,7 +87,7 @@ class Requests:
         self.group: Ints = np.empty(0, np.int64)
         self.prompt_tokens = self.group
         self.length = self.group
-        self.capped = np.empty(0, bool)
+        self.truncated = np.empty(0, bool)
         self.exponent: Floats = np.empty(0)
         self.emitted = self.group  # up to the last report
         self.target = self.group  # tokens at which it leaves its worker
@@ -102,7 +102,7 @@ class Requests:
         nothing = np.full(n, -1)
         added = (
             ("group", fresh.group), ("prompt_tokens", fresh.prompt_tokens), ("length", fresh.response_tokens),
-            ("capped", fresh.capped), ("exponent", exponent), ("emitted", np.zeros(n, np.int64)),
+            ("truncated", fresh.truncated), ("exponent", exponent), ("emitted", np.zeros(n, np.int64)),
             ("target", fresh.response_tokens), ("worker", nothing), ("start_s", np.full(n, -1.0)),
             ("finish_s", np.zeros(n)), ("born", nothing),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from tlt.sim.model.decode_closed_form import Ints
 from tlt.sim.steptimes.law import Floats
 
 # Room kept for each running request, so that preemption and admission do not chase each other. Half of it
-# must exceed what one cycle can emit (depth + 1); 64 is about one percent of a full cache, like vLLM's.
+# must exceed what one engine step can emit (depth + 1); 64 is about one percent of a full cache, like vLLM's.
 MARGIN_TOKENS = 64
 
 

@@ -1,8 +1,8 @@
 """Drafts out of earlier responses: suffix trees, n-grams, the last epoch's answer. No head, no GPU time.
 
-Law of acceptance: a request-cycle has a match in the history with probability h; given one, the drafts up to
-position j are all accepted with probability s_j. So P(accepted >= j) = h s_j, and a cycle verifies 1 + h K
-tokens of a request on average. Nothing else is paid: a cycle lasts G(batch (1 + h K)) plus the cache's part
+Law of acceptance: a request-engine step has a match in the history with probability h; given one, the drafts up to
+position j are all accepted with probability s_j. So P(accepted >= j) = h s_j, and an engine step verifies 1 + h K
+tokens of a request on average. Nothing else is paid: an engine step lasts G(batch (1 + h K)) plus the cache's part
 (sim.steptimes.law, without its drafting terms) plus `lookup_s`; at K = 0 the engine runs plain, since there
 is no drafter to keep in step or to rebuild.
 
@@ -15,7 +15,7 @@ Reuse of a prefix (SPEC-RL, arXiv 2509.23232) is another use of the same history
 second epoch on the prefill of a request also reads its last response, of which it keeps a share. What is left
 is generated as before. One share serves all responses; the original is lossless only without lenience.
 
-A batch has one arm, so a larger budget for long responses (DAS) is a larger K for the small batches that only
+A batch has one draft configuration, so a larger budget for long responses (DAS) is a larger K for the small batches that only
 they are left in: a table by batch. Systems: DAS (arXiv 2511.13841), RhymeRL (2508.18588), Seer (2511.14617).
 """
 
@@ -30,28 +30,30 @@ from tlt.sim.model.acceptance import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig, HistoryConfig
 from tlt.sim.model.running_batch import Limits
 from tlt.sim.steptimes.law import Floats, padded
-from tlt.sim.steptimes.tables import ArmCost, StepCosts
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm
+from tlt.sim.steptimes.tables import DraftConfigCost, StepCosts
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig
 
 
 class HistoryLaw(msgspec.Struct, frozen=True):
-    """Acceptance of chains out of the history, cycles without a match included."""
+    """Acceptance of chains out of the history, engine steps without a match included."""
 
     config: HistoryConfig
 
     @property
     def source(self) -> str:
         """Return one line that says what the law rests on."""
-        return f"assumed: drafts out of earlier responses, a match in {self.config.hit_rate:.0%} of cycles"
+        return (
+            f"assumed: drafts out of earlier responses, a match in {self.config.hit_rate:.0%} of engine steps"
+        )
 
-    def survival(self, arm: Arm) -> Floats:
+    def survival(self, draft_config: DraftConfig) -> Floats:
         """Return h s_j for j = 1..depth; s goes on geometrically past the last position given."""
-        return self.config.hit_rate * self._given_a_match.survival(arm)
+        return self.config.hit_rate * self._given_a_match.survival(draft_config)
 
-    def extrapolates(self, arm: Arm) -> bool:
-        """Return whether the arm is deeper than the positions given."""
-        return self._given_a_match.extrapolates(arm)
+    def extrapolates(self, draft_config: DraftConfig) -> bool:
+        """Return whether the draft configuration is deeper than the positions given."""
+        return self._given_a_match.extrapolates(draft_config)
 
     @property
     def _given_a_match(self) -> PerPosition:
@@ -64,28 +66,28 @@ class HistoryCosts(StepCosts):
     def __init__(self, costs: StepCosts, config: HistoryConfig) -> None:
         """Take the engine of `costs`, without its drafter."""
         super().__init__(
-            costs.coefficients, "plain", costs.max_requests, costs.chunk_tokens, costs.graph_max_requests,
+            costs.coefficients, "not_configured", costs.max_requests, costs.chunk_tokens, costs.graph_max_requests,
             costs.eager_step_s,
         )  # fmt: skip
         self._config = config
 
-    def of(self, arm: Arm) -> ArmCost:
-        """Return the table of an arm."""
-        if arm.depth == 0 or arm in self._tables:
-            return super().of(arm)
+    def of(self, draft_config: DraftConfig) -> DraftConfigCost:
+        """Return the table of a draft configuration."""
+        if draft_config.depth == 0 or draft_config in self._tables:
+            return super().of(draft_config)
         law = self.coefficients
-        drafts = self._config.hit_rate * (arm.verify_tokens - 1)
+        drafts = self._config.hit_rate * (draft_config.verify_tokens - 1)
         tokens = padded(np.arange(self.max_requests + 1, dtype=np.float64), law.graph_batches) * (1 + drafts)
         fixed_s = law.target_s(tokens) + self._config.lookup_s
         if law.graph_tokens is not None:
             fixed_s = fixed_s + law.eager_s * (tokens > law.graph_tokens)
         per_token = law.kv_s_per_token + law.kv_s_per_verified_token * drafts
-        self._tables[arm] = ArmCost(fixed_s, per_token)
-        return self._tables[arm]
+        self._tables[draft_config] = DraftConfigCost(fixed_s, per_token)
+        return self._tables[draft_config]
 
-    def switch_s(self, entry: Entry, tokens: float, squared_tokens: float) -> float:
+    def switch_s(self, resume_cost: ResumeCost, tokens: float, squared_tokens: float) -> float:
         """Return 0: no drafter has a cache to rebuild."""
-        del entry, tokens, squared_tokens
+        del resume_cost, tokens, squared_tokens
         return 0.0
 
 

@@ -10,33 +10,33 @@ import numpy as np
 import simpy
 
 from tlt.sim.model.decode_closed_form import Ints
-from tlt.sim.model.jump_engine import Engine, Epoch
+from tlt.sim.model.jump_engine import DecisionInterval, Engine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
 from tlt.traces.runs.timeline import Timeline
-from tltsched.commands import Draft
+from tltsched.commands import SetDraftConfig
 from tltsched.event_log import RecordedWorker
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
 
 Passing = Generator[simpy.Event, Any, None]
-Deciding = Generator[simpy.Event, Any, tuple[Draft, ...]]
+Deciding = Generator[simpy.Event, Any, tuple[SetDraftConfig, ...]]
 Cutting = Generator[simpy.Event, Any, float | None]
 
 
 class StepTally:
-    """What the workers of one step add up: acceptance counts over drafting epochs, and preemptions."""
+    """What the workers of one step add up: acceptance counts over drafting decision intervals, and preemptions."""
 
     def __init__(self) -> None:
-        self.request_cycles = 0
+        self.request_steps = 0
         self.accepted_tokens = 0
         self.preemptions = 0
         self.largest_draft_batch = 0
 
-    def add(self, epoch: Epoch, batch: int) -> None:
-        """Count an epoch that began with `batch` requests."""
-        if epoch.arm.depth:
+    def add(self, decision_interval: DecisionInterval, batch: int) -> None:
+        """Count a decision interval that began with `batch` requests."""
+        if decision_interval.draft_config.depth:
             self.largest_draft_batch = max(self.largest_draft_batch, batch)
-            self.request_cycles += epoch.request_cycles
-            self.accepted_tokens += sum(epoch.accepted_by_position)
+            self.request_steps += decision_interval.request_steps
+            self.accepted_tokens += sum(decision_interval.accepted_by_position)
 
 
 class Listener(Protocol):
@@ -88,7 +88,7 @@ class Worker:
         listener: Listener,
         watch: bool = False,
     ) -> None:
-        """With `watch` each finish is reported when it happens, and orders cut an epoch short."""
+        """With `watch` each finish is reported when it happens, and orders cut a decision interval short."""
         self.env = env
         self.index = scheduler.scheduler.worker
         self.scheduler = scheduler
@@ -101,7 +101,7 @@ class Worker:
         self.idle_cause = "tail_idle"
         self._activity = "tail_idle"  # what the time since the last booking goes to
         self._rolling = False
-        self._told = 0  # finishes of the running epoch that were reported
+        self._told = 0  # finishes of the running decision interval that were reported
         self._inbox: list[Submission | Withdrawal | Reload] = []
         self._bell: simpy.Event | None = None  # rings for an order that cuts the stretch in flight
 
@@ -120,12 +120,12 @@ class Worker:
         self.step = step
 
     def withdraw(self, ids: Ints) -> None:
-        """Let go of requests at the end of the cycle in flight."""
+        """Let go of requests at the end of the engine step in flight."""
         assert self._rolling, "a worker that was not reported idle has something to withdraw"
         self._order(Withdrawal(ids))
 
     def reload(self, seconds: float, drafter_exponent: float) -> simpy.Event:
-        """Take new weights at the end of the cycle in flight; returns the event of its end."""
+        """Take new weights at the end of the engine step in flight; returns the event of its end."""
         order = Reload(seconds, drafter_exponent, self.env.event())
         if self._rolling:
             self._order(order)
@@ -141,7 +141,7 @@ class Worker:
             self._bell = None
 
     def _must_stop(self) -> bool:
-        """Return whether an order waits that the running epoch cannot go on with."""
+        """Return whether an order waits that the running decision interval cannot go on with."""
         room = self._told > 0 or self.engine.pool.has_room()
         return any(not isinstance(order, Submission) or room for order in self._inbox)
 
@@ -152,7 +152,7 @@ class Worker:
         pool = RequestPool(submission, self.limits, rollout.step)
         self.scheduler.handle(RolloutBegan(now.now, self.index, rollout.step, rollout.drafter_version))
         engine.submit(pool, rollout.drafter_exponent)
-        drafts: tuple[Draft, ...] = ()
+        drafts: tuple[SetDraftConfig, ...] = ()
         while True:
             drafts = (yield from self._take_orders(pool)) or drafts
             if not pool.pending():
@@ -164,16 +164,16 @@ class Worker:
             yield from self._switch(draft)
             start_s, batch = now.now, len(pool.running)
             yield from self._run(draft, pool)
-            epoch = engine.epoch
+            decision_interval = engine.decision_interval
             self._book(self._decode_cause(draft))
-            self.listener.tally.add(epoch, batch)
-            drafts = self._observe(epoch, pool, start_s)
+            self.listener.tally.add(decision_interval, batch)
+            drafts = self._observe(decision_interval, pool, start_s)
         self.listener.tally.preemptions += pool.preemptions
         self.scheduler.handle(RolloutEnded(now.now, self.index))
         self._rolling = False
 
-    def _run(self, draft: Draft, pool: RequestPool) -> Passing:
-        """Let one epoch pass."""
+    def _run(self, draft: SetDraftConfig, pool: RequestPool) -> Passing:
+        """Let one decision interval pass."""
         self._activity = self._decode_cause(draft)
         if not self.watch:
             for seconds in self.engine.run(draft):
@@ -244,35 +244,37 @@ class Worker:
         context = int(pool.context().sum())
         return self.scheduler.handle(BatchFormed(self.env.now, self.index, len(pool.running), context))
 
-    def _switch(self, draft: Draft) -> Passing:
+    def _switch(self, draft: SetDraftConfig) -> Passing:
         """Pay for the drafter's KV where the command asks for it."""
-        if draft.entry == "none":
+        if draft.resume_cost == "none":
             return
         context = self.engine.context()
         seconds = self.engine.costs.switch_s(
-            draft.entry, float(context.sum()), float(np.dot(context, context))
+            draft.resume_cost, float(context.sum()), float(np.dot(context, context))
         )
         yield from self._spend("switch", seconds)
 
-    def _observe(self, epoch: Epoch, pool: RequestPool, start_s: float) -> tuple[Draft, ...]:
-        """Report an epoch that began at `start_s`, and those of its finishes that were not reported yet."""
-        ids = pool.requests.ids[epoch.finished]
+    def _observe(
+        self, decision_interval: DecisionInterval, pool: RequestPool, start_s: float
+    ) -> tuple[SetDraftConfig, ...]:
+        """Report a decision interval that began at `start_s`, and those of its finishes that were not reported yet."""
+        ids = pool.requests.ids[decision_interval.finished]
         finished = tuple(ids.tolist())
-        event = EpochEnded(
+        event = DecisionEnded(
             self.env.now,
             self.index,
-            epoch.arm,
-            epoch.cycles,
-            epoch.request_cycles,
-            epoch.decode_s,
-            epoch.accepted_by_position,
+            decision_interval.draft_config,
+            decision_interval.engine_steps,
+            decision_interval.request_steps,
+            decision_interval.decode_s,
+            decision_interval.accepted_by_position,
             finished,
             len(pool.running),
-            epoch.context_tokens,
+            decision_interval.context_tokens,
         )
         drafts = self.scheduler.handle(event)
         if finished and not self.watch:
-            self.listener.done(ids, start_s + epoch.finish_s)
+            self.listener.done(ids, start_s + decision_interval.finish_s)
             self.listener.finished(self.index, finished, 0)
         self._told = 0
         return drafts
@@ -286,7 +288,7 @@ class Worker:
     def _book(self, cause: str) -> None:
         self.timeline.book(cause, self.step, self.env.now)
 
-    def _decode_cause(self, draft: Draft) -> str:
-        if draft.arm.depth:
+    def _decode_cause(self, draft: SetDraftConfig) -> str:
+        if draft.draft_config.depth:
             return "speculate"
-        return "decode_off" if self.engine.costs.off_state == "in_step" else "decode"
+        return "decode_off" if self.engine.costs.when_off == "k0" else "decode"

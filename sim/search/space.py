@@ -36,12 +36,12 @@ class Design(msgspec.Struct, frozen=True, order=True):
         return f"{self.gpu} TP{self.tp}"
 
     @property
-    def arm(self) -> str:
-        """Return policy and schedule as `--arms` takes them."""
+    def run(self) -> str:
+        """Return policy and schedule as `--policies` takes them."""
         return f"{self.policy}@{self.schedule}"
 
     def __str__(self) -> str:
-        return f"{self.arm} on {self.engines} x {self.hardware}"
+        return f"{self.run} on {self.engines} x {self.hardware}"
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ def candidates(
             continue
         source = sources.setdefault(design.hardware, cost_source(settings, design))
         try:
-            config = resolve(_settings(settings, design, source), design.arm)
+            config = resolve(_settings(settings, design, source), design.run)
             simulation = Simulation(config, trace)
         except InputError as error:
             left_out[design] = f"{error.field}: got {error.got}, needs {error.allowed}"

@@ -12,7 +12,7 @@ import pandas as pd
 from tlt.sim.advise.advice import advise, write_advice
 from tlt.sim.advise.ceilings import write_bounds
 from tlt.sim.advise.sensitivity import FACTORS
-from tlt.sim.comparison import run_arm
+from tlt.sim.comparison import run_policy
 from tlt.sim.search.choose import DRAWS, Decision, Finalist
 from tlt.sim.search.search import PROBE_STEPS, Planner
 from tlt.sim.search.space import Design
@@ -21,7 +21,7 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Floats
 from tlt.sim.workload import describe_lengths
 from tlt.traces.lengths.files import write_trace
-from tlt.traces.results.cost_draws import POSTERIOR
+from tlt.traces.results.cost_draws import COST_DRAWS
 from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Comparison, RunFolder, run_name, write_json
 
@@ -32,7 +32,7 @@ NOTHING = float("nan")
 def write_files(planner: Planner, decision: Decision, out: Path) -> None:
     """Write everything into `out`, which is made if it does not exist."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / POSTERIOR).unlink(missing_ok=True)  # of an earlier comparison
+    (out / COST_DRAWS).unlink(missing_ok=True)  # of an earlier comparison
     _write_comparison(planner, decision, out)
     write_plan(out, PlanFiles(_plan(planner, decision), _table(planner, decision)))
 
@@ -45,7 +45,7 @@ def _write_comparison(planner: Planner, decision: Decision, out: Path) -> None:
     frames, names = [], []
     for each, finalist in zip(planner.finalists, planner.judged, strict=True):
         name = run_name(finalist.design)
-        run_arm(each.candidate.config, planner.trace, finalist.design, out / name, lambda *_: None)
+        run_policy(each.candidate.config, planner.trace, finalist.design, out / name, lambda *_: None)
         planner.progress("writing finalists")
         names.append(name)
         frames.append(_drawn(name, RunFolder(out / name).steps(), finalist, values))

@@ -66,7 +66,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     coefficients: Coefficients
     residuals: Residuals
     ranges: Ranges
-    chunk_tokens: float = 8192.0  # prompt tokens that one cycle prefills at most
+    chunk_tokens: float = 8192.0  # prompt tokens that one engine step prefills at most
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]
 
@@ -79,13 +79,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def ranges_of(points: Sequence[Point]) -> Ranges:
     """Return what the points that count cover."""
     used = [point for point in points if not point.excluded]
-    drafting = [point for point in used if point.arm.depth]
+    drafting = [point for point in used if point.draft_config.depth]
     return Ranges(
-        batch=_range([point.batch for point in used if not point.arm.depth]),
+        batch=_range([point.batch for point in used if not point.draft_config.depth]),
         draft_batch=_range([point.batch for point in drafting]),
         context_tokens=_range([point.context_tokens for point in used]),
-        depth=_range([point.arm.depth for point in drafting]),
-        verify_tokens=_range([point.arm.verify_tokens for point in drafting]),
+        depth=_range([point.draft_config.depth for point in drafting]),
+        verify_tokens=_range([point.draft_config.verify_tokens for point in drafting]),
     )
 
 
@@ -94,15 +94,15 @@ def _range(values: Sequence[Number]) -> tuple[Number, Number]:
 
 
 def predict_s(coefficients: Coefficients, point: Point) -> float:
-    """Return the law's cycle time for the conditions of `point`."""
-    fixed_s = float(coefficients.fixed_s(point.arm, point.off_state, np.float64(point.batch)))
-    per_token = coefficients.context_s_per_token(point.arm, point.off_state)
+    """Return the law's engine step time for the conditions of `point`."""
+    fixed_s = float(coefficients.fixed_s(point.draft_config, point.when_off, np.float64(point.batch)))
+    per_token = coefficients.context_s_per_token(point.draft_config, point.when_off)
     return fixed_s + per_token * point.context_tokens * point.batch
 
 
 def error_of(coefficients: Coefficients, point: Point) -> float:
     """Return the absolute relative error of the law on one point."""
-    return abs(predict_s(coefficients, point) / point.cycle_s - 1.0)
+    return abs(predict_s(coefficients, point) / point.engine_step_s - 1.0)
 
 
 def residuals_of(coefficients: Coefficients, points: Sequence[Point]) -> Residuals:

@@ -35,10 +35,10 @@ class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[float]:
     """Return one row of the design matrix; its columns are in the order in which `fit` unpacks them."""
-    arm, batch = point.arm, float(padded(point.batch, settings.graph_batches))
-    tokens = batch * arm.verify_tokens
-    drafting, off = arm.depth > 0, arm.depth == 0 and point.off_state == "in_step"
-    drafter_passes = arm.depth if drafting else int(off)
+    draft_config, batch = point.draft_config, float(padded(point.batch, settings.graph_batches))
+    tokens = batch * draft_config.verify_tokens
+    drafting, off = draft_config.depth > 0, draft_config.depth == 0 and point.when_off == "k0"
+    drafter_passes = draft_config.depth if drafting else int(off)
     held = point.context_tokens * point.batch
     verified = float(settings.verified_terms)
     eager = settings.graph_tokens is not None and tokens > settings.graph_tokens
@@ -49,11 +49,11 @@ def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[fl
         float(off),
         float(off) * batch,
         float(drafting),
-        float(arm.depth),
-        float(arm.depth) * batch * arm.topk,
+        float(draft_config.depth),
+        float(draft_config.depth) * batch * draft_config.topk,
         float(eager),
         verified * float(drafting) * tokens,
-        verified * held * (arm.verify_tokens - 1),
+        verified * held * (draft_config.verify_tokens - 1),
     ]
 
 
@@ -93,7 +93,7 @@ def fit(
     """Return the coefficients that fit all points neither held out nor excluded."""
     used = [point for point in points if not point.held_out and not point.excluded]
     rows = np.array([_features(point, settings, shape) for point in used])
-    seconds = np.array([point.cycle_s for point in used])
+    seconds = np.array([point.engine_step_s for point in used])
     kv_column = 1 + len(settings.knots_tokens)
     given = _given(settings)
     fitted = seconds - rows[:, :kv_column] @ given

@@ -1,9 +1,9 @@
 """Fits the law to the points that calibrating a live engine left, and says how well it fits.
 
 What is found by the fit and what is given differs by device. On a GPU whose data sheet is known
-(sim.steptimes.gpus) no piece above 512 tokens a cycle is cheaper than the peak throughput allows, the open
+(sim.steptimes.gpus) no piece above 512 tokens an engine step is cheaper than the peak throughput allows, the open
 slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the open slope
-continues the last fitted piece. Residuals by arm and the tax of a speculation that is off stand in the notes.
+continues the last fitted piece. Residuals by draft configuration and the tax of a speculation that is off stand in the notes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tltsched.errors import InputError, look_up
 
 POOR_FIT = 0.05  # mean error on unseen points above which the notes warn
 LEAST_POINTS = 4
-BEYOND_GPU = "assumed: roofline; no point reads more tokens in a cycle"
-BEYOND_FITTED = "assumed: the last fitted slope goes on; no point reads more tokens in a cycle"
+BEYOND_GPU = "assumed: roofline; no point reads more tokens in an engine step"
+BEYOND_FITTED = "assumed: the last fitted slope goes on; no point reads more tokens in an engine step"
 
 
 def fit_points(measured: MeasuredPoints) -> Calibration:
@@ -84,7 +84,7 @@ def gpu_of(device: str) -> GpuSpec | None:
 
 def _check(measured: MeasuredPoints) -> None:
     used = [point for point in measured.points if not (point.held_out or point.excluded)]
-    plain = [point for point in used if point.arm == OFF and point.off_state == "plain"]
+    plain = [point for point in used if point.draft_config == OFF and point.when_off == "not_configured"]
     if len(plain) < LEAST_POINTS or not measured.prefill_points:
         got = f"{len(plain)} plain points and {len(measured.prefill_points)} of prefill"
         fix = "raise calibration.time_limit_s or calibration.batches"
@@ -105,9 +105,11 @@ def _settings(measured: MeasuredPoints, assumed: Coefficients | None, peak_s: fl
 
 
 def knots(points: Sequence[Point], graph_batches: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the least tokens a cycle, powers of two, and the most: two fitted values or more to a piece."""
+    """Return the least tokens an engine step, powers of two, and the most: two fitted values or more to a piece."""
     fitted = [point for point in points if not (point.held_out or point.excluded)]
-    tokens = sorted({float(padded(point.batch, graph_batches)) * point.arm.verify_tokens for point in fitted})
+    tokens = sorted(
+        {float(padded(point.batch, graph_batches)) * point.draft_config.verify_tokens for point in fitted}
+    )
     chosen = [tokens[0]]
     power = 2.0
     while power < tokens[-1]:
@@ -147,15 +149,19 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
             f"the law fits poorly: mean error on unseen points {residuals.held_out_mean:.1%}, "
             f"worst {residuals.held_out_max:.1%}"
         )
-    notes.append(f"error by arm (mean, signed): {_errors_by_arm(measured.points, coefficients)}")
-    spread = median(point.spread_s / point.cycle_s for point in measured.points)
-    notes.append(f"spread of the repeats (quartiles): {spread:.1%} of a cycle at the median point")
+    notes.append(
+        f"error by draft configuration (mean, signed): {_errors_by_draft_config(measured.points, coefficients)}"
+    )
+    spread = median(point.spread_s / point.engine_step_s for point in measured.points)
+    notes.append(f"spread of the repeats (quartiles): {spread:.1%} of an engine step at the median point")
     tax = off_tax(measured.points)
     if tax:
         notes.append("K = 0 over no speculation configured: " + _by_batch(tax))
     notes += _switch_notes(measured)
-    if measured.compiled_cycles:
-        notes.append(f"{measured.compiled_cycles} cycles dropped since something was compiled in them")
+    if measured.compiled_engine_steps:
+        notes.append(
+            f"{measured.compiled_engine_steps} engine steps dropped since something was compiled in them"
+        )
     return notes
 
 
@@ -164,21 +170,21 @@ def off_tax(points: Sequence[Point]) -> dict[int, float]:
 
     The two are compared where the same batch was measured in both, at the closest contexts.
     """
-    plain = [point for point in points if point.arm == OFF and point.off_state == "plain"]
+    plain = [point for point in points if point.draft_config == OFF and point.when_off == "not_configured"]
     taxes: dict[int, list[float]] = {}
     for point in points:
         same = [other for other in plain if other.batch == point.batch]
-        if point.arm == OFF and point.off_state == "in_step" and same:
+        if point.draft_config == OFF and point.when_off == "k0" and same:
             nearest = min(same, key=lambda other: abs(other.context_tokens - point.context_tokens))
-            taxes.setdefault(point.batch, []).append(point.cycle_s / nearest.cycle_s - 1.0)
+            taxes.setdefault(point.batch, []).append(point.engine_step_s / nearest.engine_step_s - 1.0)
     return {batch: median(values) for batch, values in sorted(taxes.items())}
 
 
-def _errors_by_arm(points: Sequence[Point], coefficients: Coefficients) -> str:
+def _errors_by_draft_config(points: Sequence[Point], coefficients: Coefficients) -> str:
     errors: dict[str, list[float]] = {}
     for point in points:
-        name = "plain" if point.off_state == "plain" else f"K={point.arm.depth}"
-        errors.setdefault(name, []).append(predict_s(coefficients, point) / point.cycle_s - 1.0)
+        name = "not_configured" if point.when_off == "not_configured" else f"K={point.draft_config.depth}"
+        errors.setdefault(name, []).append(predict_s(coefficients, point) / point.engine_step_s - 1.0)
     return ", ".join(
         f"{name} {np.mean(np.abs(values)):.1%} ({np.mean(values):+.1%})" for name, values in errors.items()
     )

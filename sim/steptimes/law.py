@@ -1,7 +1,7 @@
 """The law of step times that every calibration and every roofline is written in.
 
 With x = batch x tokens verified per request, C = sum of the contexts of the batch, and non-negative
-coefficients, one engine cycle takes
+coefficients, one engine step takes
 
     no speculation configured   G(x) + kv C
     configured, K = 0           G(x) + off + off_request batch + kv C (1 + 1 / layers)
@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tltsched.draft_config import Arm
-from tltsched.policies.base import OffState
+from tltsched.draft_config import DraftConfig
+from tltsched.policies.base import WhenOff
 
 Floats = npt.NDArray[np.float64]
 
@@ -83,31 +83,31 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def target_s(self, tokens: npt.ArrayLike) -> Floats:
-        """Return G(x) for x tokens read by the target in one cycle (any shape)."""
+        """Return G(x) for x tokens read by the target in one engine step (any shape)."""
         x = np.asarray(tokens, np.float64)
         seconds = np.full(x.shape, self.floor_s)
         for slope, piece in zip(self.slopes_s_per_token, pieces(x, self.knots_tokens), strict=True):
             seconds += slope * piece
         return seconds
 
-    def fixed_s(self, arm: Arm, off_state: OffState, batch: npt.ArrayLike) -> Floats:
-        """Return the part of a cycle that does not depend on context, for each batch size."""
+    def fixed_s(self, draft_config: DraftConfig, when_off: WhenOff, batch: npt.ArrayLike) -> Floats:
+        """Return the part of an engine step that does not depend on context, for each batch size."""
         b = padded(batch, self.graph_batches)
-        x = b * arm.verify_tokens
+        x = b * draft_config.verify_tokens
         seconds = self.target_s(x)
         if self.graph_tokens is not None:
             seconds = seconds + self.eager_s * (x > self.graph_tokens)
-        if arm.depth:
-            per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * arm.topk
-            return seconds + self.draft_s + self.draft_s_per_token * x + arm.depth * per_pass
-        if off_state == "in_step":
+        if draft_config.depth:
+            per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * draft_config.topk
+            return seconds + self.draft_s + self.draft_s_per_token * x + draft_config.depth * per_pass
+        if when_off == "k0":
             return seconds + self.off_s + self.off_s_per_request * b
         return seconds
 
-    def context_s_per_token(self, arm: Arm, off_state: OffState) -> float:
-        """Return the seconds that one cached token adds to a cycle."""
-        passes = arm.depth if arm.depth else int(off_state == "in_step")
-        further = self.kv_s_per_verified_token * (arm.verify_tokens - 1)
+    def context_s_per_token(self, draft_config: DraftConfig, when_off: WhenOff) -> float:
+        """Return the seconds that one cached token adds to an engine step."""
+        passes = draft_config.depth if draft_config.depth else int(when_off == "k0")
+        further = self.kv_s_per_verified_token * (draft_config.verify_tokens - 1)
         return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share) + further
 
     def prefill_s(self, tokens: float, squared_tokens: float, chunk_tokens: float) -> float:

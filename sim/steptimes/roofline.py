@@ -39,7 +39,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Seconds, Meta(description="assumed: one all-reduce over NVLink; a layer has two when tp > 1")
     ] = 10e-6
     draft_fixed_s: Annotated[
-        Seconds, Meta(description="assumed: rejection sampling and host work of a drafting cycle")
+        Seconds, Meta(description="assumed: rejection sampling and host work of a drafting engine step")
     ] = 1.0e-3
     draft_vocab: Annotated[int, Meta(ge=1, description="rows of the drafter's output head")] = 32_000
     prefill_chunk_s: Annotated[

@@ -1,4 +1,4 @@
-"""Seconds of everything an engine does, looked up by arm and batch for one engine configuration."""
+"""Seconds of everything an engine does, looked up by draft configuration and batch for one engine configuration."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.law import Coefficients, Floats
-from tltsched.commands import Entry
-from tltsched.draft_config import OFF, Arm
-from tltsched.policies.base import OffState
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import OFF, DraftConfig
+from tltsched.policies.base import WhenOff
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
 # Released TLT divides its prefill budget by four while it prefills everything again (mit-han-lab/fastrl).
 REPREFILL_CHUNK_SHARE = 0.25
 
 
-class ArmCost(msgspec.Struct, frozen=True):
+class DraftConfigCost(msgspec.Struct, frozen=True):
     """F(batch) for batch 0..max, and the seconds that one context token adds."""
 
     fixed_s: Floats
@@ -28,7 +28,7 @@ class StepCosts:
     def __init__(
         self,
         coefficients: Coefficients,
-        off_state: OffState,
+        when_off: WhenOff,
         max_requests: int,
         chunk_tokens: float,
         graph_max_requests: int,
@@ -40,50 +40,54 @@ class StepCosts:
         `eager_step_s` more per step, as the released TLT does in its bulk phase.
         """
         self.coefficients = coefficients
-        self.off_state = off_state
+        self.when_off = when_off
         self.max_requests = max_requests
         self.chunk_tokens = chunk_tokens
         self.graph_max_requests = graph_max_requests
         self.eager_step_s = eager_step_s
-        self._tables: dict[Arm, ArmCost] = {}
+        self._tables: dict[DraftConfig, DraftConfigCost] = {}
 
-    def of(self, arm: Arm) -> ArmCost:
-        """Return the table of an arm."""
-        if arm not in self._tables:
+    def of(self, draft_config: DraftConfig) -> DraftConfigCost:
+        """Return the table of a draft configuration."""
+        if draft_config not in self._tables:
             batch = np.arange(self.max_requests + 1, dtype=np.float64)
-            fixed_s = self.coefficients.fixed_s(arm, self.off_state, batch)
-            if self.graph_max_requests and arm.depth == 0:
+            fixed_s = self.coefficients.fixed_s(draft_config, self.when_off, batch)
+            if self.graph_max_requests and draft_config.depth == 0:
                 fixed_s = fixed_s + self.eager_step_s * (batch > self.graph_max_requests)
-            per_token = self.coefficients.context_s_per_token(arm, self.off_state)
-            self._tables[arm] = ArmCost(fixed_s, per_token)
-        return self._tables[arm]
+            per_token = self.coefficients.context_s_per_token(draft_config, self.when_off)
+            self._tables[draft_config] = DraftConfigCost(fixed_s, per_token)
+        return self._tables[draft_config]
 
     def prefill_s(self, tokens: float, squared_tokens: float) -> float:
         """Return the seconds to prefill `tokens` in all, whose squared lengths sum to `squared_tokens`."""
         return self.coefficients.prefill_s(tokens, squared_tokens, self.chunk_tokens) if tokens else 0.0
 
-    def switch_s(self, entry: Entry, tokens: float, squared_tokens: float) -> float:
-        """Return what drafting costs before its first cycle, given the running contexts.
+    def switch_s(self, resume_cost: ResumeCost, tokens: float, squared_tokens: float) -> float:
+        """Return what drafting costs before its first engine step, given the running contexts.
 
-        drafter_fill: the drafter's one layer reads all contexts (their hidden states were kept: assumed).
+        draft_prefill: the drafter's one layer reads all contexts (their hidden states were kept: assumed).
         reprefill: target and drafter prefill everything again, in quarter-size chunks.
         """
         drafter_share = self.coefficients.drafter_kv_share
-        if entry == "drafter_fill":
+        if resume_cost == "draft_prefill":
             return drafter_share * self.prefill_s(tokens, squared_tokens)
-        if entry == "reprefill":
+        if resume_cost == "reprefill":
             chunk = self.chunk_tokens * REPREFILL_CHUNK_SHARE
             return (1 + drafter_share) * self.coefficients.prefill_s(tokens, squared_tokens, chunk)
         return 0.0
 
-    def step_times(self, arms: tuple[Arm, ...]) -> StepTimeTable:
+    def step_times(self, draft_configs: tuple[DraftConfig, ...]) -> StepTimeTable:
         """Return the same figures in the form that schedulers take and that a replay reads back."""
-        tables = {arm: self.of(arm) for arm in dict.fromkeys((OFF, *arms))}
+        tables = {
+            draft_config: self.of(draft_config) for draft_config in dict.fromkeys((OFF, *draft_configs))
+        }
         return StepTimeTable(
-            arms=tuple(
-                ArmTimes(
-                    arm=arm, fixed_s=tuple(table.fixed_s.tolist()), kv_s_per_token=table.context_s_per_token
+            draft_configs=tuple(
+                DraftConfigTimes(
+                    draft_config=draft_config,
+                    fixed_s=tuple(table.fixed_s.tolist()),
+                    kv_s_per_token=table.context_s_per_token,
                 )
-                for arm, table in tables.items()
+                for draft_config, table in tables.items()
             )
         )

@@ -1,7 +1,7 @@
 """Simulates a measured comparison again: same requests, scheduler settings and seeds, modelled step times.
 
 Acceptance is the synthetic one that the engine was given. Where the drafter's own acceptance was at work, its
-law is taken from the first rollout of all arms, and the report judges by the others alone.
+law is taken from the first rollout of all policies, and the report judges by the others alone.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.training.acceptance_counts import NOTHING, position_counts
 from tlt.traces.common.seeds import scheduler_rng
-from tlt.traces.results.resimulation import (
+from tlt.traces.results.simulated_replay import (
     PREDICTED,
     PREDICTED_COLUMNS,
-    RESIMULATION,
+    SIMULATED_REPLAY,
     CalibratedRange,
-    ResimulatedArm,
-    Resimulation,
+    SimulatedPolicy,
+    SimulatedReplay,
 )
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
 from tltsched.draft_config import OFF, chain
@@ -50,7 +50,7 @@ from tltsched.event_log import (
     build_worker,
     read,
 )
-from tltsched.policies.base import OffState
+from tltsched.policies.base import WhenOff
 
 NO_LIMIT_TOKENS = 1e12  # a KV cache that never overflows: a live run that preempts is told from its record
 Floats = npt.NDArray[np.float64]
@@ -76,7 +76,7 @@ class MeasuredSettings(msgspec.Struct, frozen=True):
     drafter: DrafterSettings = DrafterSettings()
 
 
-class MeasuredArm:
+class MeasuredPolicy:
     """One measured run folder."""
 
     def __init__(self, path: Path) -> None:
@@ -88,8 +88,8 @@ class MeasuredArm:
         self.settings = read_struct(path / "resolved_config.json", MeasuredSettings)
         self.setup = read_struct(path / "scheduler.json", SchedulerSetup)
         policy = self.setup.policy.build(scheduler_rng(0, 0), self.setup.step_times)
-        self.off_state: OffState = policy.off_state
-        self.drafts = self.off_state != "plain" or any(arm.depth for arm in policy.arms)
+        self.when_off: WhenOff = policy.when_off
+        self.drafts = self.when_off != "not_configured" or any(draft.depth for draft in policy.draft_configs)
         ids = self.responses.groupby("step", sort=True)["request"]
         whole = all((rows.to_numpy() == np.arange(len(rows))).all() for _, rows in ids)
         steps = self.responses["step"].unique()
@@ -111,14 +111,14 @@ class MeasuredArm:
                 group=rows["group"].to_numpy(np.int64),
                 prompt_tokens=rows["prompt_tokens"].to_numpy(np.int64),
                 response_tokens=rows["response_tokens"].to_numpy(np.int64),
-                capped=rows["capped"].to_numpy(bool),
+                truncated=rows["truncated"].to_numpy(bool),
             )
             for _, rows in self.responses.groupby("step", sort=True)
         ]
 
 
-def resimulate(measured: Path, calibration: Path, out: Path) -> None:
-    """Simulate every arm of the measured comparison (or run) `measured` into the comparison folder `out`.
+def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
+    """Simulate every policy of the measured comparison (or run) `measured` into the comparison folder `out`.
 
     `calibration` is a calibration.json (or the name of a shipped one). Raises InputError if `measured` is not
     a measured comparison or the calibration cannot be read.
@@ -126,14 +126,17 @@ def resimulate(measured: Path, calibration: Path, out: Path) -> None:
     fitted = load(str(calibration))
     comparison = comparison_of(measured)
     alone = not (measured / "comparison.json").is_file()
-    arms = [MeasuredArm(measured if alone else measured / name) for name in comparison.runs]
-    law, steps = acceptance_of(arms)
+    policies = [MeasuredPolicy(measured if alone else measured / name) for name in comparison.runs]
+    law, steps = acceptance_of(policies)
     out.mkdir(parents=True, exist_ok=True)
-    told = [_simulate(arm, fitted, law, out / name) for name, arm in zip(comparison.runs, arms, strict=True)]
+    told = [
+        _simulate(policy, fitted, law, out / name)
+        for name, policy in zip(comparison.runs, policies, strict=True)
+    ]
     write_json(out / "comparison.json", comparison)
     write_json(
-        out / RESIMULATION,
-        Resimulation(
+        out / SIMULATED_REPLAY,
+        SimulatedReplay(
             calibration=fitted.name,
             engine=fitted.engine,
             engine_version=fitted.engine_version,
@@ -143,7 +146,7 @@ def resimulate(measured: Path, calibration: Path, out: Path) -> None:
             calibrated=_calibrated(fitted),
             acceptance_source=law.source if law else "not used",
             acceptance_steps=steps,
-            arms=tuple(told),
+            policies=tuple(told),
         ),
     )
 
@@ -156,69 +159,69 @@ def comparison_of(measured: Path) -> Comparison:
     return Comparison(name=summary.name, runs=(measured.resolve().name,))
 
 
-def acceptance_of(arms: list[MeasuredArm]) -> tuple[PerPosition | None, tuple[int, ...]]:
+def acceptance_of(policies: list[MeasuredPolicy]) -> tuple[PerPosition | None, tuple[int, ...]]:
     """Return the law of acceptance, and the rollouts that it was measured on (none: it was given)."""
-    given = arms[0].settings.drafter.synthetic_survival
-    if not any(arm.drafts for arm in arms):
+    given = policies[0].settings.drafter.synthetic_survival
+    if not any(policy.drafts for policy in policies):
         return None, ()
     if given:
         return PerPosition(given, "given: the synthetic acceptance that the engine was told"), ()
-    survival = measured_survival([record for arm in arms for record in arm.records()], step=0)
+    survival = measured_survival([record for policy in policies for record in policy.records()], step=0)
     if not len(survival):
         return PerPosition((0.0,), "measured: nothing was drafted in rollout 0"), (0,)
-    return PerPosition(tuple(survival.tolist()), "measured: rollout 0 of the same run, all arms"), (0,)
+    return PerPosition(tuple(survival.tolist()), "measured: rollout 0 of the same run, all policies"), (0,)
 
 
 def measured_survival(records: Iterable[Record], step: int) -> Floats:
-    """Return P(accepted drafts >= j) for j = 1.. over the epochs of one rollout that drafted as many."""
+    """Return P(accepted drafts >= j) for j = 1.. over the decision intervals of one rollout that drafted as many."""
     return position_counts(records).get(step, NOTHING).survival()
 
 
 def _simulate(
-    arm: MeasuredArm, calibration: Calibration, law: PerPosition | None, folder: Path
-) -> ResimulatedArm:
-    """Simulate one arm, write its run folder and its predicted cycles."""
-    drafter = DrafterConfig(exists=arm.drafts)
-    costs, responses = simulate_into(folder, arm, calibration, law, drafter, NoPhases())
-    cycles = predicted_cycles(arm, costs)
-    if cycles is not None:
-        cycles.to_parquet(folder / PREDICTED, index=False)
-    return ResimulatedArm(
+    policy: MeasuredPolicy, calibration: Calibration, law: PerPosition | None, folder: Path
+) -> SimulatedPolicy:
+    """Simulate one policy, write its run folder and its predicted engine steps."""
+    drafter = DrafterConfig(exists=policy.drafts)
+    costs, responses = simulate_into(folder, policy, calibration, law, drafter, NoPhases())
+    engine_steps = predicted_engine_steps(policy, costs)
+    if engine_steps is not None:
+        engine_steps.to_parquet(folder / PREDICTED, index=False)
+    return SimulatedPolicy(
         run=folder.name,
-        same_placement=same_placement(arm, responses),
-        break_even_length=_break_even(cycles, calibration) if cycles is not None else None,
+        same_placement=same_placement(policy, responses),
+        break_even_length=_break_even(engine_steps, calibration) if engine_steps is not None else None,
     )
 
 
 def simulate_into(
     folder: Path,
-    arm: MeasuredArm,
+    policy: MeasuredPolicy,
     calibration: Calibration,
     law: PerPosition | None,
     drafter: DrafterConfig,
     phases: Phases,
 ) -> tuple[StepCosts, pd.DataFrame]:
-    """Simulate all steps of an arm with its requests and schedulers, and write the run folder.
+    """Simulate all steps of a policy with its requests and schedulers, and write the run folder.
 
     Returns the step times and the simulated responses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("resolved_config.json", "scheduler.json"):
-        (folder / name).write_bytes((arm.path / name).read_bytes())
+        (folder / name).write_bytes((policy.path / name).read_bytes())
     costs = StepCosts(
-        calibration.coefficients, arm.off_state, arm.settings.engine.max_running,
+        calibration.coefficients, policy.when_off, policy.settings.engine.max_running,
         calibration.chunk_tokens, 0, 0.0,
     )  # fmt: skip
     with (folder / "records.jsonl").open("wb") as file:
         recorder = Recorder(file.write)
-        cluster = _run(arm, costs, law or PerPosition((0.0,)), drafter, phases, recorder)
+        cluster = _run(policy, costs, law or PerPosition((0.0,)), drafter, phases, recorder)
     responses, intervals, steps = cluster.tables()
     summary = msgspec.structs.replace(
-        arm.summary,
+        policy.summary,
         kind="simulated",
         wall_s=float(cluster.env.now),
         cost_source=calibration.describe(),
-        acceptance_source=law.source if law and arm.drafts else "not used",
+        acceptance_source=law.source if law and policy.drafts else "not used",
         tool_version=version("tlt-sim"),
         elapsed_s=None,
         warnings=(),
@@ -227,13 +230,13 @@ def simulate_into(
     return costs, responses
 
 
-def same_placement(arm: MeasuredArm, responses: pd.DataFrame) -> bool:
+def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:
     """Return whether every request ran on the worker that it was simulated on."""
-    return bool((responses["worker"].to_numpy() == arm.responses["worker"].to_numpy()).all())
+    return bool((responses["worker"].to_numpy() == policy.responses["worker"].to_numpy()).all())
 
 
 def _run(
-    arm: MeasuredArm,
+    policy: MeasuredPolicy,
     costs: StepCosts,
     law: PerPosition,
     drafter: DrafterConfig,
@@ -242,9 +245,9 @@ def _run(
 ) -> Cluster:
     """Return the cluster after all steps; draws follow from the scheduler's seed."""
     env = simpy.Environment(0.0)
-    setup, acceptance = arm.setup, Acceptance(law, 0.0)
+    setup, acceptance = policy.setup, Acceptance(law, 0.0)
     seeds = np.random.SeedSequence(setup.seed, spawn_key=(1,)).spawn(setup.workers + 2)
-    limits = Limits(arm.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False)
+    limits = Limits(policy.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False)
 
     def make_worker(index: int, listener: Listener) -> Worker:
         engine = JumpEngine(costs, acceptance, np.random.default_rng(seeds[index]))
@@ -263,14 +266,14 @@ def _run(
         np.random.default_rng(seeds[-2]),
         np.random.default_rng(seeds[-1]),
     )
-    env.process(cluster.run(arm.requests(), lambda _: None))
+    env.process(cluster.run(policy.requests(), lambda _: None))
     env.run()
     return cluster
 
 
-def predicted_cycles(arm: MeasuredArm, costs: StepCosts) -> pd.DataFrame | None:
-    """Return the measured cycles with what the law predicts for each; None where no cycles were written."""
-    path = arm.path / "cycles.parquet"
+def predicted_engine_steps(policy: MeasuredPolicy, costs: StepCosts) -> pd.DataFrame | None:
+    """Return the measured engine steps with what the law predicts for each; None where no engine steps were written."""
+    path = policy.path / "engine_steps.parquet"
     if not path.is_file():
         return None
     rows = pd.read_parquet(path)
@@ -288,13 +291,13 @@ def predicted_cycles(arm: MeasuredArm, costs: StepCosts) -> pd.DataFrame | None:
     )
 
 
-def _break_even(cycles: pd.DataFrame, calibration: Calibration) -> float | None:
-    """Return the time of the drafting cycles over that of plain ones at the same batches and contexts."""
-    drafting = cycles[(cycles["k"] > 0) & cycles["steady"]]
+def _break_even(engine_steps: pd.DataFrame, calibration: Calibration) -> float | None:
+    """Return the time of the drafting engine steps over that of plain ones at the same batches and contexts."""
+    drafting = engine_steps[(engine_steps["k"] > 0) & engine_steps["steady"]]
     if drafting.empty:
         return None
     coefficients = calibration.coefficients
-    plain_s = coefficients.fixed_s(OFF, "plain", drafting["batch"].to_numpy())
+    plain_s = coefficients.fixed_s(OFF, "not_configured", drafting["batch"].to_numpy())
     plain_s = plain_s + coefficients.kv_s_per_token * drafting["context_tokens"].to_numpy()
     weight = drafting["batch"].to_numpy()
     return float((drafting["predicted_s"].to_numpy() * weight).sum() / (plain_s * weight).sum())

@@ -81,11 +81,11 @@ def write_run(
             )
             book.add(worker, step, start_s, spans, rollout_end_s)
             book.add(worker, step, rollout_end_s, _phases(rollout_end_s, trains), at_s)
-        cycles = int(lengths[step].sum() // 6) if speculates else 0
-        accepted = int(cycles * (2.2 + 0.1 * np.sin(step)))
+        engine_steps = int(lengths[step].sum() // 6) if speculates else 0
+        accepted = int(engine_steps * (2.2 + 0.1 * np.sin(step)))
         version = step // 2 if trains else (0 if speculates else -1)
         age = step % 2 if trains else step
-        step_rows.append((step, start_s, rollout_end_s, at_s, cycles, accepted, version, age, 900))
+        step_rows.append((step, start_s, rollout_end_s, at_s, engine_steps, accepted, version, age, 900))
     folder = RunFolder(path)
     summary = Summary(
         kind="simulated",
@@ -146,7 +146,7 @@ def _phases(rollout_end_s: float, trains: bool) -> list[tuple[str, float]]:
 def _tables(responses: list, intervals: list, steps: list) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     response_names = "step request group worker prompt_tokens response_tokens capped start_s finish_s"
     step_names = (
-        "step start_s rollout_end_s end_s request_cycles accepted_tokens drafter_version "
+        "step start_s rollout_end_s end_s request_steps accepted_tokens drafter_version "
         "drafter_age_steps trained_tokens"
     )
     return (
@@ -156,14 +156,14 @@ def _tables(responses: list, intervals: list, steps: list) -> tuple[pd.DataFrame
     )
 
 
-def write_comparison(path: Path, arms: dict[str, dict] | None = None, **common: object) -> Path:
-    """Write a comparison folder: baseline `none`, and two arms that are faster by 1.3 and 2.0."""
+def write_comparison(path: Path, policies: dict[str, dict] | None = None, **common: object) -> Path:
+    """Write a comparison folder: baseline `none`, and two policies that are faster by 1.3 and 2.0."""
     chosen = {
         "none": {"speculates": False, "trains": False},
         "tlt": {"speed": 1.3},
         "goodput": {"speed": 2.0, "trains": False},
     }
-    chosen = arms if arms is not None else chosen
+    chosen = policies if policies is not None else chosen
     for name, options in chosen.items():
         write_run(path / name, **({"name": name, "policy": name} | common | options))
     write_json(path / "comparison.json", Comparison(name="three policies", runs=tuple(chosen)))
@@ -175,7 +175,7 @@ def batch_advice(requests: int, gain: float, spread: float = 0.1, **changes: obj
     row = BatchAdvice(
         requests=requests,
         context_tokens=8_000 / requests,
-        arm="10_8_16",
+        policy="10_8_16",
         gain=gain,
         gain_low=gain - spread,
         gain_high=gain + spread,
@@ -193,7 +193,7 @@ def advice_of(*rows: BatchAdvice) -> Advice:
 
 def write_recommendation(
     path: Path,
-    arms: dict[str, dict] | None = None,
+    policies: dict[str, dict] | None = None,
     factors: dict[str, list[float]] | None = None,
     *,
     draws: int = 40,
@@ -202,10 +202,10 @@ def write_recommendation(
 ) -> Path:
     """Write a comparison with advice and step times under drawn costs.
 
-    Under draw n all times of an arm are those of its run times its n-th factor; without factors all arms
+    Under draw n all times of a policy are those of its run times its n-th factor; without factors all policies
     have the same ones.
     """
-    write_comparison(path, arms, **common)
+    write_comparison(path, policies, **common)
     chosen = advice_of(batch_advice(1, 1.8), batch_advice(8, 1.3), batch_advice(64, 0.95))
     write_json(path / "advice.json", advice if advice is not None else chosen)
     frames = []

@@ -18,7 +18,7 @@ from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import BatchAdvice
 
 TWO = {"none": {"speculates": False, "trains": False}, "static-4": {"policy": "static:4", "speed": 1.3}}
-OFF = {"arm": "off", "gain_low": 1.0, "gain_high": 1.0}
+OFF = {"draft_config": "off", "gain_low": 1.0, "gain_high": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,10 @@ def test_the_words_say_what_the_intervals_cover() -> None:
     [
         (batch_advice(1, 1.8),),
         (batch_advice(1, 1.0, 0.0, **OFF), batch_advice(2, 1.0, 0.0, **OFF)),
-        tuple(batch_advice(2**n, 3.0 / (n + 1), arm=f"$arm_{n}^漢", may_flip=n % 2 == 0) for n in range(9)),
+        tuple(
+            batch_advice(2**n, 3.0 / (n + 1), draft_config=f"$arm_{n}^漢", may_flip=n % 2 == 0)
+            for n in range(9)
+        ),
     ],
 )
 def test_the_gain_is_drawn(tmp_path: Path, rows: tuple[BatchAdvice, ...]) -> None:
@@ -85,7 +88,7 @@ def test_the_report_of_a_recommendation_shows_the_advice(tmp_path: Path) -> None
 
 
 def test_a_recommendation_is_printed_within_80_columns(tmp_path: Path) -> None:
-    evil = batch_advice(4, 1.5, arm="[red]x")
+    evil = batch_advice(4, 1.5, draft_config="[red]x")
     write_recommendation(tmp_path, TWO, advice=advice_of(evil), steps=12)
     console = Console(width=80, record=True, file=io.StringIO())
     present(tmp_path, console)
@@ -107,7 +110,7 @@ def test_advice_without_rows_is_said_and_not_drawn(tmp_path: Path) -> None:
 
 
 def test_names_in_the_advice_are_escaped(tmp_path: Path) -> None:
-    advice = advice_of(batch_advice(1, 1.8, arm="<script>", runner_up="<b>"))
+    advice = advice_of(batch_advice(1, 1.8, draft_config="<script>", runner_up="<b>"))
     text = write_report(write_recommendation(tmp_path, TWO, advice=advice, draws=1)).read_text(
         encoding="utf-8"
     )

@@ -24,7 +24,7 @@ def test_interval_of_the_mean_agrees_with_the_normal_law() -> None:
     )
 
 
-def test_pairing_removes_what_both_arms_share() -> None:
+def test_pairing_removes_what_both_policies_share() -> None:
     rng = np.random.default_rng(2)
     base = rng.lognormal(3, 1, size=50)
     paired = speedup(base, base / (1.5 + 0.01 * rng.standard_normal(50)), seed=0)
@@ -40,9 +40,9 @@ def test_speedup_is_the_ratio_of_sums_not_the_mean_of_ratios() -> None:
 
 def test_same_seed_same_interval() -> None:
     rng = np.random.default_rng(0)
-    base, arm = rng.random(30) + 1, rng.random(30) + 1
-    assert speedup(base, arm, seed=4) == speedup(base, arm, seed=4)
-    assert speedup(base, arm, seed=4) != speedup(base, arm, seed=5)
+    base, policy = rng.random(30) + 1, rng.random(30) + 1
+    assert speedup(base, policy, seed=4) == speedup(base, policy, seed=4)
+    assert speedup(base, policy, seed=4) != speedup(base, policy, seed=5)
 
 
 def test_many_steps_are_drawn_in_blocks() -> None:
@@ -90,11 +90,11 @@ def test_draws_are_pooled_for_the_interval_and_the_fit_gives_the_value() -> None
 
 def test_pooling_adds_the_spread_of_draws_to_that_of_steps() -> None:
     rng = np.random.default_rng(3)
-    base, arm = rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40)
+    base, policy = rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40)
     factors = np.exp(0.05 * rng.standard_normal(200))
-    steps_only = speedup(base, arm, seed=0)
+    steps_only = speedup(base, policy, seed=0)
     pooled = speedup(
-        np.vstack([base, *(base * factor for factor in factors)]), np.tile(arm, (201, 1)), seed=0
+        np.vstack([base, *(base * factor for factor in factors)]), np.tile(policy, (201, 1)), seed=0
     )
     assert steps_only.interval is not None
     assert pooled.interval is not None
@@ -103,7 +103,7 @@ def test_pooling_adds_the_spread_of_draws_to_that_of_steps() -> None:
     assert widths[1] == pytest.approx(np.hypot(widths[0], factors.std()), rel=0.1)
 
 
-def test_arms_are_paired_by_draw() -> None:
+def test_policies_are_paired_by_draw() -> None:
     factors = (1.0, 0.5, 0.8, 1.7)
     estimate = speedup(2 * _drawn(*factors), _drawn(*factors), seed=0)
     assert estimate.interval == pytest.approx((2, 2))
@@ -111,8 +111,8 @@ def test_arms_are_paired_by_draw() -> None:
 
 def test_a_single_row_is_its_own_pool() -> None:
     rng = np.random.default_rng(0)
-    base, arm = rng.random(30) + 1, rng.random(30) + 1
-    assert speedup(base[np.newaxis], arm[np.newaxis], seed=4) == speedup(base, arm, seed=4)
+    base, policy = rng.random(30) + 1, rng.random(30) + 1
+    assert speedup(base[np.newaxis], policy[np.newaxis], seed=4) == speedup(base, policy, seed=4)
 
 
 def test_draws_of_one_step_have_no_interval() -> None:
@@ -124,7 +124,7 @@ def test_shares_of_the_fastest_count_draws_but_not_the_fit() -> None:
     assert shares.tolist() == [0.75, 0.25, 0.0]
 
 
-def test_shares_of_the_fastest_count_steps_and_ties_go_to_the_earlier_arm() -> None:
+def test_shares_of_the_fastest_count_steps_and_ties_go_to_the_earlier_policy() -> None:
     even, uneven = np.ones(2), np.array([0.5, 1.6])
     assert fastest_shares([even, even], seed=0).tolist() == [1.0, 0.0]
     assert fastest_shares([even, uneven], seed=0) == pytest.approx([0.75, 0.25], abs=0.03)

@@ -14,7 +14,7 @@ from tlt.analysis.comparison.verdict import judge
 from tlt.analysis.load import load_runs
 from tlt.analysis.report import make_report
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
-from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
@@ -25,7 +25,7 @@ def bounds(steps: int, drafted: float | None = 20.0) -> Bounds:
                   drafted_longest_s=drafted, drafted_work_s=None if drafted is None else 5.0)
         for step in range(steps)
     )  # fmt: skip
-    return Bounds(workers=4, arms=("4",), rows=rows)
+    return Bounds(workers=4, policies=("4",), rows=rows)
 
 
 def test_bounds_are_means_over_steps(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_bounds_of_other_steps_are_refused(tmp_path: Path) -> None:
 def test_a_comparison_with_a_posterior_has_intervals_over_step_times_and_no_advice(tmp_path: Path) -> None:
     write_recommendation(tmp_path, draws=40, steps=12)
     (tmp_path / "advice.json").unlink()
-    about = Posterior(cost_error=0.042, cost_error_source="leave one out: x", probe_steps=3)
-    write_json(tmp_path / POSTERIOR, about)
+    about = CostDraws(cost_error=0.042, cost_error_source="leave one out: x", probe_steps=3)
+    write_json(tmp_path / COST_DRAWS, about)
     runs = load_runs(tmp_path)
     assert runs.advice() is None
     assert runs.recommendation is not None
@@ -81,7 +81,7 @@ def test_a_comparison_with_a_posterior_has_intervals_over_step_times_and_no_advi
 
 def test_a_posterior_without_draws_is_refused(tmp_path: Path) -> None:
     write_comparison(tmp_path)
-    write_json(tmp_path / POSTERIOR, Posterior(cost_error=0.1, cost_error_source="x", probe_steps=3))
+    write_json(tmp_path / COST_DRAWS, CostDraws(cost_error=0.1, cost_error_source="x", probe_steps=3))
     with pytest.raises(InputError, match="cost_draws"):
         load_runs(tmp_path)
     pd.DataFrame({"draw": []}).to_parquet(tmp_path / "cost_draws.parquet")

@@ -16,7 +16,7 @@ SLOW = {"speculates": False, "trains": False}
 def test_rows_of_a_comparison(tmp_path: Path) -> None:
     table = compare(load_runs(write_comparison(tmp_path, steps=12)))
     none, tlt, goodput = table.rows
-    assert [row.arm for row in table.rows] == ["none", "tlt", "goodput"]
+    assert [row.policy for row in table.rows] == ["none", "tlt", "goodput"]
     assert none.speedup.value == 1
     assert none.acceptance_length_with_bonus is None
     assert tlt.acceptance_length_with_bonus == pytest.approx(3.2, abs=0.05)
@@ -30,7 +30,7 @@ def test_rows_of_a_comparison(tmp_path: Path) -> None:
     assert table.warnings == ()
 
 
-def test_the_best_arm_is_named_with_its_gain(tmp_path: Path) -> None:
+def test_the_best_policy_is_named_with_its_gain(tmp_path: Path) -> None:
     runs = load_runs(write_comparison(tmp_path, steps=12))
     verdict = judge(compare(runs), runs)
     assert (verdict.best, verdict.runner_up, verdict.recommended) == ("goodput", "tlt", "goodput")
@@ -40,7 +40,7 @@ def test_the_best_arm_is_named_with_its_gain(tmp_path: Path) -> None:
     assert "the order holds" in verdict.sentence
 
 
-def test_equal_arms_are_no_gain_and_may_flip(tmp_path: Path) -> None:
+def test_equal_policies_are_no_gain_and_may_flip(tmp_path: Path) -> None:
     runs = load_runs(write_comparison(tmp_path, {"none": SLOW, "adaptive": SLOW}, steps=12))
     verdict = judge(compare(runs), runs)
     assert not verdict.is_gain
@@ -50,8 +50,8 @@ def test_equal_arms_are_no_gain_and_may_flip(tmp_path: Path) -> None:
 
 
 def test_a_gain_whose_interval_includes_one_is_not_called_a_gain(tmp_path: Path) -> None:
-    arms = {"none": SLOW, "adaptive": SLOW | {"speed": 1.02}}
-    runs = load_runs(write_comparison(tmp_path, arms, steps=6))
+    policies = {"none": SLOW, "adaptive": SLOW | {"speed": 1.02}}
+    runs = load_runs(write_comparison(tmp_path, policies, steps=6))
     table = compare(runs)
     assert not table.rows[1].speedup.above(1.0)
     assert table.rows[1].speedup.value > 1
@@ -70,16 +70,16 @@ def test_one_step_claims_no_gain(tmp_path: Path) -> None:
     assert "needs at least 2 steps" in verdict.sentence
 
 
-def test_a_slower_arm_is_named(tmp_path: Path) -> None:
-    arms = {"none": SLOW, "static": SLOW | {"speed": 0.5}, "fast": SLOW | {"speed": 2.0}}
-    runs = load_runs(write_comparison(tmp_path, arms, steps=12))
+def test_a_slower_policy_is_named(tmp_path: Path) -> None:
+    policies = {"none": SLOW, "static": SLOW | {"speed": 0.5}, "fast": SLOW | {"speed": 2.0}}
+    runs = load_runs(write_comparison(tmp_path, policies, steps=12))
     assert "Slower than none: static" in judge(compare(runs), runs).sentence
 
 
 def test_different_lengths_are_refused(tmp_path: Path) -> None:
-    arms = {"none": SLOW, "other": SLOW | {"seed": 2}}
+    policies = {"none": SLOW, "other": SLOW | {"seed": 2}}
     with pytest.raises(InputError, match=r"responses of other.*comparison is invalid"):
-        compare(load_runs(write_comparison(tmp_path, arms)))
+        compare(load_runs(write_comparison(tmp_path, policies)))
 
 
 def test_a_missing_response_is_refused(tmp_path: Path) -> None:
@@ -115,21 +115,21 @@ def test_bad_run_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> No
         load_runs(tmp_path)
 
 
-def test_arms_are_named_as_the_user_wrote_them(tmp_path: Path) -> None:
-    arms = {"none": SLOW | {"name": "same"}, "static-4": {"name": "same", "policy": "static:4"}}
-    table = compare(load_runs(write_comparison(tmp_path, arms)))
-    assert [row.arm for row in table.rows] == ["none", "static:4"]
+def test_policies_are_named_as_the_user_wrote_them(tmp_path: Path) -> None:
+    policies = {"none": SLOW | {"name": "same"}, "static-4": {"name": "same", "policy": "static:4"}}
+    table = compare(load_runs(write_comparison(tmp_path, policies)))
+    assert [row.policy for row in table.rows] == ["none", "static:4"]
 
 
 def test_runs_that_share_a_policy_go_by_their_folders(tmp_path: Path) -> None:
     write_comparison(tmp_path, {"a": SLOW | {"policy": "same"}, "b": SLOW | {"policy": "same"}})
-    assert [run.arm for run in load_runs(tmp_path).runs] == ["a", "b"]
+    assert [run.policy for run in load_runs(tmp_path).runs] == ["a", "b"]
 
 
 def test_a_run_folder_is_a_set_of_one(tmp_path: Path) -> None:
     runs = load_runs(write_run(tmp_path, policy="alone").path)
     table = compare(runs)
-    assert [row.arm for row in table.rows] == ["alone"]
+    assert [row.policy for row in table.rows] == ["alone"]
     verdict = judge(table, runs)
     assert not verdict.is_gain
     assert verdict.sentence.startswith("Under alone an RL step takes")
@@ -160,8 +160,8 @@ def test_threshold_is_found_at_any_depth(tmp_path: Path) -> None:
 
 
 def test_tables_show_the_same_rows(tmp_path: Path) -> None:
-    arms = {"a|b": SLOW, "<b>[red]": SLOW | {"speed": 2.0}}
-    table = compare(load_runs(write_comparison(tmp_path, arms, steps=12)))
+    policies = {"a|b": SLOW, "<b>[red]": SLOW | {"speed": 2.0}}
+    table = compare(load_runs(write_comparison(tmp_path, policies, steps=12)))
     text = markdown(table)
     assert text.count("\n") == 4
     assert "a\\|b" in text

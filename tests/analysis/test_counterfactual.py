@@ -28,11 +28,11 @@ from tlt.traces.results.counterfactual import Counterfactual, read_counterfactua
 from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
-ARMS = ["static:2", "none@oversample_partial", "none@longest_first"]
+POLICIES = ["static:2", "none@oversample_partial", "none@longest_first"]
 
 
-def silent(arm: str, step: int) -> None:
-    del arm, step
+def silent(policy: str, step: int) -> None:
+    del policy, step
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("observed")
     trace, phases = write_observed(path, lengths())
     observed = observe(trace, phases, Options())
-    counterfactual(observed, Request(GIVEN, ARMS, None, 3.0, 9), path / "out", silent)
+    counterfactual(observed, Request(GIVEN, POLICIES, None, 3.0, 9), path / "out", silent)
     return path / "out"
 
 
@@ -57,7 +57,7 @@ def runs(folder: Path) -> RunSet:
 
 def test_savings_are_seconds_times_gpus_times_price(told: Counterfactual, runs: RunSet) -> None:
     answer = answer_of(told, runs, compare_runs(runs))
-    base, static = answer.arms[:2]
+    base, static = answer.policies[:2]
     assert base.speedup.value == 1
     assert base.saved_gpu_hours.value == 0
     assert static.speedup.value == pytest.approx(base.step_s / static.step_s)
@@ -72,25 +72,25 @@ def test_what_changes_the_order_is_counted_by_token_and_ranked_only_when_settled
     told: Counterfactual, runs: RunSet
 ) -> None:
     base, run = runs.runs[0], runs.runs[2]
-    arm = answer_of(told, runs, compare_runs(runs)).arms[2]
+    policy = answer_of(told, runs, compare_runs(runs)).policies[2]
     tokens = [int(each.responses["response_tokens"].sum()) for each in (base, run)]
     assert token_factor(run, base) == pytest.approx(tokens[0] / tokens[1])
     assert token_factor(base, base) == 1
     after_s = float((run.steps["end_s"] - run.steps["rollout_end_s"]).mean())
     rollout_s = float((run.steps["rollout_end_s"] - run.steps["start_s"]).mean())
-    assert arm.step_s == pytest.approx(after_s + rollout_s * tokens[0] / tokens[1])
-    assert arm.left_behind == left_behind(run) > 0
-    assert arm.unsettled == (arm.left_behind > 0.1 * len(run.responses))
-    assert (arm.rank == 0) == arm.unsettled
+    assert policy.step_s == pytest.approx(after_s + rollout_s * tokens[0] / tokens[1])
+    assert policy.left_behind == left_behind(run) > 0
+    assert policy.unsettled == (policy.left_behind > 0.1 * len(run.responses))
+    assert (policy.rank == 0) == policy.unsettled
 
 
 def test_a_bound_is_never_the_answer(told: Counterfactual, runs: RunSet) -> None:
     answer = answer_of(told, runs, compare_runs(runs))
-    bound = answer.arms[3]
+    bound = answer.policies[3]
     assert bound.bound
     assert bound.rank == 0
-    assert answer.best != bound.arm
-    assert sum(arm.fastest_share for arm in answer.arms) == pytest.approx(1.0)
+    assert answer.best != bound.policy
+    assert sum(policy.fastest_share for policy in answer.policies) == pytest.approx(1.0)
 
 
 def test_sentences_say_the_error_first_and_every_limit(told: Counterfactual, runs: RunSet) -> None:
@@ -123,7 +123,7 @@ def test_the_report_comes_in_order(folder: Path) -> None:
     page = (folder / "counterfactual.html").read_text(encoding="utf-8")
     headings = [page.index(f"<h2>{number}. ") for number in (1, 2, 3, 4)]
     assert headings == sorted(headings)
-    assert json.loads((folder / "answer.json").read_bytes())["arms"][0]["arm"] == "none"
+    assert json.loads((folder / "answer.json").read_bytes())["policies"][0]["policy"] == "none"
     assert (folder / "pictures" / "counterfactual.png").is_file()
     assert (folder / "report.html").is_file()
 

@@ -19,8 +19,8 @@ from tlt.analysis.crosscheck.flags import find_flags
 from tlt.analysis.crosscheck.pictures import draw_crosscheck
 from tlt.analysis.crosscheck.report import render, verdict
 from tlt.commands.report import report
-from tlt.sim.validate.replay_measured import resimulate
-from tlt.traces.results.resimulation import RESIMULATION, Resimulation
+from tlt.sim.validate.replay_measured import simulate_replay
+from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tltsched.errors import InputError
 
@@ -34,7 +34,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("crosscheck")
     calibration = write_calibration(root / "calibration.json")
     measured = write_measured(root / "measured", calibration, DISTORTION)
-    resimulate(measured, calibration, root / "simulated")
+    simulate_replay(measured, calibration, root / "simulated")
     return measured, calibration, root / "simulated"
 
 
@@ -53,24 +53,26 @@ def checked(world: World) -> Crosscheck:
 def test_errors_are_the_distortion(world: World) -> None:
     check = checked(world)
     assert check.rollouts == 6
-    for arm in check.arms:
-        factor = DISTORTION[arm.arm]
-        assert arm.makespan_error.value == pytest.approx(1 / factor - 1)
-        assert arm.makespan_error.interval == pytest.approx((1 / factor - 1,) * 2)
-        assert arm.speedup_error.value == pytest.approx(factor - 1)
-        assert arm.cycles is not None
-        assert arm.cycles.error.value == pytest.approx(1 / factor - 1, abs=1e-6)
-        assert arm.cycles.typical_error == pytest.approx(abs(1 / factor - 1), abs=1e-6)
-        assert arm.cycles.error_per_1000_tokens == pytest.approx(0, abs=1e-6)
-        assert {part.low for part in arm.cycles.by_k} == {float(max(0, int(arm.cycles.by_k[-1].low)))}
-    assert check.worst().arm == "static:2"
+    for policy in check.policies:
+        factor = DISTORTION[policy.policy]
+        assert policy.makespan_error.value == pytest.approx(1 / factor - 1)
+        assert policy.makespan_error.interval == pytest.approx((1 / factor - 1,) * 2)
+        assert policy.speedup_error.value == pytest.approx(factor - 1)
+        assert policy.engine_steps is not None
+        assert policy.engine_steps.error.value == pytest.approx(1 / factor - 1, abs=1e-6)
+        assert policy.engine_steps.typical_error == pytest.approx(abs(1 / factor - 1), abs=1e-6)
+        assert policy.engine_steps.error_per_1000_tokens == pytest.approx(0, abs=1e-6)
+        assert {part.low for part in policy.engine_steps.by_k} == {
+            float(max(0, int(policy.engine_steps.by_k[-1].low)))
+        }
+    assert check.worst().policy == "static:2"
     assert check.worst_error() == pytest.approx(0.1)
-    assert check.arms[0].measured_speedup.value == 1.0
+    assert check.policies[0].measured_speedup.value == 1.0
 
 
 def test_idle_and_busy_time_by_cause_differ_by_the_distortion(world: World) -> None:
-    arm = checked(world).arms[1]
-    causes = {cause.cause: cause for cause in arm.causes}
+    policy = checked(world).policies[1]
+    causes = {cause.cause: cause for cause in policy.causes}
     assert {"prefill", "speculate", "tail_idle"} <= set(causes)
     for cause in causes.values():
         assert cause.measured_gpu_s == pytest.approx(1.1 * cause.simulated_gpu_s)
@@ -81,8 +83,8 @@ def test_idle_and_busy_time_by_cause_differ_by_the_distortion(world: World) -> N
 
 def test_the_order_and_the_price_of_the_simulators_choice(world: World) -> None:
     check = checked(world)
-    real = np.array([[arm.measured_s] for arm in check.arms])
-    model = np.array([[arm.simulated_s] for arm in check.arms])
+    real = np.array([[policy.measured_s] for policy in check.policies])
+    model = np.array([[policy.simulated_s] for policy in check.policies])
     assert check.order.value == kendall_tau(real, model)[0]
     assert check.regret.value == pytest.approx(real[model.argmin()][0] / real.min() - 1)
 
@@ -105,7 +107,7 @@ def test_tau_and_regret_by_hand(real: list[float], model: list[float], tau: floa
 def test_an_undistorted_run_has_no_flag_that_stops(world: World) -> None:
     check = checked(world)
     assert not check.stopped()
-    assert verdict(check).startswith("The simulator predicts the makespan of 4 arms within 9.1%")
+    assert verdict(check).startswith("The simulator predicts the makespan of 4 policies within 9.1%")
 
 
 def _edit(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
@@ -141,18 +143,18 @@ def _accepted(share: float) -> Callable[[World], None]:
         def change(rows: pd.DataFrame) -> pd.DataFrame:
             return rows.assign(accepted_tokens=(rows["drafted_tokens"] * share).astype(int))
 
-        _edit(world[0] / "static-2" / "cycles.parquet", change)
+        _edit(world[0] / "static-2" / "engine_steps.parquet", change)
         _edit(
             world[0] / "static-2" / "steps.parquet",
-            lambda rows: rows.assign(accepted_tokens=(rows["request_cycles"] * 2 * share).astype(int)),
+            lambda rows: rows.assign(accepted_tokens=(rows["request_steps"] * 2 * share).astype(int)),
         )
 
     return spoil
 
 
 def _basis(world: World, **changes: object) -> None:
-    path = world[2] / RESIMULATION
-    basis = read_struct(path, Resimulation)
+    path = world[2] / SIMULATED_REPLAY
+    basis = read_struct(path, SimulatedReplay)
     limits = {name: value for name, value in changes.items() if hasattr(basis.calibrated, name)}
     rest = {name: value for name, value in changes.items() if name not in limits}
     calibrated = msgspec.structs.replace(basis.calibrated, **limits)
@@ -162,7 +164,7 @@ def _basis(world: World, **changes: object) -> None:
 def _compiled(rows_marked: int) -> Callable[[World], None]:
     def spoil(world: World) -> None:
         _edit(
-            world[2] / "none" / "predicted_cycles.parquet",
+            world[2] / "none" / "predicted_engine_steps.parquet",
             lambda rows: rows.assign(
                 compiled=np.arange(len(rows)) < rows_marked,
                 seconds=rows["seconds"].where(np.arange(len(rows)) > 0, 1e-5),
@@ -173,9 +175,9 @@ def _compiled(rows_marked: int) -> Callable[[World], None]:
 
 
 def _moved(world: World) -> None:
-    basis = read_struct(world[2] / RESIMULATION, Resimulation)
-    arms = tuple(msgspec.structs.replace(arm, same_placement=False) for arm in basis.arms[:1])
-    _basis(world, arms=(*arms, *basis.arms[1:]))
+    basis = read_struct(world[2] / SIMULATED_REPLAY, SimulatedReplay)
+    policies = tuple(msgspec.structs.replace(policy, same_placement=False) for policy in basis.policies[:1])
+    _basis(world, policies=(*policies, *basis.policies[1:]))
 
 
 @pytest.mark.parametrize(
@@ -206,8 +208,8 @@ def _moved(world: World) -> None:
             "acceptance was measured on the rollouts that are judged",
             False,
         ),
-        (_compiled(1), "compiled", "inside 1 timed cycles", False),
-        (_compiled(20), "compiled", "inside 20 timed cycles", True),
+        (_compiled(1), "compiled", "inside 1 timed engine steps", False),
+        (_compiled(20), "compiled", "inside 20 timed engine steps", True),
     ],
 )
 def test_flags(copy: World, spoil: Callable[[World], None], name: str, text: str, stops: bool) -> None:
@@ -230,7 +232,7 @@ def test_rollouts_that_acceptance_was_measured_on_are_left_out(copy: World) -> N
     check = checked(copy)
     assert check.rollouts == 5
     steps = RunFolder(copy[0] / "none").steps()
-    assert check.arms[0].measured_s == pytest.approx(
+    assert check.policies[0].measured_s == pytest.approx(
         float((steps["rollout_end_s"] - steps["start_s"])[1:].sum())
     )
 
@@ -238,14 +240,14 @@ def test_rollouts_that_acceptance_was_measured_on_are_left_out(copy: World) -> N
 def test_a_single_rollout_has_no_intervals(copy: World) -> None:
     _basis(copy, acceptance_steps=(0, 1, 2, 3, 4))
     check = checked(copy)
-    assert check.arms[1].makespan_error.interval is None
-    assert error_text(check.arms[1].makespan_error) == "-9.1%"
+    assert check.policies[1].makespan_error.interval is None
+    assert error_text(check.policies[1].makespan_error) == "-9.1%"
     draw_crosscheck(load_pair(copy[0], copy[2]), check)
 
 
-def test_other_arms_are_refused(world: World, tmp_path: Path) -> None:
-    resimulate(world[0] / "none", world[1], tmp_path / "one")
-    with pytest.raises(InputError, match="the arms of a measured run"):
+def test_other_policies_are_refused(world: World, tmp_path: Path) -> None:
+    simulate_replay(world[0] / "none", world[1], tmp_path / "one")
+    with pytest.raises(InputError, match="the policies of a measured run"):
         load_pair(world[0], tmp_path / "one")
 
 
@@ -266,7 +268,7 @@ class Simulator:
     """Stands in for the root command's tools."""
 
     def simulate(self, run_folder: Path, calibration: Path, out: Path) -> None:
-        resimulate(run_folder, calibration, out)
+        simulate_replay(run_folder, calibration, out)
 
 
 def test_the_command_simulates_writes_and_judges(copy: World) -> None:

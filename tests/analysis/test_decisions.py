@@ -12,17 +12,17 @@ from tlt.analysis.crosscheck.decisions import partings, replay_decisions, turns
 from tlt.commands.report import report
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.runfolder import Comparison, write_json
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.event_log import RecordedWorker, Recorder, SchedulerSetup, build_worker
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
 from tltsched.policies import parse_policy
 
 SETUP = SchedulerSetup(workers=2, policy=parse_policy("tlt_chains"), seed=3)
 
 
-def write_records(folder: Path, dip_requests: int = 20, cycles: int = 10) -> Path:
-    """Record two workers that go from 40 requests to `dip_requests` and draft `cycles` cycles later."""
+def write_records(folder: Path, dip_requests: int = 20, engine_steps: int = 10) -> Path:
+    """Record two workers that go from 40 requests to `dip_requests` and draft `engine_steps` engine steps later."""
     folder.mkdir()
     write_json(folder / "scheduler.json", SETUP)
     with (folder / "records.jsonl").open("wb") as file:
@@ -31,23 +31,34 @@ def write_records(folder: Path, dip_requests: int = 20, cycles: int = 10) -> Pat
             scheduler = build_worker(SETUP, index, partial(scheduler_rng, SETUP.seed))
             worker = RecordedWorker(scheduler, recorder)
             worker.handle(RolloutBegan(0.0, index, 0, 0))
-            arm = worker.handle(BatchFormed(1.0, index, 40, 400))[0].arm
+            policy = worker.handle(BatchFormed(1.0, index, 40, 400))[0].policy
             for time_s, requests in (
                 (2.0, dip_requests),
                 (3.0, dip_requests),
                 (4.0, dip_requests - 2),
                 (5.0, 0),
             ):
-                event = epoch(time_s, index, arm, cycles, requests)
+                event = decision_interval(time_s, index, policy, engine_steps, requests)
                 drafts = worker.handle(event)
-                arm = drafts[0].arm if drafts else arm
+                policy = drafts[0].policy if drafts else policy
             worker.handle(RolloutEnded(6.0, index))
     return folder
 
 
-def epoch(time_s: float, worker: int, arm: Arm, cycles: int, requests: int) -> EpochEnded:
-    return EpochEnded(
-        time_s, worker, arm, cycles, 40 * cycles, 0.1, (30,) * arm.depth, (), requests, 10 * requests
+def decision_interval(
+    time_s: float, worker: int, policy: DraftConfig, engine_steps: int, requests: int
+) -> DecisionEnded:
+    return DecisionEnded(
+        time_s,
+        worker,
+        policy,
+        engine_steps,
+        40 * engine_steps,
+        0.1,
+        (30,) * policy.depth,
+        (),
+        requests,
+        10 * requests,
     )
 
 
@@ -98,18 +109,18 @@ def test_a_comparison_is_checked_run_by_run(tmp_path: Path) -> None:
 
 def test_where_two_runs_part(tmp_path: Path) -> None:
     ours, theirs = write_records(tmp_path / "ours"), write_records(tmp_path / "theirs", 8)
-    assert [turn.arm for turn in turns(ours, 0)] == ["off", "3"]
+    assert [turn.policy for turn in turns(ours, 0)] == ["off", "3"]
     assert partings(ours, ours) == []
     first, second = partings(ours, theirs)
     assert (first.worker, second.worker, first.agreed) == (0, 1, 1)
     assert first.ours is not None
-    assert (first.ours.requests, first.ours.arm) == (20, "3")
-    assert "the arm and the batch differs" in first.text(ours, theirs)
+    assert (first.ours.requests, first.ours.policy) == (20, "3")
+    assert "the policy and the batch differs" in first.text(ours, theirs)
     shown = CliRunner().invoke(
         report, ["decisions", str(ours), "--against", str(theirs)], catch_exceptions=False
     )
     assert shown.exit_code == 0
-    assert "worker 1: after 1 equal changes of arm" in shown.output
+    assert "worker 1: after 1 equal changes of policy" in shown.output
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from tlt.analysis.kstar.pictures import arm_words, draw_kstar, edges, even_sentence
+from tlt.analysis.kstar.pictures import draft_config_words, draw_kstar, edges, even_sentence
 from tlt.analysis.kstar.report import first_to_pay, present_kstar
 from tlt.analysis.report import present
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, write_kstar
@@ -17,31 +17,31 @@ BATCHES, CONTEXTS, RATES = (1, 8, 64), (512.0, 4096.0), (0.2, 0.5, 0.8)
 
 
 def map_of(
-    rates: tuple[float, ...] = RATES, arms: tuple[str, str] = ("2", "4"), pays: bool = True
+    rates: tuple[float, ...] = RATES, draft_configs: tuple[str, str] = ("2", "4"), pays: bool = True
 ) -> KStarMap:
-    """Return a map whose second arm is best at batch 1, and off at 64 unless that pays."""
+    """Return a map whose second draft configuration is best at batch 1, and off at 64 unless that pays."""
     best = [
         {
             "rate": rate, "batch": batch, "context_tokens": context,
-            "arm": "off" if batch == 64 and not pays else arms[int(batch < 8)],
+            "draft_config": "off" if batch == 64 and not pays else draft_configs[int(batch < 8)],
             "gain": 1.0 if batch == 64 and not pays else 2.5 - batch / 64, "gain_low": 0.9, "gain_high": 2.6,
-            "runner_up": arms[0], "runner_up_gain": 0.99, "may_flip": batch == 8,
+            "runner_up": draft_configs[0], "runner_up_gain": 0.99, "may_flip": batch == 8,
             "extrapolated": context > 1000, "length_with_bonus": 2.0,
         }
         for rate in (CONFIGURED, *rates) for batch in BATCHES for context in CONTEXTS
     ]  # fmt: skip
     breakeven = [
         {
-            "batch": batch, "context_tokens": context, "arm": arm, "length_with_bonus": 1.2 + batch / 100,
+            "batch": batch, "context_tokens": context, "draft_config": draft_config, "length_with_bonus": 1.2 + batch / 100,
             "most_with_bonus": 5.0, "rate": 0.1 + batch / 100 if rates else np.nan,
-            "pays_first": bool(rates) and pays and arm == arms[0], "extrapolated": context > 1000,
+            "pays_first": bool(rates) and pays and draft_config == draft_configs[0], "extrapolated": context > 1000,
         }
-        for batch in BATCHES for context in CONTEXTS for arm in arms
+        for batch in BATCHES for context in CONTEXTS for draft_config in draft_configs
     ]  # fmt: skip
     about = KStar(
         calibration="c", provenance="measured", engine="vLLM", engine_version="9", device="a GPU",
         date="2026-01-02", model="M", tp=1, acceptance="assumed: a test", cost_error=0.01,
-        cost_error_source="a test", draws=10, seed=0, tool_version="0", arms=("off", *arms), batches=BATCHES,
+        cost_error_source="a test", draws=10, seed=0, tool_version="0", draft_configs=("off", *draft_configs), batches=BATCHES,
         contexts=CONTEXTS, rates=rates, batch_range=(1, 64), context_range=(500.0, 1000.0),
     )  # fmt: skip
     return KStarMap(about, pd.DataFrame(best), pd.DataFrame(breakeven))
@@ -78,9 +78,9 @@ def test_titles_say_the_answer() -> None:
 
 def test_a_map_where_nothing_pays_is_drawn_and_said() -> None:
     found = map_of(pays=False)
-    found = KStarMap(found.about, found.best.assign(arm="off", gain=1.0), found.breakeven)
+    found = KStarMap(found.about, found.best.assign(draft_config="off", gain=1.0), found.breakeven)
     assert even_sentence(found) == "Drafting pays at no acceptance."
-    assert draw_kstar(found)[1].title == "Under the configured acceptance no arm gains"
+    assert draw_kstar(found)[1].title == "Under the configured acceptance no draft configuration gains"
 
 
 def test_one_cell_is_a_map_too() -> None:
@@ -136,5 +136,9 @@ def test_a_broken_map_is_refused(tmp_path: Path) -> None:
         present_kstar(tmp_path, Console(file=io.StringIO()))
 
 
-def test_arms_are_named_as_readers_know_them() -> None:
-    assert [arm_words(arm) for arm in ("4", "8_8_16", "off")] == ["K=4", "8_8_16", "off"]
+def test_draft_configs_are_named_as_readers_know_them() -> None:
+    assert [draft_config_words(draft_config) for draft_config in ("4", "8_8_16", "off")] == [
+        "K=4",
+        "8_8_16",
+        "off",
+    ]

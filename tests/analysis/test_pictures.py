@@ -41,10 +41,10 @@ def test_pictures_of_small_and_large_runs(tmp_path: Path, workers: int, steps: i
     assert ("course" in _draw(load_runs(folder.path))) == (steps > 1)
 
 
-def test_many_arms_with_strange_names(tmp_path: Path) -> None:
-    names = ["$x^2$", "漢字", "a" * 60, "_hidden", *(f"arm {n}" for n in range(6))]
-    arms = {name: {"speed": 1 + index / 10} for index, name in enumerate(names)}
-    assert len(_draw(load_runs(write_comparison(tmp_path, arms)))) == 5
+def test_many_policies_with_strange_names(tmp_path: Path) -> None:
+    names = ["$x^2$", "漢字", "a" * 60, "_hidden", *(f"policy {n}" for n in range(6))]
+    policies = {name: {"speed": 1 + index / 10} for index, name in enumerate(names)}
+    assert len(_draw(load_runs(write_comparison(tmp_path, policies)))) == 5
 
 
 def test_a_run_of_no_length_is_drawn(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ SURE = f"goodput@synchronous on {HARDWARE}"
 
 
 def design(name: str, step_s: float, stage: str = "finalist", **changes: Any) -> dict[str, Any]:
-    arm, _, hardware = name.partition(" on ")
-    policy, _, schedule = arm.partition("@")
+    policy, _, hardware = name.partition(" on ")
+    policy, _, schedule = policy.partition("@")
     row = {
         "design": name, "gpu": hardware.split()[2], "tp": 1, "engines": 8, "gpus": 8, "schedule": schedule,
         "policy": policy, "on_policy": "yes" if schedule == "synchronous" else "no",

@@ -60,7 +60,7 @@ def test_the_interval_of_the_gain_covers_lengths_and_step_times(tmp_path: Path) 
     assert "too narrow" not in both.covers
 
 
-def test_an_arm_whose_gain_does_not_survive_the_draws_is_not_recommended(tmp_path: Path) -> None:
+def test_an_policy_whose_gain_does_not_survive_the_draws_is_not_recommended(tmp_path: Path) -> None:
     factors = {"none": ONES, "fast": [1.0] * 30 + [1.4] * 10}
     verdict = _judge(write_recommendation(tmp_path, TWO, factors, steps=12))
     assert verdict.gain.value > 1
@@ -76,7 +76,7 @@ def test_draws_that_lie_wholly_below_one_are_no_gain(tmp_path: Path) -> None:
     assert verdict.order_may_flip
 
 
-def test_the_arm_that_would_replace_the_choice_is_named_with_its_share(tmp_path: Path) -> None:
+def test_the_policy_that_would_replace_the_choice_is_named_with_its_share(tmp_path: Path) -> None:
     factors = {"none": ONES, "second": ONES, "first": [1.0] * 36 + [1.1] * 4}
     verdict = _judge(write_recommendation(tmp_path, THREE, factors, steps=12))
     assert (verdict.recommended, verdict.runner_up) == ("first", "second")

@@ -60,7 +60,7 @@ def test_report_of_a_comparison_is_one_file_with_everything(tmp_path: Path) -> N
         "lengths.png",
         "running.png",
     ]
-    assert all((tmp_path / arm / "trace.json").is_file() for arm in ("none", "tlt", "goodput"))
+    assert all((tmp_path / policy / "trace.json").is_file() for policy in ("none", "tlt", "goodput"))
 
 
 def test_names_warnings_and_settings_are_escaped(tmp_path: Path) -> None:

@@ -10,21 +10,21 @@ import pytest
 from tests.analysis.training_runs import write_training
 from tlt.analysis.load import Run, load_runs
 from tlt.analysis.training.predicted import (
-    draw_retrain,
+    draw_prediction,
     drift_rows,
     error_rows,
-    find_retrain,
+    find_prediction,
     median_rows,
-    retrain_section,
+    prediction_section,
 )
 from tlt.traces.results.predicted_training import (
     DriftFit,
     DriftPoint,
     Figure,
     Median,
+    PredictedPolicy,
+    PredictedTraining,
     PredictionError,
-    Retrain,
-    RetrainedArm,
     StepPrediction,
     TrainingFit,
     Verdict,
@@ -51,10 +51,10 @@ def _drift(verdict: Verdict, recovery: Figure | None) -> DriftFit:
     )  # fmt: skip
 
 
-def _arm(name: str, drift: DriftFit | None) -> RetrainedArm:
+def _policy(name: str, drift: DriftFit | None) -> PredictedPolicy:
     length = 3.0 if drift else None
-    return RetrainedArm(
-        run=name, arm=name,
+    return PredictedPolicy(
+        run=name, policy=name,
         fit=TrainingFit(
             steps=tuple(range(STEPS // 2)), survival_by_position=(0.8, 0.6) if drift else (), drift=drift,
             no_drift_because="" if drift else "nothing was drafted",
@@ -75,17 +75,19 @@ def _arm(name: str, drift: DriftFit | None) -> RetrainedArm:
     )  # fmt: skip
 
 
-ARMS = (
-    _arm("none", None),
-    _arm("static:4/frozen", _drift("falls", None)),
-    _arm("static:4/online", _drift("none visible", Figure(value=2e6, interval=None))),
+POLICIES = (
+    _policy("none", None),
+    _policy("static:4/frozen", _drift("falls", None)),
+    _policy("static:4/online", _drift("none visible", Figure(value=2e6, interval=None))),
 )
-TOLD = Retrain(calibration="measured: <engine>", step_time_error=0.021, arms=ARMS, warnings=("a warning",))
+TOLD = PredictedTraining(
+    calibration="measured: <engine>", step_time_error=0.021, policies=POLICIES, warnings=("a warning",)
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a measured training comparison of the same arms."""
+    """Return a measured training comparison of the same policies."""
     return write_training(tmp_path_factory.mktemp("training") / "run")
 
 
@@ -96,18 +98,18 @@ def runs(folder: Path) -> tuple[Run, ...]:
 
 
 def test_it_is_found_beside_the_training_folder(folder: Path) -> None:
-    assert find_retrain(folder) is None
+    assert find_prediction(folder) is None
     place = folder.with_name("run.simulated")
     place.mkdir()
-    write_json(place / "retrain.json", TOLD)
-    assert find_retrain(folder) == TOLD
-    (place / "retrain.json").write_text("{}", encoding="utf-8")
+    write_json(place / "predicted_training.json", TOLD)
+    assert find_prediction(folder) == TOLD
+    (place / "predicted_training.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match=r"retrain\.json"):
-        find_retrain(folder)
+        find_prediction(folder)
 
 
 def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]) -> None:
-    page = "\n".join(retrain_section(TOLD, draw_retrain(TOLD, runs)))
+    page = "\n".join(prediction_section(TOLD, draw_prediction(TOLD, runs)))
     assert "static:4/frozen: fitted on 6 steps, the prediction of steps 6 to 11 is off by +2.0%" in page
     assert "Note: a warning." in page
     assert "&lt;engine&gt;" in page
@@ -115,7 +117,7 @@ def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]
     assert page.count("<img") == 1
 
 
-def test_a_row_an_arm_and_figure() -> None:
+def test_a_row_an_policy_and_figure() -> None:
     assert len(error_rows(TOLD)) == 6
     assert error_rows(TOLD)[1] == ("none", "RL step (s)", "8.000", "8.200", "+2.5% [+1.5%, +3.5%]")
     none, frozen, online = drift_rows(TOLD)
@@ -125,9 +127,9 @@ def test_a_row_an_arm_and_figure() -> None:
     assert median_rows(TOLD)[0] == ("none", "policy update", "s/token", "2e-05", "1e-05 to 3e-05", "6")
 
 
-@pytest.mark.parametrize("arms", [ARMS, ARMS[:1]])
-def test_a_picture_states_the_finding(runs: tuple[Run, ...], arms: tuple[RetrainedArm, ...]) -> None:
-    picture = draw_retrain(msgspec.structs.replace(TOLD, arms=arms), runs[: len(arms)])
+@pytest.mark.parametrize("policies", [POLICIES, POLICIES[:1]])
+def test_a_picture_states_the_finding(runs: tuple[Run, ...], policies: tuple[PredictedPolicy, ...]) -> None:
+    picture = draw_prediction(msgspec.structs.replace(TOLD, policies=policies), runs[: len(policies)])
     assert picture.png.startswith(b"\x89PNG")
     assert picture.title.startswith("Fitted on 6 steps, the simulator predicts the time of the next 6 within")
-    assert ("the worst is" in picture.title) == (len(arms) > 1)
+    assert ("the worst is" in picture.title) == (len(policies) > 1)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.analysis.training_runs import FOLDERS, PLANS, ArmPlan, write_arm, write_training
+from tests.analysis.training_runs import FOLDERS, PLANS, PolicyPlan, write_policy, write_training
 from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.training.figures import examine
 from tlt.analysis.training.pictures import draw_training
@@ -39,9 +39,9 @@ def test_the_command_writes_page_figures_and_pictures(shown: tuple[Path, Result]
     assert (folder / "train.html").is_file()
     assert {path.stem for path in (folder / "pictures").glob("*.png")} == set(PICTURES)
     facts = json.loads((folder / "train.json").read_bytes())
-    assert [arm["arm"] for arm in facts["arms"]] == [plan.policy for plan in PLANS]
-    assert facts["arms"][2]["time"]["step_speedup"]["value"] > 1
-    assert facts["arms"][0]["amdahl"] is None
+    assert [policy["policy"] for policy in facts["policies"]] == [plan.policy for plan in PLANS]
+    assert facts["policies"][2]["time"]["step_speedup"]["value"] > 1
+    assert facts["policies"][0]["amdahl"] is None
 
 
 def test_the_terminal_fits_80_columns_and_says_the_answer(shown: tuple[Path, Result]) -> None:
@@ -72,24 +72,24 @@ def test_the_same_folder_gives_the_same_bytes(shown: tuple[Path, Result]) -> Non
 
 
 def test_the_plain_report_reads_training_folders(tmp_path: Path) -> None:
-    plans = (PLANS[0], ArmPlan("static:4/online", speed=1.8, drafts=True, trains=True, length_seed=2))
+    plans = (PLANS[0], PolicyPlan("static:4/online", speed=1.8, drafts=True, trains=True, length_seed=2))
     folder = write_training(tmp_path, plans, steps=3)
     result = CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
     assert result.exit_code == 0
     assert "generated other lengths than none" in " ".join(result.output.split())
 
 
-def test_one_step_of_one_arm_without_drafting(tmp_path: Path) -> None:
-    write_arm(tmp_path, PLANS[0], steps=1)
+def test_one_step_of_one_policy_without_drafting(tmp_path: Path) -> None:
+    write_policy(tmp_path, PLANS[0], steps=1)
     result = run_train(tmp_path)
     assert result.exit_code == 0
-    assert "A speedup needs a second arm" in " ".join(result.output.split())
+    assert "A speedup needs a second policy" in " ".join(result.output.split())
     names = {path.stem for path in (tmp_path / "pictures").glob("*.png")}
     assert names == set(PICTURES) - {"train_amdahl", "train_acceptance"}
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    write_arm(tmp_path, ArmPlan("<b>&none"), steps=2)
+    write_policy(tmp_path, PolicyPlan("<b>&none"), steps=2)
     runs = load_training(tmp_path)
     facts = examine(runs)
     page = render(runs, facts, draw_training(runs, facts))
@@ -97,15 +97,15 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert "&lt;b&gt;&amp;none" in page
 
 
-def test_a_slower_arm_is_no_gain(tmp_path: Path) -> None:
-    plans = (PLANS[0], ArmPlan("static:4/frozen", speed=0.8, drafts=True))
+def test_a_slower_policy_is_no_gain(tmp_path: Path) -> None:
+    plans = (PLANS[0], PolicyPlan("static:4/frozen", speed=0.8, drafts=True))
     facts = examine(load_training(write_training(tmp_path, plans, steps=4)))
-    assert judge_training(facts).startswith("No arm was faster than none over 4 RL steps.")
+    assert judge_training(facts).startswith("No policy was faster than none over 4 RL steps.")
     assert judge_training(facts).endswith("With only 4 steps intervals are likely too narrow.")
 
 
 def test_a_flag_that_stops_leaves_no_conclusion(tmp_path: Path) -> None:
-    plans = (PLANS[0], ArmPlan("static:4", speed=2.0, drafts=True, prompt_tokens=60))
+    plans = (PLANS[0], PolicyPlan("static:4", speed=2.0, drafts=True, prompt_tokens=60))
     folder = write_training(tmp_path, plans, steps=2)
     assert judge_training(examine(load_training(folder))).startswith(
         "No conclusion: static:4 was asked other"
@@ -114,9 +114,9 @@ def test_a_flag_that_stops_leaves_no_conclusion(tmp_path: Path) -> None:
 
 
 def test_rewards_that_differ_are_said_to(tmp_path: Path) -> None:
-    plans = (PLANS[0], ArmPlan("static:4", speed=2.0, drafts=True, reward=-0.3))
+    plans = (PLANS[0], PolicyPlan("static:4", speed=2.0, drafts=True, reward=-0.3))
     facts = examine(load_training(write_training(tmp_path, plans)))
-    assert "the arms differ (difference -0." in judge_training(facts)
+    assert "the policies differ (difference -0." in judge_training(facts)
 
 
 def test_books_that_do_not_close_exit_with_3(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_books_that_do_not_close_exit_with_3(tmp_path: Path) -> None:
 
 
 def test_a_run_that_trained_nothing_is_refused(tmp_path: Path) -> None:
-    write_arm(tmp_path, PLANS[0], steps=2)
+    write_policy(tmp_path, PLANS[0], steps=2)
     (tmp_path / "updates.parquet").unlink()
     with pytest.raises(InputError, match=r"updates\.parquet"):
         run_train(tmp_path)
@@ -141,7 +141,7 @@ def test_words_of_estimates() -> None:
     assert change(ratio, "shorter", "longer") == "2.0% shorter (95 % interval 5.0% shorter to 1.0% longer)"
     assert "no interval: why" in change(Estimate(1.02, None, "why"), "shorter", "longer")
     fewer = Estimate(-0.3, (-0.5, 0.1))
-    assert more_tokens(fewer) == "0.30 tokens a cycle fewer (95 % interval -0.10 to 0.50)"
+    assert more_tokens(fewer) == "0.30 tokens an engine step fewer (95 % interval -0.10 to 0.50)"
     assert not outside(ratio, 1.0)
     assert outside(ratio, 1.02)
     assert not outside(None, 1.0)

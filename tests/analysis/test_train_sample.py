@@ -8,9 +8,9 @@ from tlt.analysis.training.sample import NOTHING, Resamples, amdahl, divide
 
 def test_ratios_have_the_interval_of_the_plain_bootstrap() -> None:
     rng = np.random.default_rng(3)
-    base, arm = rng.uniform(1, 3, 12), rng.uniform(1, 2, 12)
+    base, policy = rng.uniform(1, 3, 12), rng.uniform(1, 2, 12)
     sample = Resamples(12)
-    mine, plain = sample.estimate(sample.ratio(base, arm)), speedup(base, arm, seed=SEED)
+    mine, plain = sample.estimate(sample.ratio(base, policy)), speedup(base, policy, seed=SEED)
     assert mine.value == pytest.approx(plain.value)
     assert mine.interval == pytest.approx(plain.interval)
 

@@ -1,6 +1,6 @@
 """Small training folders with figures that are known, made by arithmetic and seeded lengths.
 
-In a step each worker prefills, decodes (the second half with drafts, if the arm drafts) and waits for the
+In a step each worker prefills, decodes (the second half with drafts, if the policy drafts) and waits for the
 longest response. Where the drafter is trained, the wait is activation, early log-probabilities and training,
 and the phases begin HANDOVER_S after the last response; else at once. Chains have DEPTH drafts; of position j
 a share of acceptance ** (j + 1) is accepted.
@@ -18,7 +18,7 @@ from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.draft_config import chain
 from tltsched.event_log import CLUSTER, Recorder, worker_owner
-from tltsched.events import EpochEnded, Event, Request, RolloutBegan, StepBegan
+from tltsched.events import DecisionEnded, Event, Request, RolloutBegan, StepBegan
 
 WORKERS, GROUPS, SAMPLES, CAP_TOKENS = 4, 6, 4, 2_000
 REQUESTS = GROUPS * SAMPLES
@@ -26,12 +26,12 @@ TOKEN_S, PREFILL_S = 0.01, 0.2
 HANDOVER_S, STOP_S, ACTIVATION_S, EARLY_S = 0.05, 0.03, 0.1, 0.3
 PHASES_S = {"reward": 0.5, "logprob": 1.0, "policy_update": 2.0}
 PUBLISH_S, SYNC_S = 0.1, 0.3
-DEPTH, CYCLES = 4, 10_000  # request cycles of a worker in a step
+DEPTH, ENGINE_STEPS = 4, 10_000  # request-steps of a worker in a step
 PROBE = 0.6  # acceptance of the initial head in the first step
 
 
-class ArmPlan(NamedTuple):
-    """What an arm does; `drift` is lost and `learned` gained of acceptance at each step."""
+class PolicyPlan(NamedTuple):
+    """What a policy does; `drift` is lost and `learned` gained of acceptance at each step."""
 
     policy: str
     speed: float = 1.0
@@ -46,25 +46,25 @@ class ArmPlan(NamedTuple):
 
 
 PLANS = (
-    ArmPlan("none"),
-    ArmPlan("static:4/frozen", speed=1.5, drafts=True, drift=0.01),
-    ArmPlan("static:4/online", speed=1.8, drafts=True, trains=True, drift=0.01, learned=0.02),
+    PolicyPlan("none"),
+    PolicyPlan("static:4/frozen", speed=1.5, drafts=True, drift=0.01),
+    PolicyPlan("static:4/online", speed=1.8, drafts=True, trains=True, drift=0.01, learned=0.02),
 )
 FOLDERS = ("none", "static-4-frozen", "static-4-online")
 
 
-def write_training(path: Path, plans: tuple[ArmPlan, ...] = PLANS, steps: int = 12) -> Path:
+def write_training(path: Path, plans: tuple[PolicyPlan, ...] = PLANS, steps: int = 12) -> Path:
     """Write a comparison folder of the plans; folders are named as the live engine names them."""
     names = [plan.policy.replace(":", "-").replace("/", "-") for plan in plans]
     for name, plan in zip(names, plans, strict=True):
-        write_arm(path / name, plan, steps)
+        write_policy(path / name, plan, steps)
     write_json(path / "comparison.json", Comparison(name="synthetic training", runs=tuple(names)))
     return path
 
 
-def write_arm(path: Path, plan: ArmPlan, steps: int = 12, compiled: int = 0) -> RunFolder:
-    """Write the run folder of one arm."""
-    made = _Arm(plan)
+def write_policy(path: Path, plan: PolicyPlan, steps: int = 12, compiled: int = 0) -> RunFolder:
+    """Write the run folder of one policy."""
+    made = _Policy(plan)
     for step in range(steps):
         made.add_step(step)
     folder = RunFolder(path)
@@ -74,7 +74,7 @@ def write_arm(path: Path, plan: ArmPlan, steps: int = 12, compiled: int = 0) -> 
             gpus_per_worker=1, steps=steps, wall_s=made.at_s, response_tokens=made.tokens,
             cost_source="assumed: the arithmetic of a test", lengths_source="measured: natural lengths",
             acceptance_source="assumed", seed=1, tool_version="0",
-            warnings=(f"{compiled} timed cycles contain a compilation",) if compiled else (),
+            warnings=(f"{compiled} timed engine steps contain a compilation",) if compiled else (),
         ),
         pd.DataFrame(made.responses),
         pd.DataFrame(made.intervals, columns=["worker", "cause", "step", "start_s", "end_s"]),
@@ -85,7 +85,7 @@ def write_arm(path: Path, plan: ArmPlan, steps: int = 12, compiled: int = 0) -> 
         ("heads", made.heads, HEAD_COLUMNS), ("probes", made.probes, PROBE_COLUMNS),
     ):  # fmt: skip
         pd.DataFrame(rows, columns=list(columns)).astype(columns).to_parquet(path / f"{name}.parquet")
-    pd.DataFrame({"compiled": [False, False] + [True] * compiled}).to_parquet(path / "cycles.parquet")
+    pd.DataFrame({"compiled": [False, False] + [True] * compiled}).to_parquet(path / "engine_steps.parquet")
     with (path / "records.jsonl").open("wb") as file:
         recorder = Recorder(file.write)
         for owner, event in made.events:
@@ -94,10 +94,10 @@ def write_arm(path: Path, plan: ArmPlan, steps: int = 12, compiled: int = 0) -> 
     return folder
 
 
-class _Arm:
-    """The rows of one arm, step by step."""
+class _Policy:
+    """The rows of one policy, step by step."""
 
-    def __init__(self, plan: ArmPlan) -> None:
+    def __init__(self, plan: PolicyPlan) -> None:
         self.plan = plan
         self.at_s, self.tokens = 0.0, 0
         self.responses: list[dict] = []
@@ -121,11 +121,11 @@ class _Arm:
         self.at_s = self._phases(step, rollout_end_s + handover_s)
         for worker in range(WORKERS):
             self._roll_out(worker, step, start_s, float(finish_s[worker::WORKERS].max()), rollout_end_s)
-        cycles, accepted = self._draft(step, start_s)
+        engine_steps, accepted = self._draft(step, start_s)
         version = -1 if not plan.drafts else (step if plan.trains else 0)
         self.steps.append({
             "step": step, "start_s": start_s, "rollout_end_s": rollout_end_s, "end_s": self.at_s,
-            "request_cycles": cycles, "accepted_tokens": accepted, "drafter_version": version,
+            "request_steps": engine_steps, "accepted_tokens": accepted, "drafter_version": version,
             "drafter_age_steps": 0 if not plan.drafts else (min(step, 1) if plan.trains else step),
             "trained_tokens": 3_000 if plan.trains else 0,
         })  # fmt: skip
@@ -142,7 +142,7 @@ class _Arm:
             self.responses.append({
                 "step": step, "request": request, "group": request // SAMPLES, "worker": request % WORKERS,
                 "prompt_tokens": self.plan.prompt_tokens, "response_tokens": length,
-                "capped": length == CAP_TOKENS, "start_s": start_s, "finish_s": float(finish_s[request]),
+                "truncated": length == CAP_TOKENS, "start_s": start_s, "finish_s": float(finish_s[request]),
             })  # fmt: skip
             right = float(luck[request] < 0.3 + 0.02 * step + self.plan.reward)
             self.rewards.append((step, request, right, step))
@@ -175,7 +175,7 @@ class _Arm:
         return [*spans, ("weight_sync", at_s + SYNC_S)]
 
     def _phases(self, step: int, begin_s: float) -> float:
-        """Return the end of the step; probe the heads if the arm drafts."""
+        """Return the end of the step; probe the heads if the policy drafts."""
         if self.plan.drafts:
             serving = PROBE + (self.plan.learned - self.plan.drift) * step
             for head, rate in (("serving", serving), ("initial", PROBE - self.plan.drift * step)):
@@ -185,20 +185,22 @@ class _Arm:
         return begin_s + sum(PHASES_S.values()) + (PUBLISH_S if self.plan.trains else 0.0) + SYNC_S
 
     def _draft(self, step: int, start_s: float) -> tuple[int, int]:
-        """Record what was drafted; returns request cycles and accepted tokens."""
+        """Record what was drafted; returns request-steps and accepted tokens."""
         requests = tuple(Request(number, number // SAMPLES, 50) for number in range(REQUESTS))
         self.events.append((CLUSTER, StepBegan(start_s, step, requests)))
-        cycles = accepted = 0
+        engine_steps = accepted = 0
         for worker in range(WORKERS):
             owner = worker_owner(worker)
             self.events.append((owner, RolloutBegan(start_s, worker, step, 0)))
             if self.plan.drafts:
                 rate = PROBE + (self.plan.learned - self.plan.drift) * step
-                counts = tuple(round(CYCLES * rate ** (position + 1)) for position in range(DEPTH))
-                ended = EpochEnded(start_s, worker, chain(DEPTH), 500, CYCLES, 1.0, counts, (), 1, 100)
+                counts = tuple(round(ENGINE_STEPS * rate ** (position + 1)) for position in range(DEPTH))
+                ended = DecisionEnded(
+                    start_s, worker, chain(DEPTH), 500, ENGINE_STEPS, 1.0, counts, (), 1, 100
+                )
                 self.events.append((owner, ended))
-                cycles, accepted = cycles + CYCLES, accepted + sum(counts)
-        return cycles, accepted
+                engine_steps, accepted = engine_steps + ENGINE_STEPS, accepted + sum(counts)
+        return engine_steps, accepted
 
     def _book(self, worker: int, step: int, start_s: float, spans: list[tuple[str, float]]) -> None:
         at_s = start_s

@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import CycleFacts, EngineRequest
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
 
 FLOOR_S = 0.006
 TOKEN_S = 2e-5
@@ -20,7 +20,7 @@ PASS_S = 0.0004
 PASS_REQUEST_S = 3e-6
 PREFILL_S = 3e-5
 NOISE = 0.004
-SWITCH_S = 0.002  # once, in the first cycle after K changed
+SWITCH_S = 0.002  # once, in the first engine step after K changed
 SURVIVAL = (0.8, 0.6, 0.5, 0.4)
 LAYERS = 30
 
@@ -37,8 +37,8 @@ class FakeEngine:
 
     starts: ClassVar[list[bool]] = []  # `speculating` of every engine started
     kv_tokens = 1_000_000
-    fail_after_cycles: int | None = None  # KeyboardInterrupt after so many more cycles
-    compile_at_cycle: int | None = None
+    fail_after_engine_steps: int | None = None  # KeyboardInterrupt after so many more engine steps
+    compile_at_engine_step: int | None = None
     chunk_tokens = 4096
     graph_tokens = 512.0
 
@@ -50,7 +50,7 @@ class FakeEngine:
         self.batch: list[Running] = []
         self.done: dict[int, tuple[int, ...]] = {}
         self.drafted_k = self.asked_k = 0
-        self.cycles = 0
+        self.engine_steps = 0
         self.closed = False
         type(self).starts.append(speculating)
 
@@ -71,7 +71,7 @@ class FakeEngine:
             tokens, held = tokens + prompt, held + prompt
         return tokens
 
-    def _cycle_s(self, batch: int, context: int, k: int) -> float:
+    def _engine_step_s(self, batch: int, context: int, k: int) -> float:
         seconds = FLOOR_S + TOKEN_S * batch * (k + 1)
         passes = k if k else int(self.speculating)
         seconds += KV_S * context * (1 + passes / LAYERS)
@@ -81,13 +81,13 @@ class FakeEngine:
             seconds += OFF_S
         return seconds * (1 + NOISE * self.rng.gauss(0, 1))
 
-    def step(self, k: int) -> CycleFacts:
+    def step(self, k: int) -> EngineStepFacts:
         assert k <= self.max_k
         assert self.pending()
         cls = type(self)
-        if cls.fail_after_cycles is not None:
-            cls.fail_after_cycles -= 1
-            if cls.fail_after_cycles < 0:
+        if cls.fail_after_engine_steps is not None:
+            cls.fail_after_engine_steps -= 1
+            if cls.fail_after_engine_steps < 0:
                 raise KeyboardInterrupt
         before = list(self.batch)
         context = sum(len(r.request.prompt_token_ids) + r.emitted for r in before)
@@ -99,18 +99,18 @@ class FakeEngine:
                 accepted[position] += 1
             running.emitted += 1 + count
         prompt_tokens = self._admit()
-        seconds = self._cycle_s(len(before), context, k) if before else 0.0
+        seconds = self._engine_step_s(len(before), context, k) if before else 0.0
         seconds += PREFILL_S * prompt_tokens + (FLOOR_S if prompt_tokens and not before else 0.0)
         if k != self.asked_k:
             seconds += SWITCH_S
         self.asked_k = k
-        self.cycles += 1
-        compiled = cls.compile_at_cycle == self.cycles
+        self.engine_steps += 1
+        compiled = cls.compile_at_engine_step == self.engine_steps
         finished = [r for r in self.batch if r.emitted >= r.request.response_tokens]
         self.batch = [r for r in self.batch if r.emitted < r.request.response_tokens]
         for running in finished:
             self.done[running.request.id] = (1,) * running.request.response_tokens
-        return CycleFacts(
+        return EngineStepFacts(
             seconds=seconds + (5.0 if compiled else 0.0),
             batch=len(before),
             context_tokens=context,

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import CycleFacts, EngineRequest
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
 from tlt.traces.common.settings import merge
-from tltsched.draft_config import OFF, Arm
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
 SURVIVAL = 0.7  # each draft is accepted with this probability given the one before it
 STEP_S, REQUEST_S, DRAFT_S, PROMPT_TOKEN_S = 1e-3, 1e-5, 2e-4, 1e-5
@@ -35,7 +35,7 @@ class Running(msgspec.Struct):
 
 
 class FakeEngine:
-    """Prefills what is admitted in one cycle, chunked; then decodes. Its clock is `now_s`."""
+    """Prefills what is admitted in one engine step, chunked; then decodes. Its clock is `now_s`."""
 
     def __init__(self, max_running: int, max_k: int, seed: int = 0, chunk_tokens: int = 10_000) -> None:
         self.max_running = max_running
@@ -49,7 +49,7 @@ class FakeEngine:
         self._waiting: list[EngineRequest] = []
         self._running: list[Running] = []
         self._prompt_left = 0
-        self._drafted = 0  # in the cycle before, per request
+        self._drafted = 0  # in the engine step before, per request
         self._done: dict[int, tuple[int, ...]] = {}
 
     def clock(self) -> float:
@@ -87,7 +87,7 @@ class FakeEngine:
     def close(self) -> None:
         self.abort_all()
 
-    def step(self, k: int) -> CycleFacts:
+    def step(self, k: int) -> EngineStepFacts:
         assert self.pending()
         assert 0 <= k <= self.max_k
         self.stepped.append(k)
@@ -110,7 +110,7 @@ class FakeEngine:
         drafted, self._drafted = self._drafted * requests, k
         return self._facts(seconds, requests, context, 0, drafted, tuple(accepted))
 
-    def _prefill(self, requests: int, context: int) -> CycleFacts:
+    def _prefill(self, requests: int, context: int) -> EngineStepFacts:
         tokens = min(self._prompt_left, self.chunk_tokens)
         self._prompt_left -= tokens
         if not self._prompt_left:
@@ -121,14 +121,14 @@ class FakeEngine:
 
     def _facts(
         self, seconds: float, batch: int, context: int, prompt: int, drafted: int, accepted: tuple[int, ...]
-    ) -> CycleFacts:
+    ) -> EngineStepFacts:
         self.now_s += seconds
         finished = [running.request for running in self._running
                     if running.emitted >= running.request.response_tokens]  # fmt: skip
         self._done |= {request.id: (7,) * request.response_tokens for request in finished}
         self._running = [running for running in self._running if running.request not in finished]
         ids = tuple(request.id for request in finished)
-        return CycleFacts(seconds, batch, context, prompt, drafted, accepted, ids)
+        return EngineStepFacts(seconds, batch, context, prompt, drafted, accepted, ids)
 
 
 def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:
@@ -137,12 +137,12 @@ def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:
 
 
 class MortalEngine(FakeEngine):
-    """Kills its process at a given cycle if it is the first to take the file that orders it.
+    """Kills its process at a given engine step if it is the first to take the file that orders it.
 
-    FAKE_KILL in the environment names the file, FAKE_KILL_AT the cycle, counted over the life of the process.
+    FAKE_KILL in the environment names the file, FAKE_KILL_AT the engine step, counted over the life of the process.
     """
 
-    def step(self, k: int) -> CycleFacts:
+    def step(self, k: int) -> EngineStepFacts:
         facts = super().step(k)
         if len(self.stepped) == int(os.environ["FAKE_KILL_AT"]):
             with suppress(FileNotFoundError):
@@ -157,9 +157,9 @@ def make_mortal(config: RealConfig, speculating: bool) -> FakeEngine:
 
 
 class SlowEngine(FakeEngine):
-    """Takes real time: ten milliseconds a cycle."""
+    """Takes real time: ten milliseconds an engine step."""
 
-    def step(self, k: int) -> CycleFacts:
+    def step(self, k: int) -> EngineStepFacts:
         time.sleep(0.01)
         return super().step(k)
 
@@ -170,9 +170,9 @@ def make_slow(config: RealConfig, speculating: bool) -> FakeEngine:
 
 
 class BrokenEngine(FakeEngine):
-    """Raises in its fifth cycle."""
+    """Raises in its fifth engine step."""
 
-    def step(self, k: int) -> CycleFacts:
+    def step(self, k: int) -> EngineStepFacts:
         if len(self.stepped) == 5:
             raise MemoryError("no memory is left")
         return super().step(k)
@@ -202,13 +202,13 @@ def config_of(folder: Path, **sections: Any) -> RealConfig:
     return msgspec.convert(merge(settings, sections), RealConfig)
 
 
-def flat_times(arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
+def flat_times(draft_configs: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
     """Return the fake engine's own cost law as calibrated step times."""
-    rows = dict.fromkeys((OFF, *arms))
+    rows = dict.fromkeys((OFF, *draft_configs))
     return StepTimeTable(
         tuple(
-            ArmTimes(arm, tuple(STEP_S + REQUEST_S * requests + 2 * DRAFT_S * arm.depth
+            DraftConfigTimes(draft_config, tuple(STEP_S + REQUEST_S * requests + 2 * DRAFT_S * draft_config.depth
                                 for requests in range(max_requests + 1)))
-            for arm in rows
+            for draft_config in rows
         )
     )  # fmt: skip

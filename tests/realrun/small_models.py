@@ -9,7 +9,7 @@ import pytest
 
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.engine.protocol import CycleFacts, Engine, EngineRequest
+from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
 from tlt.realrun.models import make_draft_model, make_head, prepare_model
 
 KS = (0, 1, 2, 4)
@@ -69,10 +69,10 @@ def requests(lengths: list[int], vocab: int = 512) -> list[EngineRequest]:
     ]
 
 
-def run(engine: Engine, submitted: list[EngineRequest], ks: tuple[int, ...]) -> list[CycleFacts]:
-    """Run the requests to their end with each K of `ks` in turn, and return the facts of every cycle."""
+def run(engine: Engine, submitted: list[EngineRequest], ks: tuple[int, ...]) -> list[EngineStepFacts]:
+    """Run the requests to their end with each K of `ks` in turn, and return the facts of every engine step."""
     engine.submit(submitted)
-    facts: list[CycleFacts] = []
+    facts: list[EngineStepFacts] = []
     while engine.pending():
         facts.append(engine.step(ks[len(facts) % len(ks)]))
     return facts

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.realrun.fakes import config_of, flat_times
-from tlt.realrun.replay.plan import plan_arms
+from tlt.realrun.replay.plan import plan_policies
 from tltsched.errors import InputError
 from tltsched.policies import PRESETS
 from tltsched.policies.base import Policy
@@ -26,23 +26,23 @@ def test_a_preset_is_served_if_it_drafts_chains_and_never_drops_the_drafter(
     name: str, tmp_path: Path
 ) -> None:
     config, policy = config_of(tmp_path, drafter=EVERY_K), built(name)
-    if not all(arm.is_chain for arm in policy.arms) or policy.off_state == "dropped":
-        with pytest.raises(InputError, match="--arms"):
-            plan_arms(config, (name,), flat_times)
+    if not all(policy.is_chain for policy in policy.draft_configs) or policy.when_off == "drafter_dropped":
+        with pytest.raises(InputError, match="--policies"):
+            plan_policies(config, (name,), flat_times)
         return
-    (plan,) = plan_arms(config, (name,), flat_times)
+    (plan,) = plan_policies(config, (name,), flat_times)
     assert plan.setup.policy == PRESETS[name]
     assert (plan.setup.step_times is not None) == PRESETS[name].needs_times
     if PRESETS[name].needs_times:
         with pytest.raises(InputError, match="--calibration"):
-            plan_arms(config, (name,), None)
+            plan_policies(config, (name,), None)
 
 
 def test_a_k_that_is_not_warmed_up_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\[5, 7\], which sglang_ema may choose"):
-        plan_arms(config_of(tmp_path), ("sglang_ema",), None)
+        plan_policies(config_of(tmp_path), ("sglang_ema",), None)
 
 
 def test_the_table_of_vllm_is_a_chain_policy(tmp_path: Path) -> None:
-    (plan,) = plan_arms(config_of(tmp_path), ("vllm_table:1-4=4+5-20=2+21-64=0",), None)
+    (plan,) = plan_policies(config_of(tmp_path), ("vllm_table:1-4=4+5-20=2+21-64=0",), None)
     assert plan.folder == "vllm_table-1-4-4-5-20-2-21-64-0"

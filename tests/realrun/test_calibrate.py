@@ -36,8 +36,8 @@ def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("starts", []),
         ("kv_tokens", 1_000_000),
-        ("fail_after_cycles", None),
-        ("compile_at_cycle", None),
+        ("fail_after_engine_steps", None),
+        ("compile_at_engine_step", None),
     ):
         monkeypatch.setattr(fake.FakeEngine, name, value)
 
@@ -67,7 +67,10 @@ def test_measures_every_point_of_the_plan_with_its_repeats(tmp_path: Path) -> No
     assert len(measured.points) == len(plan.cells) * (1 + len(plan.ks))
     assert {point.repeats for point in measured.points} == {5}
     assert all(point.spread_s > 0 for point in measured.points)
-    assert {point.off_state for point in measured.points if point.arm == OFF} == {"plain", "in_step"}
+    assert {point.when_off for point in measured.points if point.draft_config == OFF} == {
+        "not_configured",
+        "k0",
+    }
     assert 0.15 < sum(point.held_out for point in measured.points) / len(measured.points) < 0.35
     assert measured.graph_tokens == 512
     assert measured.chunk_tokens == 4096
@@ -93,22 +96,22 @@ def test_points_follow_the_law_of_the_engine_within_its_noise(tmp_path: Path) ->
     fake_noise, fake.NOISE = fake.NOISE, 0.0
     try:
         for point in run(tmp_path).points:
-            one = plain if point.off_state == "plain" else engine
+            one = plain if point.when_off == "not_configured" else engine
             context = round(point.context_tokens * point.batch)
-            expected = one._cycle_s(point.batch, context, point.arm.depth)
-            assert point.cycle_s == pytest.approx(expected, rel=0.004)
+            expected = one._engine_step_s(point.batch, context, point.draft_config.depth)
+            assert point.engine_step_s == pytest.approx(expected, rel=0.004)
     finally:
         fake.NOISE = fake_noise
 
 
-def test_a_change_of_k_is_measured_apart_from_the_steady_cycles(tmp_path: Path) -> None:
+def test_a_change_of_k_is_measured_apart_from_the_steady_engine_steps(tmp_path: Path) -> None:
     switches = run(tmp_path).switch_points
     assert {(switch.from_k, switch.to_k) for switch in switches} >= {(0, 4), (4, 0), (1, 2)}
     assert all(switch.extra_s == pytest.approx(fake.SWITCH_S, abs=5e-4) for switch in switches)
 
 
 def test_goes_on_after_an_interrupt_and_measures_nothing_twice(tmp_path: Path) -> None:
-    fake.FakeEngine.fail_after_cycles = 700
+    fake.FakeEngine.fail_after_engine_steps = 700
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     assert not (tmp_path / "points.json").exists()
@@ -116,10 +119,10 @@ def test_goes_on_after_an_interrupt_and_measures_nothing_twice(tmp_path: Path) -
     partial.write_bytes(partial.read_bytes() + b'{"type":"block","engi')  # a line that was cut off
     kept = partial.read_bytes().count(b"\n")
     assert kept > 20
-    fake.FakeEngine.fail_after_cycles = 300
+    fake.FakeEngine.fail_after_engine_steps = 300
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
-    fake.FakeEngine.fail_after_cycles = None
+    fake.FakeEngine.fail_after_engine_steps = None
     measured = run(tmp_path)
     assert {point.repeats for point in measured.points} == {5}
     assert not partial.exists()
@@ -136,18 +139,18 @@ def test_an_engine_of_which_nothing_is_missing_is_not_started(
 
 
 def test_a_partial_file_of_other_settings_is_refused(tmp_path: Path) -> None:
-    fake.FakeEngine.fail_after_cycles = 700
+    fake.FakeEngine.fail_after_engine_steps = 700
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     with pytest.raises(InputError, match="delete it to measure anew"):
         run(tmp_path, config(repeats=6))
 
 
-def test_cycles_in_which_something_was_compiled_are_dropped_and_counted(tmp_path: Path) -> None:
-    fake.FakeEngine.compile_at_cycle = 400
+def test_engine_steps_in_which_something_was_compiled_are_dropped_and_counted(tmp_path: Path) -> None:
+    fake.FakeEngine.compile_at_engine_step = 400
     measured = run(tmp_path)
-    assert measured.compiled_cycles >= 1
-    assert all(point.cycle_s < 1.0 for point in measured.points)
+    assert measured.compiled_engine_steps >= 1
+    assert all(point.engine_step_s < 1.0 for point in measured.points)
 
 
 def test_a_batch_that_does_not_fit_is_left_out_and_named(tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_the_time_limit_ends_the_sweep_and_is_named(tmp_path: Path) -> None:
     [
         ({"batches": (64,)}, "calibration.batches"),
         ({"most_tokens": 10}, "calibration.most_tokens"),
-        ({"cycles_per_repeat": 4000}, "engine.max_context_tokens"),
+        ({"engine_steps_per_repeat": 4000}, "engine.max_context_tokens"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(settings: dict[str, object], field: str) -> None:
@@ -190,15 +193,17 @@ def test_the_default_plan_of_a_gpu_is_short_enough() -> None:
     )
     plan = make_plan(settings)
     prefill = 2 * plan.visits * sum(cell.tokens() for cell in plan.cells)
-    cycles = plan.repeats * len(plan.ks) * len(plan.cells) * (plan.cycles + plan.settle_cycles)
-    # About 14 ms a cycle, and 35,000 prompt tokens a second, of a 7B shape on one H100.
-    assert cycles * 0.014 + prefill / 35_000 < plan.time_limit_s
+    engine_steps = (
+        plan.repeats * len(plan.ks) * len(plan.cells) * (plan.engine_steps + plan.settle_engine_steps)
+    )
+    # About 14 ms an engine step, and 35,000 prompt tokens a second, of a 7B shape on one H100.
+    assert engine_steps * 0.014 + prefill / 35_000 < plan.time_limit_s
 
 
 def _block(k: int, repeat: int, context: float, seconds: float, before_k: int = 0) -> Block:
     return Block(
         engine="speculating", cell=Cell(4, 64), k=k, repeat=repeat, before_k=before_k, settle_s=(0.3, 0.2),
-        seconds=seconds, context_tokens=context, cycles=4, compiled=0,
+        seconds=seconds, context_tokens=context, engine_steps=4, compiled=0,
     )  # fmt: skip
 
 
@@ -207,18 +212,18 @@ def test_growth_of_the_context_is_not_taken_for_spread() -> None:
     blocks = [_block(0, n, 64 + 20 * n, 0.1 + 0.01 * n) for n in range(5)]
     (point,) = to_points(blocks, plan)
     assert point.context_tokens == pytest.approx(104)
-    assert point.cycle_s == pytest.approx(0.12)
+    assert point.engine_step_s == pytest.approx(0.12)
     assert point.spread_s == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_switch_costs_its_first_cycles_over_steady_ones() -> None:
+def test_a_switch_costs_its_first_engine_steps_over_steady_ones() -> None:
     (switch,) = to_switch_points([_block(2, 0, 64, 0.1), _block(0, 0, 64, 0.1)])
     assert (switch.from_k, switch.to_k) == (0, 2)
     assert switch.extra_s == pytest.approx(0.3)
 
 
-def test_arms_are_chains(tmp_path: Path) -> None:
-    assert {point.arm for point in run(tmp_path).points} == {OFF, chain(1), chain(2), chain(4)}
+def test_draft_configs_are_chains(tmp_path: Path) -> None:
+    assert {point.draft_config for point in run(tmp_path).points} == {OFF, chain(1), chain(2), chain(4)}
 
 
 def test_a_fit_through_the_points_predicts_those_that_it_did_not_see(tmp_path: Path) -> None:

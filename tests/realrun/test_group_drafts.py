@@ -79,8 +79,8 @@ def _accepted(engine: VllmEngine, first: EngineRequest, later: list[EngineReques
     """Return the accepted share of drafts of `later`, which are generated after `first`."""
     run(engine, [first], (K,))
     facts = run(engine, later, (K,))
-    accepted = sum(sum(cycle.accepted_by_position) for cycle in facts)
-    return accepted / len(later) / sum(cycle.batch > 0 for cycle in facts)
+    accepted = sum(sum(engine_step.accepted_by_position) for engine_step in facts)
+    return accepted / len(later) / sum(engine_step.batch > 0 for engine_step in facts)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -33,12 +33,12 @@ def test_the_decisions_are_byte_identical() -> None:
 
 
 def test_makespans_and_speedups_are_predicted_within_five_percent(crosscheck: dict) -> None:
-    for arm in crosscheck["arms"]:
-        assert abs(arm["makespan_error"]["value"]) <= 0.05, arm["arm"]
-        assert abs(arm["speedup_error"]["value"]) <= 0.05, arm["arm"]
+    for policy in crosscheck["policies"]:
+        assert abs(policy["makespan_error"]["value"]) <= 0.05, policy["policy"]
+        assert abs(policy["speedup_error"]["value"]) <= 0.05, policy["policy"]
 
 
-def test_the_simulator_chooses_the_fastest_arm(crosscheck: dict) -> None:
+def test_the_simulator_chooses_the_fastest_policy(crosscheck: dict) -> None:
     assert crosscheck["choice"] == crosscheck["best"]
     assert crosscheck["regret"]["value"] <= 0.02
     assert crosscheck["order"]["value"] == 1.0

@@ -16,7 +16,7 @@ import pytest
 
 from tests.realrun.fakes import config_of, flat_times
 from tlt.realrun.replay.parts import EngineRecord, in_order
-from tlt.realrun.replay.plan import plan_arms
+from tlt.realrun.replay.plan import plan_policies
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.local import WorkerError
@@ -24,10 +24,10 @@ from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.commands import Command
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup, read
-from tltsched.events import BatchFormed, EpochEnded, RequestsFinished, WorkerLost
+from tltsched.events import BatchFormed, DecisionEnded, RequestsFinished, WorkerLost
 
 FAKES = "tests.realrun.fakes"
-ARMS = ("none", "static:2", "tlt_chains", "goodput:off+1+2+4")
+POLICIES = ("none", "static:2", "tlt_chains", "goodput:off+1+2+4")
 FOLDERS = ("none", "static-2", "tlt_chains", "goodput-off-1-2-4")
 
 
@@ -60,10 +60,12 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("replayed")
     done: list[str] = []
     config = config_of(folder, workload={"rollouts": 3})
-    replay(config, ARMS, folder / "out", done.append, flat_times, f"{FAKES}:make_engine")
+    replay(config, POLICIES, folder / "out", done.append, flat_times, f"{FAKES}:make_engine")
     assert done[0] == "warm-up"
-    assert done[1:5] == [f"{arm}, rollout 1" for arm in ARMS]
-    assert done[5:9] == [f"{arm}, rollout 2" for arm in (*ARMS[1:], ARMS[0])]  # the order rotates
+    assert done[1:5] == [f"{policy}, rollout 1" for policy in POLICIES]
+    assert done[5:9] == [
+        f"{policy}, rollout 2" for policy in (*POLICIES[1:], POLICIES[0])
+    ]  # the order rotates
     return folder / "out"
 
 
@@ -80,7 +82,7 @@ def test_a_comparison_folder_is_left(replayed: Path) -> None:
     assert "OMP_NUM_THREADS" in engine.environment
 
 
-def test_all_arms_generate_the_same(replayed: Path) -> None:
+def test_all_policies_generate_the_same(replayed: Path) -> None:
     lengths = pd.read_parquet(replayed / "lengths.parquet")
     assert lengths["response_tokens"].max() == 64
     assert lengths["response_tokens"].min() >= 2
@@ -89,19 +91,27 @@ def test_all_arms_generate_the_same(replayed: Path) -> None:
         assert responses["response_tokens"].tolist() == lengths["response_tokens"].tolist()
 
 
-def test_cycles_agree_with_the_records(replayed: Path) -> None:
+def test_engine_steps_agree_with_the_records(replayed: Path) -> None:
     for folder in FOLDERS:
-        cycles = pd.read_parquet(replayed / folder / "cycles.parquet")
+        engine_steps = pd.read_parquet(replayed / folder / "engine_steps.parquet")
         records = read((replayed / folder / "records.jsonl").read_bytes().splitlines())
-        epochs = [record.body for record in records if isinstance(record.body, EpochEnded)]
-        decode = cycles[cycles["prompt_tokens"] == 0]
-        assert sum(epoch.cycles for epoch in epochs) == len(decode)
-        assert sum(epoch.request_cycles for epoch in epochs) == decode["batch"].sum()
-        assert sum(sum(epoch.accepted_by_position) for epoch in epochs) == decode["accepted_tokens"].sum()
-        assert sum(epoch.decode_s for epoch in epochs) == pytest.approx(decode["seconds"].sum())
+        decision_intervals = [record.body for record in records if isinstance(record.body, DecisionEnded)]
+        decode = engine_steps[engine_steps["prompt_tokens"] == 0]
+        assert sum(decision_interval.engine_steps for decision_interval in decision_intervals) == len(decode)
+        assert (
+            sum(decision_interval.request_steps for decision_interval in decision_intervals)
+            == decode["batch"].sum()
+        )
+        assert (
+            sum(sum(decision_interval.accepted_by_position) for decision_interval in decision_intervals)
+            == decode["accepted_tokens"].sum()
+        )
+        assert sum(decision_interval.decode_s for decision_interval in decision_intervals) == pytest.approx(
+            decode["seconds"].sum()
+        )
 
 
-def test_causes_follow_the_arm(replayed: Path) -> None:
+def test_causes_follow_the_policy(replayed: Path) -> None:
     causes = {folder: set(RunFolder(replayed / folder).intervals()["cause"]) for folder in FOLDERS}
     assert causes["none"] == {"prefill", "decode", "tail_idle"}
     assert causes["static-2"] == {"prefill", "speculate", "tail_idle"}
@@ -114,21 +124,21 @@ def test_causes_follow_the_arm(replayed: Path) -> None:
 def test_a_finished_replay_is_not_run_again(replayed: Path) -> None:
     before = (replayed / "none" / "records.jsonl").read_bytes()
     config = config_of(replayed.parent, workload={"rollouts": 3})
-    replay(config, ARMS, replayed, silent, flat_times, "no.such:engine")
+    replay(config, POLICIES, replayed, silent, flat_times, "no.such:engine")
     assert (replayed / "none" / "records.jsonl").read_bytes() == before
     other = config_of(replayed.parent, seed=1, workload={"rollouts": 3})
     with pytest.raises(InputError, match="measurements are not overwritten"):
-        replay(other, ARMS, replayed, silent, flat_times, f"{FAKES}:make_engine")
+        replay(other, POLICIES, replayed, silent, flat_times, f"{FAKES}:make_engine")
 
 
-@pytest.mark.parametrize("cycle", [1, 8, 60])
+@pytest.mark.parametrize("engine_step", [1, 8, 60])
 def test_a_worker_that_is_killed_loses_no_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycle: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_step: int
 ) -> None:
     order = tmp_path / "die"
     order.touch()
     monkeypatch.setenv("FAKE_KILL", str(order))
-    monkeypatch.setenv("FAKE_KILL_AT", str(cycle))
+    monkeypatch.setenv("FAKE_KILL_AT", str(engine_step))
     config = config_of(tmp_path)
     replay(config, ("static:2", "static:4"), tmp_path / "out", silent, None, f"{FAKES}:make_mortal")
     assert not order.exists()
@@ -141,7 +151,7 @@ def test_a_worker_that_is_killed_loses_no_request(
         assert "SIGKILL" in warning
         bodies = [r.body for r in read((run.path / "records.jsonl").read_bytes().splitlines())]
         dead |= {body.worker for body in bodies if isinstance(body, WorkerLost)}
-        assert sum(isinstance(body, WorkerLost) for body in bodies) == 1  # each arm is told, once
+        assert sum(isinstance(body, WorkerLost) for body in bodies) == 1  # each policy is told, once
         finished = [request for body in bodies if isinstance(body, RequestsFinished)
                     for request in body.requests]  # fmt: skip
         assert sorted(finished) == sorted([*range(12), *range(12)])
@@ -162,9 +172,9 @@ from tests.realrun.fakes import config_of, flat_times
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     config = config_of(folder, workload={"rollouts": 4})
-    arms = ("none", "goodput:off+1+2")
+    policies = ("none", "goodput:off+1+2")
     show = lambda what: print(what, flush=True)
-    replay(config, arms, folder / "out", show, flat_times, "tests.realrun.fakes:" + sys.argv[2])
+    replay(config, policies, folder / "out", show, flat_times, "tests.realrun.fakes:" + sys.argv[2])
 """
 
 
@@ -221,9 +231,9 @@ def test_a_folder_in_which_nothing_was_measured_is_free(tmp_path: Path) -> None:
         replay(config_of(tmp_path), ("none",), foreign, silent, None, engine)
 
 
-def test_arms_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:
+def test_policies_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    for arms, message in (
+    for policies, message in (
         (("static:8_4_48",), "vLLM verifies no trees"),
         (("tlt",), "vLLM verifies no trees"),
         (("tlt_released",), "vLLM verifies no trees"),
@@ -233,8 +243,8 @@ def test_arms_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:
         ((), "one policy or more"),
     ):
         with pytest.raises(InputError, match=message):
-            plan_arms(config, arms, None)
-    plans = plan_arms(config, ("none", "static:off", "static:4", "tlt_chains"), None)
+            plan_policies(config, policies, None)
+    plans = plan_policies(config, ("none", "static:off", "static:4", "tlt_chains"), None)
     assert [plan.speculating for plan in plans] == [False, True, True, True]
     assert plans[0].setup == SchedulerSetup(
         workers=2, policy=plans[0].setup.policy, cluster=plans[0].setup.cluster, seed=0
@@ -253,7 +263,7 @@ def test_lengths_do_not_depend_on_the_engine(tmp_path: Path) -> None:
     assert first.rollouts == second.rollouts
     assert first.rollouts[0] != first.rollouts[1]
     recorded = Workload(
-        config_of(tmp_path, workload={"longest_tokens": 0, "cap_tokens": 500, "requests": 40})
+        config_of(tmp_path, workload={"longest_tokens": 0, "max_response_tokens": 500, "requests": 40})
     )
     assert max(request.response_tokens for request in recorded.rollouts[0]) <= 500
 

@@ -16,8 +16,11 @@ DATA = Path(__file__).parents[2] / "evidence" / "runs" / "h200-smollm2-train"
 NATURAL = DATA / "natural"
 TLT = "goodput-off-2-3-4-6-online"
 RUNS = [
-    *(NATURAL / arm for arm in ("none", TLT, "static-4-frozen", "static-4-online", "tlt_chains-online")),
-    *(DATA / "forced" / arm for arm in ("none", TLT)),
+    *(
+        NATURAL / policy
+        for policy in ("none", TLT, "static-4-frozen", "static-4-online", "tlt_chains-online")
+    ),
+    *(DATA / "forced" / policy for policy in ("none", TLT)),
 ]
 
 
@@ -51,11 +54,11 @@ def test_its_drift_is_a_preset() -> None:
     assert curve.updates == len(RunFolder(NATURAL / "static-4-online").steps()) - 1
 
 
-def test_forced_lengths_are_the_same_in_both_arms() -> None:
+def test_forced_lengths_are_the_same_in_both_policies() -> None:
     keys = ["step", "request", "response_tokens"]
     plain, tlt = (
-        RunFolder(DATA / "forced" / arm).responses()[keys].sort_values(keys, ignore_index=True)
-        for arm in ("none", TLT)
+        RunFolder(DATA / "forced" / policy).responses()[keys].sort_values(keys, ignore_index=True)
+        for policy in ("none", TLT)
     )
     assert plain.equals(tlt)
     natural = RunFolder(NATURAL / "none").responses()[keys].sort_values(keys, ignore_index=True)
@@ -65,8 +68,8 @@ def test_forced_lengths_are_the_same_in_both_arms() -> None:
 def test_a_trained_head_gains_on_a_frozen_one() -> None:
     """The measured fact that the drift curve and the README speak of."""
     lengths = []
-    for arm in ("static-4-frozen", "static-4-online"):
-        steps = RunFolder(NATURAL / arm).steps()
-        lengths.append((steps["accepted_tokens"] / steps["request_cycles"]).to_numpy())
+    for policy in ("static-4-frozen", "static-4-online"):
+        steps = RunFolder(NATURAL / policy).steps()
+        lengths.append((steps["accepted_tokens"] / steps["request_steps"]).to_numpy())
     frozen, online = lengths
     assert (online - frozen)[-10:].min() > 0

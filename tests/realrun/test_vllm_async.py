@@ -95,28 +95,32 @@ def test_facts_come_one_step_late_and_add_up(pipelined: tuple[VllmEngine, FakeMo
     lengths = [9, 14, 14]
     facts = run(engine, requests(lengths), (0, 4, 4, 2, 0, 0))
     assert {i: len(tokens) for i, tokens in engine.responses().items()} == dict(enumerate(lengths))
-    assert engine.lag_cycles == 2
-    # The first step plans two cycles with its K; each later one plans the next.
+    assert engine.lag_engine_steps == 2
+    # The first step plans two engine steps with its K; each later one plans the next.
     assert model.planned_ks[:7] == [0, 0, 4, 4, 2, 0, 0]
     # What step i decides is verified in the facts of step i + 2.
-    assert [cycle.drafted_tokens for cycle in facts[:6]] == [0, 0, 0, 12, 12, 6]
+    assert [engine_step.drafted_tokens for engine_step in facts[:6]] == [0, 0, 0, 12, 12, 6]
     assert facts[0].prompt_tokens == 3 * PROMPT_TOKENS
-    assert [cycle.context_tokens for cycle in facts[1:5]] == [36, 39, 42, 48]
-    assert [cycle.accepted_by_position for cycle in facts[3:6]] == [(3, 0, 0, 0), (3, 0, 0, 0), (3, 0)]
-    assert [i for cycle in facts for i in cycle.finished] == [0, 1, 2]
-    assert all(cycle.seconds > 0 for cycle in facts)
+    assert [engine_step.context_tokens for engine_step in facts[1:5]] == [36, 39, 42, 48]
+    assert [engine_step.accepted_by_position for engine_step in facts[3:6]] == [
+        (3, 0, 0, 0),
+        (3, 0, 0, 0),
+        (3, 0),
+    ]
+    assert [i for engine_step in facts for i in engine_step.finished] == [0, 1, 2]
+    assert all(engine_step.seconds > 0 for engine_step in facts)
 
 
-def test_a_finished_request_is_counted_in_the_cycle_in_flight(
+def test_a_finished_request_is_counted_in_the_engine_step_in_flight(
     pipelined: tuple[VllmEngine, FakeModel],
 ) -> None:
     engine, _ = pipelined
     facts = run(engine, requests([7, 40]), (4,))
-    # One token from prefill, then two a cycle. That the fourth one ends it is known too late.
-    (last,) = [i for i, cycle in enumerate(facts) if 0 in cycle.finished]
-    assert [cycle.batch for cycle in facts[last : last + 3]] == [2, 2, 1]
-    decoding = [cycle for cycle in facts if cycle.drafted_tokens]
-    assert all(sum(cycle.accepted_by_position) == cycle.batch for cycle in decoding)
+    # One token from prefill, then two an engine step. That the fourth one ends it is known too late.
+    (last,) = [i for i, engine_step in enumerate(facts) if 0 in engine_step.finished]
+    assert [engine_step.batch for engine_step in facts[last : last + 3]] == [2, 2, 1]
+    decoding = [engine_step for engine_step in facts if engine_step.drafted_tokens]
+    assert all(sum(engine_step.accepted_by_position) == engine_step.batch for engine_step in decoding)
 
 
 def test_an_emptied_engine_starts_afresh(pipelined: tuple[VllmEngine, FakeModel]) -> None:
@@ -127,7 +131,7 @@ def test_an_emptied_engine_starts_afresh(pipelined: tuple[VllmEngine, FakeModel]
     assert engine.running() == (3, 3 * (PROMPT_TOKENS + 2))  # all but the newest token
     engine.abort_all()
     assert (engine.pending(), engine.running()) == (0, (0, 0))
-    for _ in range(2):  # the second one begins with a cycle of the first still in flight
+    for _ in range(2):  # the second one begins with an engine step of the first still in flight
         facts = run(engine, requests([10] * 2), (2,))
         assert facts[0].prompt_tokens == 2 * PROMPT_TOKENS
         assert {i: len(tokens) for i, tokens in engine.responses().items()} == {0: 10, 1: 10}

@@ -1,4 +1,4 @@
-"""The real engine on a tiny model: forced lengths, K by the cycle, the facts, and losslessness."""
+"""The real engine on a tiny model: forced lengths, K by the engine step, the facts, and losslessness."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_greedy_text_and_forced_lengths_are_those_without_speculation(kind: str,
         for ks in (MIXED_KS, (4,), (0,)):
             facts = run(speculating, submitted, ks)
             assert speculating.responses() == expected
-            assert not any(cycle.compiled for cycle in facts)
-            drafted = sum(cycle.drafted_tokens for cycle in facts)
+            assert not any(engine_step.compiled for engine_step in facts)
+            drafted = sum(engine_step.drafted_tokens for engine_step in facts)
             assert (drafted > 0) == (ks != (0,))
             if kind in ("draft_model", "ngram") and ks == (4,):
-                assert sum(sum(cycle.accepted_by_position) for cycle in facts) > 0
+                assert sum(sum(engine_step.accepted_by_position) for engine_step in facts) > 0
 
 
 def test_facts_and_refusals(tmp_path: Path) -> None:
@@ -63,21 +63,22 @@ def test_facts_and_refusals(tmp_path: Path) -> None:
     with engines(config) as (plain, speculating):
         facts = run(plain, requests([6] * 5), (0,))
         # Four are prefilled together; the fifth waits for room, and is prefilled alone.
-        assert [cycle.prompt_tokens for cycle in facts] == [48, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0]
-        assert [cycle.batch for cycle in facts] == [4] * 6 + [1] * 6
+        assert [engine_step.prompt_tokens for engine_step in facts] == [48, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0]
+        assert [engine_step.batch for engine_step in facts] == [4] * 6 + [1] * 6
         assert facts[1].context_tokens == 4 * PROMPT_TOKENS
         assert facts[2].context_tokens == 4 * (PROMPT_TOKENS + 1)
         assert facts[5].finished == (0, 1, 2, 3)
-        assert all(cycle.seconds > 0 for cycle in facts)
+        assert all(engine_step.seconds > 0 for engine_step in facts)
 
         facts = run(speculating, requests([30] * 4), (2, 4))
-        # Drafts made in one cycle are verified in the next; the last cycles have fewer requests.
-        assert [cycle.drafted_tokens for cycle in facts[1:5]] == [8, 16, 8, 16]
+        # Drafts made in one engine step are verified in the next; the last engine steps have fewer requests.
+        assert [engine_step.drafted_tokens for engine_step in facts[1:5]] == [8, 16, 8, 16]
         emitted = sum(
-            cycle.batch * (cycle.prompt_tokens == 0) + sum(cycle.accepted_by_position) for cycle in facts
+            engine_step.batch * (engine_step.prompt_tokens == 0) + sum(engine_step.accepted_by_position)
+            for engine_step in facts
         )
         assert 4 * 29 <= emitted <= 4 * (29 + 4)  # the first tokens come out of prefill; the last overshoot
-        assert all(np.diff(cycle.accepted_by_position).max(initial=0) <= 0 for cycle in facts)
+        assert all(np.diff(engine_step.accepted_by_position).max(initial=0) <= 0 for engine_step in facts)
 
         assert sorted(speculating.responses()) == [0, 1, 2, 3]
         speculating.submit(requests([50] * 2))
@@ -102,9 +103,9 @@ def test_synthetic_acceptance_accepts_at_the_given_rates(temperature: float, tmp
     engine = make_engine(config, speculating=True)
     facts = run(engine, requests([240] * 32), (4,))
     engine.close()
-    full = [cycle for cycle in facts if cycle.drafted_tokens == 4 * cycle.batch]
-    offers = sum(cycle.batch for cycle in full)
-    observed = np.sum([cycle.accepted_by_position for cycle in full], axis=0) / offers
+    full = [engine_step for engine_step in facts if engine_step.drafted_tokens == 4 * engine_step.batch]
+    offers = sum(engine_step.batch for engine_step in full)
+    observed = np.sum([engine_step.accepted_by_position for engine_step in full], axis=0) / offers
     # Four standard deviations: one run in thousands falls outside, and the seed is fixed.
     assert offers > 1500
     assert np.abs(observed - survival).max() < 4 * np.sqrt(0.25 / offers)

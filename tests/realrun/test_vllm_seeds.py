@@ -49,7 +49,7 @@ def _sample(engine: VllmEngine, ks: tuple[int, ...], first_seed: int) -> tuple[n
     accepted = 0
     for first in range(first_seed, first_seed + 768, 64):
         facts = run(engine, [EngineRequest(i, PROMPT, 7, seed=first + i) for i in range(64)], ks)
-        accepted += sum(sum(cycle.accepted_by_position) for cycle in facts)
+        accepted += sum(sum(engine_step.accepted_by_position) for engine_step in facts)
         responses = engine.responses()
         rows += [responses[i] for i in range(64)]
     return np.array(rows, np.int64), accepted
@@ -63,7 +63,7 @@ def test_a_natural_response_ends_at_its_end_token_in_the_midst_of_accepted_draft
     facts = run(engine, [EngineRequest(i, PROMPT, 150, forced=False, seed=i) for i in range(32)], (4,))
     responses = engine.responses()
     engine.close()
-    assert sum(sum(cycle.accepted_by_position) for cycle in facts) > 0
+    assert sum(sum(engine_step.accepted_by_position) for engine_step in facts) > 0
     ended = [tokens for tokens in responses.values() if len(tokens) < 150]
     assert ended
     assert all(tokens[-1] == 0 and 0 not in tokens[:-1] for tokens in ended)

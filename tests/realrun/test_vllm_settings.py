@@ -11,7 +11,7 @@ import pytest
 from tests.realrun.small_models import need
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.engine.vllm_hooks import CycleHooks
+from tlt.realrun.engine.vllm_hooks import EngineStepHooks
 from tlt.realrun.engine.vllm_settings import (
     chunk_tokens,
     engine_arguments,
@@ -151,7 +151,7 @@ class Base:
         return "applied"
 
 
-class Hooked(CycleHooks, Base):
+class Hooked(EngineStepHooks, Base):
     """As tlt.realrun.engine.vllm_engine mixes it."""
 
 
@@ -177,7 +177,7 @@ def test_hooks_tell_prefill_from_decode_and_count_by_position() -> None:
         req_id_to_index={"new": 0, "old": 1, "again": 2, "plain": 3},
     )
     assert scheduler.update_from_output(plan, output) == "applied"
-    (cycle,) = scheduler.cycles
-    assert (cycle.batch, cycle.prompt_tokens, cycle.drafted_tokens) == (4, 38, 3)
-    assert cycle.context_tokens == 20 + 15
-    assert cycle.accepted_by_position == (1, 1, 0)
+    (engine_step,) = scheduler.engine_steps
+    assert (engine_step.batch, engine_step.prompt_tokens, engine_step.drafted_tokens) == (4, 38, 3)
+    assert engine_step.context_tokens == 20 + 15
+    assert engine_step.accepted_by_position == (1, 1, 0)

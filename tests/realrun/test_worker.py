@@ -1,4 +1,4 @@
-"""The live worker on a fake engine and its fake clock: epochs, admission, books."""
+"""The live worker on a fake engine and its fake clock: decision intervals, admission, books."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.messages import Finish
 from tlt.realrun.workers.worker import Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
-from tltsched.commands import Draft
+from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import chain
 from tltsched.event_log import Record, RecordedWorker, Recorder, SchedulerSetup, build_worker, read
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.policies.goodput import GoodputConfig
 
@@ -51,17 +51,21 @@ class Bench:
         return [finish for log in self.logs for finish in log.finished]
 
 
-def test_one_epoch_without_speculation() -> None:
+def test_one_decision_interval_without_speculation() -> None:
     bench = Bench("none", FakeEngine(8, 0))
     bench.rollout(requests(3, 5))
     kinds = [type(record.body) for record in bench.records()]
-    assert kinds == [RolloutBegan, BatchFormed, Draft, EpochEnded, RolloutEnded]
-    (epoch,) = bench.bodies(EpochEnded)
-    assert isinstance(epoch, EpochEnded)
-    # The first token of each comes out of prefill: 2 cycles of two requests, 2 of one.
-    assert (epoch.cycles, epoch.request_cycles, epoch.requests) == (4, 6, 0)
-    assert epoch.decode_s == pytest.approx(4 * STEP_S + 6 * REQUEST_S)
-    assert sorted(epoch.finished) == [0, 1]
+    assert kinds == [RolloutBegan, BatchFormed, SetDraftConfig, DecisionEnded, RolloutEnded]
+    (decision_interval,) = bench.bodies(DecisionEnded)
+    assert isinstance(decision_interval, DecisionEnded)
+    # The first token of each comes out of prefill: 2 engine steps of two requests, 2 of one.
+    assert (decision_interval.engine_steps, decision_interval.request_steps, decision_interval.requests) == (
+        4,
+        6,
+        0,
+    )
+    assert decision_interval.decode_s == pytest.approx(4 * STEP_S + 6 * REQUEST_S)
+    assert sorted(decision_interval.finished) == [0, 1]
     assert [(finish.request, finish.tokens) for finish in bench.finishes()] == [(0, 3), (1, 5)]
     assert bench.bodies(RolloutBegan)[0].drafter_version == -1  # type: ignore[attr-defined]
 
@@ -73,29 +77,31 @@ def test_prefill_is_booked_apart_and_spans_tile() -> None:
     assert [cause for cause, _ in spans] == ["prefill", "speculate"]
     assert spans[0][1] == pytest.approx(24 * 1e-5)
     assert spans[-1][1] == bench.engine.now_s
-    cycles = [cycle for log in bench.logs for cycle in log.cycles]
-    assert sum(cycle.prompt_tokens for cycle in cycles) == 24
-    assert sum(cycle.seconds for cycle in cycles) == pytest.approx(bench.engine.now_s)
-    epochs = bench.bodies(EpochEnded)
-    decode = [cycle for cycle in cycles if not cycle.prompt_tokens]
-    assert sum(epoch.cycles for epoch in epochs) == len(decode)  # type: ignore[attr-defined]
-    assert sum(sum(epoch.accepted_by_position) for epoch in epochs) == sum(  # type: ignore[attr-defined]
-        cycle.accepted_tokens for cycle in cycles
+    engine_steps = [engine_step for log in bench.logs for engine_step in log.engine_steps]
+    assert sum(engine_step.prompt_tokens for engine_step in engine_steps) == 24
+    assert sum(engine_step.seconds for engine_step in engine_steps) == pytest.approx(bench.engine.now_s)
+    decision_intervals = bench.bodies(DecisionEnded)
+    decode = [engine_step for engine_step in engine_steps if not engine_step.prompt_tokens]
+    assert sum(decision_interval.engine_steps for decision_interval in decision_intervals) == len(decode)  # type: ignore[attr-defined]
+    assert sum(
+        sum(decision_interval.accepted_by_position) for decision_interval in decision_intervals
+    ) == sum(  # type: ignore[attr-defined]
+        engine_step.accepted_tokens for engine_step in engine_steps
     )
 
 
-def test_an_admission_ends_the_epoch_before_it() -> None:
+def test_an_admission_ends_the_decision_interval_before_it() -> None:
     bench = Bench("none", FakeEngine(2, 0))
     bench.rollout(requests(4, 10, 6))
     story = [record.body for record in bench.records()]
     kinds = [type(body) for body in story]
     assert kinds == [
-        *(RolloutBegan, BatchFormed, Draft),
-        *(EpochEnded, Draft),  # request 0 is done; the Draft that this gives is replaced
-        *(BatchFormed, Draft, EpochEnded, RolloutEnded),
+        *(RolloutBegan, BatchFormed, SetDraftConfig),
+        *(DecisionEnded, SetDraftConfig),  # request 0 is done; the Draft that this gives is replaced
+        *(BatchFormed, SetDraftConfig, DecisionEnded, RolloutEnded),
     ]
-    first, second = (body for body in story if isinstance(body, EpochEnded))
-    assert (first.cycles, first.requests, first.finished) == (3, 1, (0,))
+    first, second = (body for body in story if isinstance(body, DecisionEnded))
+    assert (first.engine_steps, first.requests, first.finished) == (3, 1, (0,))
     assert first.context_tokens == 8 + 3
     formed = [body for body in story if isinstance(body, BatchFormed)]
     assert [batch.requests for batch in formed] == [2, 2]
@@ -127,19 +133,19 @@ def test_requests_that_come_on_the_way_join_the_rollout() -> None:
     assert [batch.requests for batch in formed] == [2, 3]  # type: ignore[attr-defined]
 
 
-def test_epochs_end_at_their_cycles_and_at_the_threshold() -> None:
-    spec = GoodputConfig(arms=("off", "1", "2"), epoch_cycles=5)
+def test_decision_intervals_end_at_their_engine_steps_and_at_the_threshold() -> None:
+    spec = GoodputConfig(draft_configs=("off", "1", "2"), decision_engine_steps=5)
     bench = Bench(spec, FakeEngine(8, 2))
     bench.rollout(requests(40, 60))
-    epochs = bench.bodies(EpochEnded)
-    assert len(epochs) > 3
-    assert all(epoch.cycles <= 5 for epoch in epochs)  # type: ignore[attr-defined]
+    decision_intervals = bench.bodies(DecisionEnded)
+    assert len(decision_intervals) > 3
+    assert all(decision_interval.engine_steps <= 5 for decision_interval in decision_intervals)  # type: ignore[attr-defined]
 
     bench = Bench("tlt_chains", FakeEngine(64, 4))
     bench.rollout(requests(*([10] * 20), *([200] * 30)))
-    first, second = bench.bodies(EpochEnded)[:2]
-    assert (first.arm.depth, first.requests) == (0, 30)  # type: ignore[attr-defined]  # 50 -> 30 <= T = 32
-    assert second.cycles == 10  # type: ignore[attr-defined]  # the warm-up of the threshold
+    first, second = bench.bodies(DecisionEnded)[:2]
+    assert (first.draft_config.depth, first.requests) == (0, 30)  # type: ignore[attr-defined]  # 50 -> 30 <= T = 32
+    assert second.engine_steps == 10  # type: ignore[attr-defined]  # the warm-up of the threshold
 
 
 def test_off_with_speculation_configured_is_its_own_cause() -> None:
@@ -150,7 +156,7 @@ def test_off_with_speculation_configured_is_its_own_cause() -> None:
     assert bench.bodies(RolloutBegan)[0].drafter_version == 0  # type: ignore[attr-defined]
 
 
-def test_responses_that_finish_in_a_prefill_cycle_are_reported() -> None:
+def test_responses_that_finish_in_a_prefill_engine_step_are_reported() -> None:
     bench = Bench("none", FakeEngine(1, 0))
     bench.rollout(requests(1, 1, 4))
     assert sorted(finish.request for finish in bench.finishes()) == [0, 1, 2]

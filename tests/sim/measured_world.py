@@ -13,7 +13,7 @@ from tlt.sim.steptimes.calibration import predict_s
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.tables import StepCosts
-from tlt.sim.validate.replay_measured import MeasuredArm, resimulate
+from tlt.sim.validate.replay_measured import MeasuredDraftConfig, simulate_replay
 from tlt.traces.common.models import MODELS
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
 from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
@@ -50,18 +50,18 @@ def measured(
     law: Coefficients = TRUE, device: str = "CPU Some, 1 thread", noise: float = 0.0
 ) -> MeasuredPoints:
     rng = np.random.default_rng(1)
-    cases = [("plain", OFF), ("in_step", OFF), *(("in_step", chain(k)) for k in (1, 2, 4))]
+    cases = [("not_configured", OFF), ("k0", OFF), *(("k0", chain(k)) for k in (1, 2, 4))]
     points = []
     for row, batch in enumerate(BATCHES):
         for column, context in enumerate((100.0, 1000.0, 4000.0)):
-            for index, (off_state, arm) in enumerate(cases):
+            for index, (when_off, draft_config) in enumerate(cases):
                 blank = Point(
-                    provenance="measured", off_state=off_state, arm=arm, batch=batch, context_tokens=context,
-                    cycle_s=1.0, repeats=5, spread_s=1e-4,
+                    provenance="measured", when_off=when_off, draft_config=draft_config, batch=batch, context_tokens=context,
+                    engine_step_s=1.0, repeats=5, spread_s=1e-4,
                     held_out=0 < row < 6 and (row + 2 * column + index) % 3 == 1,
                 )  # fmt: skip
-                cycle_s = predict_s(law, blank) * (1 + noise * float(rng.standard_normal()))
-                points.append(msgspec.structs.replace(blank, cycle_s=cycle_s))
+                engine_step_s = predict_s(law, blank) * (1 + noise * float(rng.standard_normal()))
+                points.append(msgspec.structs.replace(blank, engine_step_s=engine_step_s))
     return MeasuredPoints(
         name="fake", engine="vLLM", engine_version="0.32.0", device=device, date="2026-11-28",
         model="Qwen2.5-7B", tp=1, licence="Apache-2.0", notes=("a note",), graph_tokens=law.graph_tokens,
@@ -94,31 +94,31 @@ def write_measured(
     rollouts: int = 6,
     survival: Sequence[float] = SURVIVAL,
 ) -> Path:
-    """Write a measured comparison: what the simulator says of each arm, its times multiplied by a factor."""
-    for arm in distortion:
-        _write_requests(path / _folder(arm), arm, rollouts, survival)
-    names = tuple(_folder(arm) for arm in distortion)
+    """Write a measured comparison: what the simulator says of each draft configuration, its times multiplied by a factor."""
+    for draft_config in distortion:
+        _write_requests(path / _folder(draft_config), draft_config, rollouts, survival)
+    names = tuple(_folder(draft_config) for draft_config in distortion)
     write_json(path / "comparison.json", Comparison(name="fake replay", runs=names))
     simulated = path.with_name(path.name + ".made")
-    resimulate(path, calibration, simulated)
-    for arm, factor in distortion.items():
-        _distort(simulated / _folder(arm), path / _folder(arm), factor)
+    simulate_replay(path, calibration, simulated)
+    for draft_config, factor in distortion.items():
+        _distort(simulated / _folder(draft_config), path / _folder(draft_config), factor)
     return path
 
 
-def _folder(arm: str) -> str:
-    return arm.replace(":", "-")
+def _folder(draft_config: str) -> str:
+    return draft_config.replace(":", "-")
 
 
-def _summary(arm: str, rollouts: int, tokens: int) -> Summary:
+def _summary(draft_config: str, rollouts: int, tokens: int) -> Summary:
     return Summary(
-        kind="measured", name="fake replay", policy=arm, model="Qwen2.5-7B", gpu="CPU", workers=2,
+        kind="measured", name="fake replay", policy=draft_config, model="Qwen2.5-7B", gpu="CPU", workers=2,
         gpus_per_worker=1, steps=rollouts, wall_s=1.0, response_tokens=tokens, cost_source="measured: a test",
         lengths_source="generated: log-normal", acceptance_source="assumed: a test", seed=3, tool_version="0",
     )  # fmt: skip
 
 
-def _write_requests(folder: Path, arm: str, rollouts: int, survival: Sequence[float]) -> None:
+def _write_requests(folder: Path, draft_config: str, rollouts: int, survival: Sequence[float]) -> None:
     """Write what a simulation reads: requests on their workers, settings and scheduler."""
     rng = np.random.default_rng(7)
     rows = []
@@ -134,14 +134,16 @@ def _write_requests(folder: Path, arm: str, rollouts: int, survival: Sequence[fl
     intervals = pd.DataFrame({"worker": [0, 1], "cause": "decode", "step": 0, "start_s": 0.0, "end_s": 1.0})
     steps = pd.DataFrame({"step": range(rollouts), "start_s": 0.0, "rollout_end_s": 1.0, "end_s": 1.0})
     steps = steps.assign(
-        request_cycles=0, accepted_tokens=0, drafter_version=0, drafter_age_steps=0, trained_tokens=0
+        request_steps=0, accepted_tokens=0, drafter_version=0, drafter_age_steps=0, trained_tokens=0
     )
-    summary = _summary(arm, rollouts, int(responses["response_tokens"].sum()))
+    summary = _summary(draft_config, rollouts, int(responses["response_tokens"].sum()))
     RunFolder(folder).write(summary, responses, intervals, steps)
     config = {"engine": {"max_running": 16, "device": "cpu"}, "drafter": {"synthetic_survival": survival}}
     write_json(folder / "resolved_config.json", config)
     write_json(folder / "engine.json", ENGINE)
-    setup = SchedulerSetup(workers=2, policy=parse_policy(arm), cluster=ClusterConfig(phases=()), seed=3)
+    setup = SchedulerSetup(
+        workers=2, policy=parse_policy(draft_config), cluster=ClusterConfig(phases=()), seed=3
+    )
     write_json(folder / "scheduler.json", setup)
 
 
@@ -154,16 +156,16 @@ def _distort(simulated: Path, measured_folder: Path, factor: float) -> None:
     summary = source.summary()
     target.write(msgspec.structs.replace(summary, kind="measured", wall_s=summary.wall_s * factor), *tables)
     (measured_folder / "records.jsonl").write_bytes((simulated / "records.jsonl").read_bytes())
-    _write_cycles(measured_folder, factor)
+    _write_engine_steps(measured_folder, factor)
 
 
-def _write_cycles(folder: Path, factor: float) -> None:
-    """Write cycles of falling batches, as the law says times the factor, and some that it does not cover."""
-    arm = MeasuredArm(folder)
-    depth = max(row.depth for row in arm.setup.policy.build(None, None).arms)  # type: ignore[arg-type]
-    costs = StepCosts(TRUE, arm.off_state, 16, 2048.0, 0, 0.0).of(chain(depth))
+def _write_engine_steps(folder: Path, factor: float) -> None:
+    """Write engine steps of falling batches, as the law says times the factor, and some that it does not cover."""
+    draft_config = MeasuredDraftConfig(folder)
+    depth = max(row.depth for row in draft_config.setup.policy.build(None, None).draft_configs)  # type: ignore[arg-type]
+    costs = StepCosts(TRUE, draft_config.when_off, 16, 2048.0, 0, 0.0).of(chain(depth))
     rows = []
-    for step in range(arm.summary.steps):
+    for step in range(draft_config.summary.steps):
         for n, batch in enumerate((12, 12, 8, 4, 2, 1)):
             held = batch * (20 + 40 * n)
             seconds = factor * (costs.fixed_s[batch] + costs.context_s_per_token * held)
@@ -173,4 +175,4 @@ def _write_cycles(folder: Path, factor: float) -> None:
             rows.append((step, 0, 0.0, 0.02, 12, 200, 0, depth, 0, 0))  # nothing to verify yet
     names = "step worker t_s seconds batch context_tokens prompt_tokens k drafted_tokens accepted_tokens"
     frame = pd.DataFrame(rows, columns=names.split()).assign(compiled=False)
-    frame.to_parquet(folder / "cycles.parquet", index=False)
+    frame.to_parquet(folder / "engine_steps.parquet", index=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tlt.sim.comparison import run_arm
+from tlt.sim.comparison import run_policy
 from tlt.sim.config import resolve
 from tlt.traces.importers.phases import PhaseTime, PhaseTimes
 from tlt.traces.lengths.files import write_trace
@@ -27,7 +27,7 @@ GIVEN: dict[str, Any] = {"hardware": HARDWARE, "cost": {"source": CALIBRATION}, 
 def lengths(steps: int = 6, prompts: int = 8, samples: int = 4) -> Trace:
     """Return log-normal lengths."""
     drawn = np.random.default_rng(7).lognormal(5.0, 0.9, 4000).clip(2, 2000).astype(np.int64)
-    origin = Origin(source="made by a test", kind="rollout", cap_tokens=2000)
+    origin = Origin(source="made by a test", kind="rollout", max_response_tokens=2000)
     hist = from_lengths(drawn, drawn >= 2000, origin)
     made = generate(hist, steps=steps, prompts_per_step=prompts, samples_per_prompt=samples,
                     prompt_tokens=100, seed=3)  # fmt: skip
@@ -43,7 +43,7 @@ def write_observed(folder: Path, trace: Trace) -> tuple[Path, Path]:
         "cost": {"source": CALIBRATION, "scale": TRUE_SCALE},
         "workload": {"lengths": str(path), "replay_steps": True, "steps": int(trace.rows["step"].nunique())},
     }
-    run_arm(resolve(truth, "none"), trace, "none", folder / "truth", lambda *_: None)
+    run_policy(resolve(truth, "none"), trace, "none", folder / "truth", lambda *_: None)
     rows = RunFolder(folder / "truth").steps()
     times = PhaseTimes(source="a test", framework="verl", steps=sorted(trace.rows["step"].unique().tolist()))
     times.lines = len(rows)

@@ -19,7 +19,7 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.lengths.schema import Origin, Trace
-from tltsched.commands import Draft
+from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF
 from tltsched.event_log import Recorder
 
@@ -48,7 +48,7 @@ CHUNK_TOKENS = 1000.0
 
 def costs(max_requests: int = 64, coefficients: Coefficients = PLAIN) -> StepCosts:
     """Return step costs of an engine without speculation configured."""
-    return StepCosts(coefficients, "plain", max_requests, CHUNK_TOKENS, 0, 0.0)
+    return StepCosts(coefficients, "not_configured", max_requests, CHUNK_TOKENS, 0, 0.0)
 
 
 def submission(
@@ -71,8 +71,8 @@ class Drive(msgspec.Struct):
     """What an engine did until all of its requests were done."""
 
     seconds: float
-    cycles: int
-    request_cycles: int
+    engine_steps: int
+    request_steps: int
     accepted: int
     preemptions: int
     finish_s: dict[int, float]
@@ -82,39 +82,39 @@ def drive(
     mode: str,
     pool: RequestPool,
     law: AcceptanceLaw,
-    choose: Callable[[int], Draft],
+    choose: Callable[[int], SetDraftConfig],
     seed: int = 0,
     max_requests: int = 64,
     step_costs: StepCosts | None = None,
 ) -> Drive:
-    """Run an engine on its own (prefill takes no time); `choose(epoch)` gives each epoch's command."""
+    """Run an engine on its own (prefill takes no time); `choose(decision_interval)` gives each decision interval's command."""
     step_costs = step_costs or costs(max_requests)
     engine = ENGINES[mode](step_costs, Acceptance(law, 0.0), np.random.default_rng(seed))
     engine.submit(pool, 1.0)
     told = Drive(0.0, 0, 0, 0, 0, {})
-    epoch = 0
+    decision_interval = 0
     while pool.pending():
         engine.admit()
         start_s = told.seconds
-        for seconds in engine.run(choose(epoch)):
+        for seconds in engine.run(choose(decision_interval)):
             told.seconds += seconds
-        done = engine.epoch
-        told.cycles += done.cycles
-        told.request_cycles += done.request_cycles
+        done = engine.decision_interval
+        told.engine_steps += done.engine_steps
+        told.request_steps += done.request_steps
         told.accepted += sum(done.accepted_by_position)
         for request, finish_s in zip(done.finished.tolist(), done.finish_s.tolist(), strict=True):
             assert request not in told.finish_s, "a request finished twice"
             told.finish_s[request] = start_s + finish_s
-        epoch += 1
-        assert epoch < 100_000, "the engine stands still"
+        decision_interval += 1
+        assert decision_interval < 100_000, "the engine stands still"
     told.preemptions = pool.preemptions
     return told
 
 
-def no_drafts(epoch: int) -> Draft:
+def no_drafts(decision_interval: int) -> SetDraftConfig:
     """Decode without drafts until all are done."""
-    del epoch
-    return Draft(0, OFF, None, 1)
+    del decision_interval
+    return SetDraftConfig(0, OFF, None, 1)
 
 
 def trace_of(steps: Sequence[Sequence[int]], prompt_tokens: int = 10, samples: int = 1) -> Trace:
@@ -125,17 +125,17 @@ def trace_of(steps: Sequence[Sequence[int]], prompt_tokens: int = 10, samples: i
         for index, length in enumerate(lengths):
             rows.append((step, prompt + index // samples, index % samples, prompt_tokens, length, False))
         prompt += -(-len(lengths) // samples)
-    names = ["step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "capped"]
+    names = ["step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "truncated"]
     frame = pd.DataFrame(rows, columns=names).astype(
         {"step": "int32", "prompt_id": "int64", "sample": "int32", "prompt_tokens": "int32",
-         "response_tokens": "int32", "capped": "bool"}
+         "response_tokens": "int32", "truncated": "bool"}
     )  # fmt: skip
     origin = Origin(
         source="made by a test",
         kind="generated",
         model="",
         tokenizer="",
-        cap_tokens=None,
+        max_response_tokens=None,
         licence="",
         note="",
     )

@@ -20,9 +20,9 @@ from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.models import MODELS
 from tlt.traces.results.calibration_points import Point, PrefillPoint
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import OffState
+from tltsched.policies.base import WhenOff
 
 PAPER = "paper-qwen32b-tp4"
 
@@ -77,18 +77,22 @@ def test_coefficients_are_not_negative_and_residuals_are_those_of_the_points(nam
 
 
 def _speedup_errors(held_out: bool, batches_above_one: bool) -> list[float]:
-    """Return relative errors of the predicted speedup, acceptance length / (cycle / plain cycle)."""
+    """Return relative errors of the predicted speedup, acceptance length / (engine step / plain engine step)."""
     calibration, law = load(PAPER), PublishedTree()
-    plain = {point.batch: point.cycle_s for point in calibration.points if point.arm == OFF}
+    plain = {point.batch: point.engine_step_s for point in calibration.points if point.draft_config == OFF}
     errors = []
     for point in calibration.points:
-        counts = point.arm.depth and point.held_out is held_out and (point.batch > 1) is batches_above_one
+        counts = (
+            point.draft_config.depth and point.held_out is held_out and (point.batch > 1) is batches_above_one
+        )
         if not counts:
             continue
-        length = law.mean_length_with_bonus(point.arm)
-        predicted_plain = predict_s(calibration.coefficients, msgspec.structs.replace(point, arm=OFF))
+        length = law.mean_length_with_bonus(point.draft_config)
+        predicted_plain = predict_s(
+            calibration.coefficients, msgspec.structs.replace(point, draft_config=OFF)
+        )
         predicted = length / (predict_s(calibration.coefficients, point) / predicted_plain)
-        published = length * plain[point.batch] / point.cycle_s
+        published = length * plain[point.batch] / point.engine_step_s
         errors.append(abs(predicted / published - 1.0))
     return errors
 
@@ -151,16 +155,19 @@ TRUE = msgspec.structs.replace(
 
 
 def _points() -> list[Point]:
-    cases: list[tuple[OffState, Arm]] = [("plain", OFF), ("in_step", OFF)]
-    cases += [("in_step", arm) for arm in (chain(1), chain(2), chain(4), Arm(4, 4, 16), Arm(8, 8, 48))]
+    cases: list[tuple[WhenOff, DraftConfig]] = [("not_configured", OFF), ("k0", OFF)]
+    cases += [
+        ("k0", draft_config)
+        for draft_config in (chain(1), chain(2), chain(4), DraftConfig(4, 4, 16), DraftConfig(8, 8, 48))
+    ]
     blank = [
-        Point(provenance="assumed", off_state=off_state, arm=arm, batch=batch,
-              context_tokens=context, cycle_s=1.0)
-        for off_state, arm in cases for batch in (1, 2, 4, 8, 16, 32, 64, 96, 110)
+        Point(provenance="assumed", when_off=when_off, draft_config=draft_config, batch=batch,
+              context_tokens=context, engine_step_s=1.0)
+        for when_off, draft_config in cases for batch in (1, 2, 4, 8, 16, 32, 64, 96, 110)
         for context in (500.0, 8000.0)
-        if batch * arm.verify_tokens <= 600  # few beyond the last knot: the open piece is given
+        if batch * draft_config.verify_tokens <= 600  # few beyond the last knot: the open piece is given
     ]  # fmt: skip
-    return [msgspec.structs.replace(point, cycle_s=predict_s(TRUE, point)) for point in blank]
+    return [msgspec.structs.replace(point, engine_step_s=predict_s(TRUE, point)) for point in blank]
 
 
 @pytest.mark.parametrize("kv_s_per_token", [None, TRUE.kv_s_per_token])
@@ -177,7 +184,7 @@ def test_known_coefficients_are_recovered(kv_s_per_token: float | None) -> None:
 
 def test_points_held_out_or_excluded_do_not_move_the_fit() -> None:
     points, prefill = _points(), [PrefillPoint(batch=1, prompt_tokens=100, prefill_s=0.1)]
-    wild = msgspec.structs.replace(points[0], cycle_s=100.0)
+    wild = msgspec.structs.replace(points[0], engine_step_s=100.0)
     extra = [msgspec.structs.replace(wild, held_out=True), msgspec.structs.replace(wild, excluded="wild")]
     shape, settings = MODELS["Qwen2.5-7B"], _settings(None)
     assert fit([*points, *extra], prefill, settings, shape) == fit(points, prefill, settings, shape)

@@ -24,12 +24,12 @@ JOB: dict[str, Any] = {
     "acceptance": {"kind": "geometric", "rate": 0.7},
 }
 LUCK = 0.03  # with drafts the bound is one of expectations
-ARMS = ("none", "static:4", "goodput", "tlt_chains", "disable_by_batch")
+POLICIES = ("none", "static:4", "goodput", "tlt_chains", "disable_by_batch")
 
 
-def steps(trace: Trace, arm: str) -> list[tuple[float, float]]:
+def steps(trace: Trace, policy: str) -> list[tuple[float, float]]:
     """Simulate and return the seconds of each rollout and step."""
-    rows = Simulation(resolve(JOB, arm), trace).run().step_rows
+    rows = Simulation(resolve(JOB, policy), trace).run().step_rows
     return [(row["rollout_end_s"] - row["start_s"], row["end_s"] - row["start_s"]) for row in rows]
 
 
@@ -45,17 +45,17 @@ def lengths(seed: int, count: int, median: float, spread: float) -> list[int]:
     st.floats(50, 1500),
     st.floats(0.0, 1.5),
     st.sampled_from([name for name, spec in PRESETS.items() if spec.keeps_order]),
-    st.sampled_from(ARMS),
+    st.sampled_from(POLICIES),
 )
 def test_no_schedule_of_whole_steps_beats_the_bound(
-    seed: int, count: int, median: float, spread: float, schedule: str, arm: str
+    seed: int, count: int, median: float, spread: float, schedule: str, policy: str
 ) -> None:
     trace = trace_of([lengths(seed + step, count, median, spread) for step in range(2)], 30, 4)
     bounds = bounds_of(resolve(JOB, "none"), trace)
-    for row, (rollout_s, step_s) in zip(bounds.rows, steps(trace, f"{arm}@{schedule}"), strict=True):
-        least_s = row.plain_s() if arm == "none" else row.drafted_s()
+    for row, (rollout_s, step_s) in zip(bounds.rows, steps(trace, f"{policy}@{schedule}"), strict=True):
+        least_s = row.plain_s() if policy == "none" else row.drafted_s()
         assert least_s is not None
-        slack = 1e-9 if arm == "none" else LUCK
+        slack = 1e-9 if policy == "none" else LUCK
         assert step_s >= least_s * (1.0 - slack)
         assert step_s >= row.phases_s
         drafted_s = row.drafted_s()
@@ -65,18 +65,18 @@ def test_no_schedule_of_whole_steps_beats_the_bound(
 
 
 @pytest.mark.parametrize("schedule", [name for name, spec in PRESETS.items() if not spec.keeps_order])
-@pytest.mark.parametrize("arm", ["none", "goodput"])
+@pytest.mark.parametrize("policy", ["none", "goodput"])
 def test_no_schedule_that_carries_responses_over_beats_the_work_of_what_it_trained_on(
-    schedule: str, arm: str
+    schedule: str, policy: str
 ) -> None:
     trace = trace_of([lengths(step, 64, 400, 1.2) for step in range(6)], 30, 4)
-    config = resolve(JOB, f"{arm}@{schedule}")
+    config = resolve(JOB, f"{policy}@{schedule}")
     cluster = Simulation(config, trace).run()
     responses, _, _ = cluster.tables()
     by_step = [rows["response_tokens"].tolist() for _, rows in responses.groupby("step")]
     bounds = bounds_of(resolve(JOB, "none"), trace_of(by_step, 30, 4))
     plain = [row.work_s + row.compute_s for row in bounds.rows]
-    least_s = sum(plain if arm == "none" else [row.carried_s() for row in bounds.rows])
+    least_s = sum(plain if policy == "none" else [row.carried_s() for row in bounds.rows])
     assert float(cluster.env.now) >= least_s * (1.0 - LUCK)
 
 
@@ -100,7 +100,7 @@ def test_fixed_phases_take_no_workers_and_yet_follow_one_another() -> None:
 def test_drafts_out_of_history_have_no_bound() -> None:
     config = resolve(JOB | {"drafter": {"kind": "history"}}, "none")
     bounds = bounds_of(config, trace_of([[10, 20]]))
-    assert bounds.arms == ()
+    assert bounds.policies == ()
     assert bounds.rows[0].drafted_s() is None
     row = bounds.rows[0]
     assert row.carried_s() == max(row.work_s + row.compute_s, row.phases_s)

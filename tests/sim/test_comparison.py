@@ -8,15 +8,22 @@ import pandas as pd
 import pytest
 
 from tests.sim.small_world import trace_of
-from tlt.sim.advise.advice import BATCHES, advise, candidate_arms, contexts_by_batch, draw_costs, write_advice
-from tlt.sim.comparison import FINGERPRINT, compare, resolve_arms
+from tlt.sim.advise.advice import (
+    BATCHES,
+    advise,
+    candidate_draft_configs,
+    contexts_by_batch,
+    draw_costs,
+    write_advice,
+)
+from tlt.sim.comparison import FINGERPRINT, compare, resolve_policies
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct, run_name
 from tltsched.errors import InputError
 
-ARMS = ["none", "static:8_8_32", "tlt"]
+POLICIES = ["none", "static:8_8_32", "tlt"]
 STEPS = 2
 
 
@@ -29,73 +36,78 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 def small(**acceptance: Any) -> dict[str, Any]:
     return {
         "hardware": {"gpus": 8},
-        "workload": {"steps": STEPS, "prompts_per_step": 8, "samples_per_prompt": 2, "cap_tokens": 600},
+        "workload": {
+            "steps": STEPS,
+            "prompts_per_step": 8,
+            "samples_per_prompt": 2,
+            "max_response_tokens": 600,
+        },
         "acceptance": acceptance,
     }
 
 
-def count(folder: Path, settings: dict[str, Any], arms: list[str] = ARMS) -> Counter[str]:
-    """Run a comparison and return how many steps of each arm it had to simulate."""
+def count(folder: Path, settings: dict[str, Any], policies: list[str] = POLICIES) -> Counter[str]:
+    """Run a comparison and return how many steps of each policy it had to simulate."""
     calls: Counter[str] = Counter()
-    compare(settings, arms, folder, lambda arm, _: calls.update([arm]))
+    compare(settings, policies, folder, lambda policy, _: calls.update([policy]))
     return calls
 
 
-def test_every_arm_has_a_folder_and_the_same_lengths(tmp_path: Path) -> None:
-    trace = compare(small(), ARMS, tmp_path, lambda *_: None)
+def test_every_policy_has_a_folder_and_the_same_lengths(tmp_path: Path) -> None:
+    trace = compare(small(), POLICIES, tmp_path, lambda *_: None)
     listed = read_struct(tmp_path / "comparison.json", Comparison).runs
     assert listed == ("none", "static-8_8_32", "tlt")
     lengths = trace.rows["response_tokens"].tolist()
     assert read_trace(tmp_path / "lengths.parquet").rows["response_tokens"].tolist() == lengths
-    for name, arm in zip(listed, ARMS, strict=True):
+    for name, policy in zip(listed, POLICIES, strict=True):
         folder = RunFolder(tmp_path / name)
         assert folder.responses()["response_tokens"].tolist() == lengths
-        assert folder.summary().policy == arm
+        assert folder.summary().policy == policy
 
 
-def test_a_second_call_does_nothing_and_a_removed_stamp_redoes_one_arm(tmp_path: Path) -> None:
-    assert count(tmp_path, small()) == dict.fromkeys(ARMS, STEPS)
+def test_a_second_call_does_nothing_and_a_removed_stamp_redoes_one_policy(tmp_path: Path) -> None:
+    assert count(tmp_path, small()) == dict.fromkeys(POLICIES, STEPS)
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     assert count(tmp_path, small()) == {}
     (tmp_path / "tlt" / FINGERPRINT).unlink()
     assert count(tmp_path, small()) == {"tlt": STEPS}
     assert {path: path.read_bytes() for path in before} == before
-    assert count(tmp_path, small() | {"run": {"seed": 1}}) == dict.fromkeys(ARMS, STEPS)
+    assert count(tmp_path, small() | {"run": {"seed": 1}}) == dict.fromkeys(POLICIES, STEPS)
 
 
-def test_another_arm_is_added_without_redoing_the_others(tmp_path: Path) -> None:
+def test_another_policy_is_added_without_redoing_the_others(tmp_path: Path) -> None:
     count(tmp_path, small(), ["none"])
     assert count(tmp_path, small(), ["none", "tlt"]) == {"tlt": STEPS}
 
 
-def test_an_arm_that_was_stopped_in_the_middle_is_done_again(tmp_path: Path) -> None:
-    def stop(arm: str, step: int) -> None:
-        if arm == "tlt":
+def test_an_policy_that_was_stopped_in_the_middle_is_done_again(tmp_path: Path) -> None:
+    def stop(policy: str, step: int) -> None:
+        if policy == "tlt":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(small(), ARMS, tmp_path, stop)
+        compare(small(), POLICIES, tmp_path, stop)
     assert not (tmp_path / "comparison.json").exists()
     assert count(tmp_path, small()) == {"tlt": STEPS}
 
 
 @pytest.mark.parametrize(
-    ("arm", "name"),
+    ("policy", "name"),
     [("none", "none"), ("static:4", "static-4"), ("goodput:off+1+2", "goodput-off-1-2"), ("../x", "x"),
-     ("...", "arm"), (" a/b ", "a-b")],
+     ("...", "policy"), (" a/b ", "a-b")],
 )  # fmt: skip
-def test_run_names_are_plain_folder_names(arm: str, name: str) -> None:
-    assert run_name(arm) == name
+def test_run_names_are_plain_folder_names(policy: str, name: str) -> None:
+    assert run_name(policy) == name
 
 
-@pytest.mark.parametrize("arms", [[], ["none", "none"], ["static:4", "static-4"]])
-def test_arms_are_named_once(arms: list[str]) -> None:
-    with pytest.raises(InputError, match=r"for --arms; allowed: one policy or more, each once"):
-        resolve_arms(small(), arms)
+@pytest.mark.parametrize("policies", [[], ["none", "none"], ["static:4", "static-4"]])
+def test_policies_are_named_once(policies: list[str]) -> None:
+    with pytest.raises(InputError, match=r"for --policies; allowed: one policy or more, each once"):
+        resolve_policies(small(), policies)
 
 
-def test_all_arms_are_checked_before_the_first_runs(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="for policy arm"):
+def test_all_policies_are_checked_before_the_first_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="for policy policy"):
         compare(small(), ["none", "static:4"], tmp_path / "out", lambda *_: None)
     assert not (tmp_path / "out").exists()
 
@@ -107,7 +119,7 @@ def advice_of(settings: dict[str, Any], seed: int = 0) -> Advice:
 
 def test_off_is_advised_where_nothing_gains() -> None:
     advice = advice_of(small(kind="geometric", rate=0.0))
-    assert {row.arm for row in advice.rows} == {"off"}
+    assert {row.policy for row in advice.rows} == {"off"}
     assert {(row.gain, row.gain_low, row.gain_high) for row in advice.rows} == {(1.0, 1.0, 1.0)}
 
 
@@ -115,14 +127,14 @@ def test_off_is_advised_where_nothing_gains() -> None:
 def test_gains_lie_in_their_intervals_and_beat_the_runner_up(acceptance: dict[str, Any]) -> None:
     settings = small(**acceptance)
     advice = advice_of(settings)
-    arms = {str(arm) for arm in candidate_arms(resolve(settings, "none"))} | {"off"}
+    policies = {str(policy) for policy in candidate_draft_configs(resolve(settings, "none"))} | {"off"}
     assert advice.cost_error > 0.0
     assert [row.requests for row in advice.rows] == [batch for batch in BATCHES if batch * 2 <= 64]
     for row in advice.rows:
         assert row.gain_low <= row.gain <= row.gain_high
         assert row.gain >= 1.0
-        assert {row.arm, row.runner_up} <= arms
-        assert row.arm != row.runner_up
+        assert {row.policy, row.runner_up} <= policies
+        assert row.policy != row.runner_up
     assert advice.rows[0].gain > 1.5, "a single request leaves much to gain"
     assert advice == advice_of(settings)
 
@@ -142,17 +154,17 @@ def test_contexts_fall_with_the_batch() -> None:
 
 def test_cost_draws_start_with_the_fit(tmp_path: Path) -> None:
     settings = small()
-    trace = compare(settings, ARMS, tmp_path, lambda *_: None)
+    trace = compare(settings, POLICIES, tmp_path, lambda *_: None)
     done: list[int] = []
-    draws = draw_costs(settings, ARMS, trace, 2, done.append)
+    draws = draw_costs(settings, POLICIES, trace, 2, done.append)
     assert done == [0, 1, 2]
     assert list(draws.columns) == list(COST_DRAW_COLUMNS)
-    assert len(draws) == 3 * len(ARMS) * STEPS
-    for arm in ARMS:
-        steps = RunFolder(tmp_path / run_name(arm)).steps()
-        fit = draws[(draws["draw"] == 0) & (draws["run"] == run_name(arm))]
+    assert len(draws) == 3 * len(POLICIES) * STEPS
+    for policy in POLICIES:
+        steps = RunFolder(tmp_path / run_name(policy)).steps()
+        fit = draws[(draws["draw"] == 0) & (draws["run"] == run_name(policy))]
         assert fit["step_s"].tolist() == (steps["end_s"] - steps["start_s"]).tolist()
-        others = draws[(draws["draw"] == 1) & (draws["run"] == run_name(arm))]
+        others = draws[(draws["draw"] == 1) & (draws["run"] == run_name(policy))]
         assert others["step_s"].tolist() != fit["step_s"].tolist()
     advice = advice_of(settings)
     write_advice(tmp_path, advice, draws)

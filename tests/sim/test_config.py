@@ -37,16 +37,16 @@ def test_file_and_assignments_are_merged_and_the_last_one_wins(tmp_path: Path) -
     assert (config.workload.steps, config.hardware.gpus) == (6, 8)
     assert (config.run.name, config.run.records) == ("a b", False)
     assert config.policy == PRESETS["none"]
-    assert resolve(settings_of(path, ("policy=static:8_8_32",))).policy == StaticConfig(arm="8_8_32")
+    assert resolve(settings_of(path, ("policy=static:8_8_32",))).policy == StaticConfig(policy="8_8_32")
     assert resolve(settings_of(path, assignments), "tlt").policy == PRESETS["tlt"]
 
 
 def test_a_policy_may_be_a_table(tmp_path: Path) -> None:
     table = ("policy.kind=threshold", "policy.threshold_requests=5", "policy.inner.kind=static",
-             "policy.inner.arm='4'")  # fmt: skip
+             "policy.inner.policy='4'")  # fmt: skip
     policy = resolve(settings_of(None, table)).policy
     assert isinstance(policy, ThresholdConfig)
-    assert (policy.threshold_requests, policy.inner) == (5, StaticConfig(arm="4"))
+    assert (policy.threshold_requests, policy.inner) == (5, StaticConfig(policy="4"))
 
 
 def test_what_a_named_policy_implies_gives_way_to_the_user() -> None:
@@ -72,7 +72,7 @@ BAD: list[tuple[tuple[str, ...], list[str]]] = [
     (("run.records=1",), ["1 for run.records", "`bool`"]),
     (("hardware=3",), ["3 for hardware;", "`object`"]),
     (("workload.steps=0",), ["0 for workload.steps", ">= 1"]),
-    (("workload.cap_tokens=0",), ["0 for workload.cap_tokens", ">= 1"]),
+    (("workload.max_response_tokens=0",), ["0 for workload.max_response_tokens", ">= 1"]),
     (("workload.group_correlation=1",), ["1 for workload.group_correlation", "< 1.0"]),
     (("phases.reward_s=nan",), ["nan for phases.reward_s", "finite"]),
     (("drafter.stop_s=inf",), ["inf for drafter.stop_s", "finite"]),
@@ -92,11 +92,11 @@ BAD: list[tuple[tuple[str, ...], list[str]]] = [
     (("cluster.phases=['reward', 'reward']",), ["for cluster.phases", "each once"]),
     (("cluster.dispatch=random",), ["'random' for cluster.dispatch", "longest_first"]),
     (("cluster.spot.interval_steps=0",), ["0 for cluster.spot.interval_steps", "1 or more"]),
-    (("policy=tlt_relaesed",), ["'tlt_relaesed' for policy", "static:ARM", "did you mean tlt_released?"]),
-    (("policy=static:x",), ["'x' for arm", "depth_topk_verify"]),
+    (("policy=tlt_relaesed",), ["'tlt_relaesed' for policy", "static:POLICY", "did you mean tlt_released?"]),
+    (("policy=static:x",), ["'x' for policy", "depth_topk_verify"]),
     (("policy=3",), ["3 for policy;", "preset name"]),
     (("policy.kind=zzz",), ["'zzz' for policy.kind", "beg_mab"]),
-    (("policy.kind=static", "policy.arms=4"), ["4 for policy.arms", "did you mean policy.arm?"]),
+    (("policy.kind=static", "policy.draft_configs=4"), ["4 for policy.draft_configs", "did you mean policy.policy?"]),
     (("workload.steps",), ["'workload.steps' for --set", "section.field=value"]),
     (("workload..steps=3",), ["'workload..steps=3' for --set", "section.field=value"]),
     (("=3",), ["'=3' for --set", "section.field=value"]),
@@ -149,8 +149,8 @@ SETUP: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"cost": {"source": "paper"}}, "none", ["'paper' for calibration", "paper-qwen32b-tp4"]),
     ({"hardware": {"tp": 1, "gpu": "L40"}}, "none", ["KV cache on 1 x L40", "at least", "hardware.tp"]),
     ({"engine": {"graph_bytes": 79e9}}, "none", ["KV cache on 4 x H100", "at least"]),
-    ({}, "static:4", ["'4' for policy arm", "published_tree", "per_position"]),
-    ({"acceptance": {"kind": "geometric"}}, "tlt", ["for policy arm", "geometric", "published_tree"]),
+    ({}, "static:4", ["'4' for policy policy", "published_tree", "per_position"]),
+    ({"acceptance": {"kind": "geometric"}}, "tlt", ["for policy policy", "geometric", "published_tree"]),
 ]
 
 
@@ -173,10 +173,16 @@ def test_unknown_lengths_are_told() -> None:
 def test_a_trace_is_replayed_step_by_step(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     trace_of([[10, 500], [30, 40], [7]], prompt_tokens=0).rows.to_csv(path, index=False)
-    settings = {"lengths": str(path), "replay_steps": True, "steps": 2, "cap_tokens": 100, "prompt_tokens": 9}
+    settings = {
+        "lengths": str(path),
+        "replay_steps": True,
+        "steps": 2,
+        "max_response_tokens": 100,
+        "prompt_tokens": 9,
+    }
     rows = load_workload(resolve({"workload": settings}).workload, 0).rows
     assert rows["response_tokens"].tolist() == [10, 100, 30, 40]
-    assert rows["capped"].tolist() == [False, True, False, False]
+    assert rows["truncated"].tolist() == [False, True, False, False]
     assert set(rows["prompt_tokens"]) == {9}
     with pytest.raises(InputError, match=r"4 for workload\.steps; allowed: at most the 3 steps"):
         load_workload(resolve({"workload": settings | {"steps": 4}}).workload, 0)

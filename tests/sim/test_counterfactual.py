@@ -8,7 +8,13 @@ import pytest
 
 from tests.sim.observed_world import GIVEN, HARDWARE, PHASES_S, REST_S, TRUE_SCALE, lengths, write_observed
 from tlt.sim.config import resolve
-from tlt.sim.counterfactual.answer import RESAMPLED_STEPS, Request, arms_of, counterfactual, lengths_to_replay
+from tlt.sim.counterfactual.answer import (
+    RESAMPLED_STEPS,
+    Request,
+    counterfactual,
+    lengths_to_replay,
+    policies_of,
+)
 from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
 from tlt.sim.counterfactual.log_times import Logged, logged_of, phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed, observe
@@ -27,12 +33,12 @@ TRAINED = Path(__file__).parents[2] / "evidence/runs/h200-smollm2-train"
 VERL_LOG = Path(__file__).parents[2] / "traces/importers/samples/verl_console.log"
 
 
-def ask(settings: dict[str, Any] | None = None, arms: list[str] | None = None, draws: int = 9) -> Request:
-    return Request(GIVEN if settings is None else settings, arms, None, 2.0, draws)
+def ask(settings: dict[str, Any] | None = None, policies: list[str] | None = None, draws: int = 9) -> Request:
+    return Request(GIVEN if settings is None else settings, policies, None, 2.0, draws)
 
 
-def silent(arm: str, step: int) -> None:
-    del arm, step
+def silent(policy: str, step: int) -> None:
+    del policy, step
 
 
 def answered(observed: Observed, out: Path, request: Request) -> Counterfactual:
@@ -52,7 +58,7 @@ def logged(**seconds: list[float]) -> Logged:
 def test_a_run_of_the_model_is_reproduced_and_its_scale_is_found(tmp_path: Path) -> None:
     trace, phases = write_observed(tmp_path, lengths())
     observed = observe(trace, phases, Options())
-    told = answered(observed, tmp_path / "out", ask(arms=["static:2", "none@longest_first"]))
+    told = answered(observed, tmp_path / "out", ask(policies=["static:2", "none@longest_first"]))
     assert told.fit is not None
     assert told.fit.scale.value == pytest.approx(TRUE_SCALE, rel=0.02)
     assert told.fit.fitted_steps == (0, 1, 2)
@@ -66,10 +72,10 @@ def test_a_run_of_the_model_is_reproduced_and_its_scale_is_found(tmp_path: Path)
     assert any("Acceptance is assumed" in flag for flag in told.flags)
 
 
-def test_phases_of_the_log_are_kept_by_every_arm(tmp_path: Path) -> None:
+def test_phases_of_the_log_are_kept_by_every_policy(tmp_path: Path) -> None:
     trace, phases = write_observed(tmp_path, lengths(steps=2))
     out = tmp_path / "out"
-    answered(observe(trace, phases, Options()), out, ask(arms=["static:2"], draws=0))
+    answered(observe(trace, phases, Options()), out, ask(policies=["static:2"], draws=0))
     for name in ("none", "static-2"):
         run = RunFolder(out / name)
         after_s = (run.steps()["end_s"] - run.steps()["rollout_end_s"]).to_numpy()
@@ -80,7 +86,7 @@ def test_phases_of_the_log_are_kept_by_every_arm(tmp_path: Path) -> None:
 def test_draws_keep_the_observed_rollouts_within_the_error_of_the_scale(tmp_path: Path) -> None:
     trace, phases = write_observed(tmp_path, lengths())
     out = tmp_path / "out"
-    answered(observe(trace, phases, Options()), out, ask(arms=["static:2"], draws=19))
+    answered(observe(trace, phases, Options()), out, ask(policies=["static:2"], draws=19))
     pinned = pd.read_parquet(out / "cost_draws.parquet").groupby(["run", "draw"])["step_s"].sum()
     spread = pinned.groupby("run").std() / pinned.groupby("run").mean()
     assert spread["none"] < 0.01
@@ -90,7 +96,7 @@ def test_draws_keep_the_observed_rollouts_within_the_error_of_the_scale(tmp_path
 def test_without_times_nothing_is_checked_and_it_is_said(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(lengths(steps=2), path)
-    told = answered(observe(path, None, Options()), tmp_path / "out", ask(arms=["static:2"]))
+    told = answered(observe(path, None, Options()), tmp_path / "out", ask(policies=["static:2"]))
     assert told.fit is None
     assert told.amdahl() is None
     assert told.steps[0].rollout_s is None
@@ -108,18 +114,18 @@ def test_one_step_gets_others_of_its_prompts(tmp_path: Path) -> None:
     assert set(sizes) == {4}
     first = made.rows[made.rows["step"] == 0]
     assert first["response_tokens"].tolist() == observed.trace.rows["response_tokens"].tolist()
-    told = answered(observed, tmp_path / "out", ask(arms=["none@tail_batching"]))
+    told = answered(observed, tmp_path / "out", ask(policies=["none@tail_batching"]))
     assert len(told.steps) == 1
     assert any("drawn from its prompts" in flag for flag in told.flags)
 
 
-def test_default_arms_suit_the_acceptance(tmp_path: Path) -> None:
+def test_default_policies_suit_the_acceptance(tmp_path: Path) -> None:
     chains = resolve(GIVEN | {"acceptance": {"kind": "per_position"}}, "none")
-    assert arms_of(None, chains, "none")[:4] == ["none", "static:4", "tlt_chains", "goodput"]
+    assert policies_of(None, chains, "none")[:4] == ["none", "static:4", "tlt_chains", "goodput"]
     trees = resolve(GIVEN | {"acceptance": {"kind": "published_tree"}}, "none")
-    assert "static:10_8_16" in arms_of(None, trees, "none")
-    assert arms_of(["static:4", "none"], chains, "none") == ["none", "static:4"]
-    assert arms_of(None, chains, "static:2")[:2] == ["static:2", "none"]
+    assert "static:10_8_16" in policies_of(None, trees, "none")
+    assert policies_of(["static:4", "none"], chains, "none") == ["none", "static:4"]
+    assert policies_of(None, chains, "static:2")[:2] == ["static:2", "none"]
 
 
 def test_groups_of_unequal_size_keep_the_order_of_samples(tmp_path: Path) -> None:
@@ -128,7 +134,7 @@ def test_groups_of_unequal_size_keep_the_order_of_samples(tmp_path: Path) -> Non
         Trace(whole.rows.iloc[1:].reset_index(drop=True), whole.origin), None, "x", "x", {}, "none"
     )
     with pytest.raises(InputError, match="schedules that keep the order"):
-        counterfactual(observed, ask(arms=["none@tail_batching"]), tmp_path / "named", silent)
+        counterfactual(observed, ask(policies=["none@tail_batching"]), tmp_path / "named", silent)
     told = answered(observed, tmp_path / "out", ask(draws=0))
     assert any("are left out" in flag for flag in told.flags)
     assert not (tmp_path / "out" / "none-tail_batching").exists()
@@ -145,12 +151,12 @@ def test_hardware_must_be_stated(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("arms", [["statik:4"], ["none@tail"], ["static:10_8_16"]])
-def test_wrong_arms_are_refused(arms: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("policies", [["statik:4"], ["none@tail"], ["static:10_8_16"]])
+def test_wrong_policies_are_refused(policies: list[str], tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(lengths(steps=1), path)
     with pytest.raises(InputError):
-        counterfactual(observe(path, None, Options()), ask(arms=arms), tmp_path / "out", silent)
+        counterfactual(observe(path, None, Options()), ask(policies=policies), tmp_path / "out", silent)
     assert not (tmp_path / "out").exists()
 
 

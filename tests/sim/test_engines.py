@@ -14,30 +14,32 @@ from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submiss
 from tlt.sim.model.acceptance import AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
 from tlt.sim.steptimes.law import Floats
-from tltsched.commands import Draft
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig, chain
 
-# A cycle takes 1 s whatever the batch and the context, so finish times count cycles.
+# An engine step takes 1 s whatever the batch and the context, so finish times count engine steps.
 CLOCK = msgspec.structs.replace(
     PLAIN, floor_s=1.0, slopes_s_per_token=(0.0, 0.0), kv_s_per_token=0.0, draft_s=0.0, draft_pass_s=0.0,
     draft_pass_s_per_request=0.0,
 )  # fmt: skip
 LAW = Geometric(0.7)
-TREE = Arm(8, 8, 48)
+TREE = DraftConfig(8, 8, 48)
 
 
-def keep(arm: Arm) -> Callable[[int], Draft]:
-    return lambda _: Draft(0, arm, None, 1)
+def keep(draft_config: DraftConfig) -> Callable[[int], SetDraftConfig]:
+    return lambda _: SetDraftConfig(0, draft_config, None, 1)
 
 
-def alternate(first: Arm, second: Arm, cycles: int) -> Callable[[int], Draft]:
-    return lambda epoch: Draft(0, second if epoch % 2 else first, cycles, 1)
+def alternate(first: DraftConfig, second: DraftConfig, engine_steps: int) -> Callable[[int], SetDraftConfig]:
+    return lambda decision_interval: SetDraftConfig(
+        0, second if decision_interval % 2 else first, engine_steps, 1
+    )
 
 
-def cycles_of(
-    mode: str, length: int, count: int, law: AcceptanceLaw, choose: Callable[[int], Draft], seed: int
+def engine_steps_of(
+    mode: str, length: int, count: int, law: AcceptanceLaw, choose: Callable[[int], SetDraftConfig], seed: int
 ) -> Floats:
-    """Return the cycles that each of `count` equal requests took, all running at once."""
+    """Return the engine steps that each of `count` equal requests took, all running at once."""
     pool = RequestPool(submission([length] * count), Limits(count, 1e12, False))
     told = drive(mode, pool, law, choose, seed, step_costs=costs(count, CLOCK))
     assert sorted(told.finish_s) == list(range(count))
@@ -45,7 +47,7 @@ def cycles_of(
 
 
 def run(
-    mode: str, lengths: list[int], limits: Limits, choose: Callable[[int], Draft], seed: int = 0
+    mode: str, lengths: list[int], limits: Limits, choose: Callable[[int], SetDraftConfig], seed: int = 0
 ) -> Drive:
     return drive(mode, RequestPool(submission(lengths), limits), LAW, choose, seed)
 
@@ -54,31 +56,31 @@ def run(
     lengths=st.lists(st.integers(1, 120), min_size=1, max_size=20),
     max_running=st.integers(1, 8),
     min_requests=st.integers(1, 3),
-    max_cycles=st.sampled_from([None, 1, 7]),
+    max_engine_steps=st.sampled_from([None, 1, 7]),
 )
 @settings(max_examples=60, deadline=None)
 def test_without_drafts_both_modes_give_the_same_times(
-    lengths: list[int], max_running: int, min_requests: int, max_cycles: int | None
+    lengths: list[int], max_running: int, min_requests: int, max_engine_steps: int | None
 ) -> None:
     limits = Limits(max_running, 1e9, False)
     told = []
     for mode in ("jump", "exact"):
         pool = RequestPool(submission(lengths), limits)
 
-        def choose(epoch: int, pool: RequestPool = pool) -> Draft:
-            return Draft(0, OFF, max_cycles, min(min_requests, len(pool.running)))
+        def choose(decision_interval: int, pool: RequestPool = pool) -> SetDraftConfig:
+            return SetDraftConfig(0, OFF, max_engine_steps, min(min_requests, len(pool.running)))
 
         told.append(drive(mode, pool, LAW, choose))
     jump, exact = told
     assert jump.seconds == pytest.approx(exact.seconds, rel=1e-9)
-    assert (jump.cycles, jump.request_cycles) == (exact.cycles, exact.request_cycles)
-    assert jump.request_cycles == sum(lengths) - len(lengths)  # a prefill emits the first token
+    assert (jump.engine_steps, jump.request_steps) == (exact.engine_steps, exact.request_steps)
+    assert jump.request_steps == sum(lengths) - len(lengths)  # a prefill emits the first token
     assert jump.finish_s == pytest.approx(exact.finish_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 6, 11, 31])
-def test_short_requests_need_the_cycles_that_exact_mode_counts(length: int) -> None:
-    jump, exact = (cycles_of(mode, length, 6000, LAW, keep(chain(4)), 1) for mode in ("jump", "exact"))
+def test_short_requests_need_the_engine_steps_that_exact_mode_counts(length: int) -> None:
+    jump, exact = (engine_steps_of(mode, length, 6000, LAW, keep(chain(4)), 1) for mode in ("jump", "exact"))
     assert jump.mean() == pytest.approx(exact.mean(), abs=0.13)  # a normal draw instead of a small count
     assert jump.var() == pytest.approx(exact.var(), abs=0.25)
     assert jump.min() >= np.ceil((length - 1) / 5)
@@ -86,11 +88,15 @@ def test_short_requests_need_the_cycles_that_exact_mode_counts(length: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("law", "arm"),
+    ("law", "draft_config"),
     [(LAW, chain(4)), (PublishedTree(), TREE), (PerPosition((0.9, 0.2, 0.1)), chain(3)), (LAW, chain(1))],
 )
-def test_long_requests_need_the_cycles_that_exact_mode_counts(law: AcceptanceLaw, arm: Arm) -> None:
-    jump, exact = (cycles_of(mode, 1501, 1500, law, keep(arm), 2) for mode in ("jump", "exact"))
+def test_long_requests_need_the_engine_steps_that_exact_mode_counts(
+    law: AcceptanceLaw, draft_config: DraftConfig
+) -> None:
+    jump, exact = (
+        engine_steps_of(mode, 1501, 1500, law, keep(draft_config), 2) for mode in ("jump", "exact")
+    )
     error = np.sqrt((jump.var() + exact.var()) / 1500)
     assert jump.mean() == pytest.approx(exact.mean(), abs=5 * error + 0.05)
     assert jump.var() == pytest.approx(exact.var(), rel=0.2)  # five standard errors of a variance
@@ -98,9 +104,9 @@ def test_long_requests_need_the_cycles_that_exact_mode_counts(law: AcceptanceLaw
 
 @pytest.mark.parametrize("every", [1, 4, 16])
 @pytest.mark.parametrize("length", [21, 101, 401])
-def test_arms_that_change_in_mid_request_keep_the_law_of_the_total(every: int, length: int) -> None:
+def test_draft_configs_that_change_in_mid_request_keep_the_law_of_the_total(every: int, length: int) -> None:
     choose = alternate(chain(2), chain(4), every)
-    jump, exact = (cycles_of(mode, length, 1500, LAW, choose, 3) for mode in ("jump", "exact"))
+    jump, exact = (engine_steps_of(mode, length, 1500, LAW, choose, 3) for mode in ("jump", "exact"))
     error = np.sqrt((jump.var() + exact.var()) / 1500)
     assert jump.mean() == pytest.approx(exact.mean(), abs=5 * error + 0.2)
     assert jump.var() == pytest.approx(exact.var(), rel=0.25)
@@ -122,7 +128,7 @@ def test_accepted_drafts_are_counted_alike() -> None:
         told = run(mode, [60] * 64, Limits(64, 1e9, False), alternate(chain(4), OFF, 9))
         drafting = run(mode, [60] * 64, Limits(64, 1e9, False), keep(chain(4)))
         assert 0 < told.accepted < drafting.accepted
-        rates[mode] = drafting.accepted / drafting.request_cycles
+        rates[mode] = drafting.accepted / drafting.request_steps
     law_mean = sum(0.7**j for j in range(1, 5))
     assert rates["exact"] == pytest.approx(law_mean, rel=0.05)
     assert rates["jump"] == pytest.approx(law_mean, rel=0.05)
@@ -131,7 +137,7 @@ def test_accepted_drafts_are_counted_alike() -> None:
 @pytest.mark.parametrize("mode", ["jump", "exact"])
 @pytest.mark.parametrize("choose", [no_drafts, keep(chain(4)), alternate(chain(2), OFF, 5)])
 def test_an_overflowing_cache_preempts_and_everybody_finishes(
-    mode: str, choose: Callable[[int], Draft]
+    mode: str, choose: Callable[[int], SetDraftConfig]
 ) -> None:
     lengths = np.random.default_rng(5).integers(1, 400, 40).tolist()
     tight = run(mode, lengths, Limits(40, 3000.0, False), choose)
@@ -156,12 +162,12 @@ def test_preemption_costs_both_modes_about_the_same() -> None:
 
 
 @pytest.mark.parametrize("mode", ["jump", "exact"])
-@pytest.mark.parametrize("arm", [OFF, chain(4)])
-def test_responses_of_one_token_are_done_after_the_prefill(mode: str, arm: Arm) -> None:
-    told = run(mode, [1, 1, 1], Limits(2, 1e9, False), keep(arm))
+@pytest.mark.parametrize("draft_config", [OFF, chain(4)])
+def test_responses_of_one_token_are_done_after_the_prefill(mode: str, draft_config: DraftConfig) -> None:
+    told = run(mode, [1, 1, 1], Limits(2, 1e9, False), keep(draft_config))
     assert told.finish_s == {0: 0.0, 1: 0.0, 2: 0.0}
-    assert (told.seconds, told.request_cycles) == (0.0, 0)
-    mixed = run(mode, [1, 5, 1], Limits(1, 1e9, False), keep(arm))
+    assert (told.seconds, told.request_steps) == (0.0, 0)
+    mixed = run(mode, [1, 5, 1], Limits(1, 1e9, False), keep(draft_config))
     assert sorted(mixed.finish_s) == [0, 1, 2]
     assert mixed.finish_s[0] == 0.0
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlt.sim.advise.advice import advise, candidate_arms
+from tlt.sim.advise.advice import advise, candidate_draft_configs
 from tlt.sim.advise.export.files import SUFFIX, Exported, export, simulation_of
 from tlt.sim.advise.export.formats import (
     FORMATS,
@@ -22,14 +22,21 @@ from tlt.sim.advise.export.formats import (
     to_sglang_flags,
     to_vllm,
 )
-from tlt.sim.advise.export.table import BatchTable, TableRange, TableRow, _cover, batch_table, static_arm
-from tlt.sim.advise.kstar import drafting_arms
-from tlt.sim.comparison import compare, run_arm
+from tlt.sim.advise.export.table import (
+    BatchTable,
+    TableRange,
+    TableRow,
+    _cover,
+    batch_table,
+    static_draft_config,
+)
+from tlt.sim.advise.kstar import drafting_configs
+from tlt.sim.comparison import compare, run_draft_config
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tlt.traces.runs.runfolder import BatchAdvice, read_struct, write_json
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 from tltsched.policies import parse_policy
 from tltsched.policies.table import TableConfig
@@ -37,7 +44,7 @@ from tltsched.policies.table import TableConfig
 CHAINS: dict[str, Any] = {
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
     "hardware": {"model": "Qwen2.5-7B", "tp": 1, "gpus": 2},
-    "workload": {"steps": 2, "prompts_per_step": 32, "samples_per_prompt": 8, "cap_tokens": 4000},
+    "workload": {"steps": 2, "prompts_per_step": 32, "samples_per_prompt": 8, "max_response_tokens": 4000},
     "acceptance": {"kind": "per_position", "survival_by_position": [0.5, 0.25, 0.12, 0.06]},
     "engine": {"max_running": 200},
 }
@@ -56,27 +63,28 @@ def chains() -> Simulation:
 
 
 def table_of(world: Simulation, tolerance: float = 0.01, **more: Any) -> BatchTable:
-    arms = more.get("arms") or candidate_arms(world.config)
-    return batch_table(world, arms, more.get("off_state", "in_step"), tolerance, np.random.default_rng(0))
+    draft_configs = more.get("draft_configs") or candidate_draft_configs(world.config)
+    return batch_table(world, draft_configs, more.get("when_off", "k0"), tolerance, np.random.default_rng(0))
 
 
 def made_of(*ranges: tuple[int, int, str]) -> BatchTable:
     """Return a table of these ranges; its figures mean nothing."""
 
-    def at(batch: int, arm: str) -> TableRow:
+    def at(batch: int, draft_config: str) -> TableRow:
         best = BatchAdvice(
-            requests=batch, context_tokens=1.0, arm=arm, gain=1.5, gain_low=1.4, gain_high=1.6,
+            requests=batch, context_tokens=1.0, draft_config=draft_config, gain=1.5, gain_low=1.4, gain_high=1.6,
             runner_up="off", may_flip=False, extrapolated=False,
         )  # fmt: skip
-        return TableRow(arm=arm, gain=1.5, reached=True, best=best)
+        return TableRow(draft_config=draft_config, gain=1.5, reached=True, best=best)
 
     return BatchTable(
-        off_state="in_step",
+        when_off="k0",
         tolerance=0.0,
         cost_error=0.01,
         cost_error_source="a test",
         ranges=tuple(
-            TableRange(first=first, last=last, arm=arm, rows=(at(last, arm),)) for first, last, arm in ranges
+            TableRange(first=first, last=last, draft_config=draft_config, rows=(at(last, draft_config),))
+            for first, last, draft_config in ranges
         ),
     )
 
@@ -85,19 +93,21 @@ def test_a_table_covers_every_batch_once(chains: Simulation) -> None:
     ranges = table_of(chains).ranges
     assert ranges[0].first == 1
     assert ranges[-1].last == 200
-    assert all(low.last + 1 == high.first and low.arm != high.arm for low, high in pairwise(ranges))
+    assert all(
+        low.last + 1 == high.first and low.draft_config != high.draft_config for low, high in pairwise(ranges)
+    )
     assert all(each.last == each.rows[-1].best.requests for each in ranges)
 
 
 def test_without_tolerance_the_table_is_the_advice(chains: Simulation) -> None:
     advised = {row.requests: row for row in advise(chains, np.random.default_rng(0)).rows}
-    rows = [row for each in table_of(chains, 0.0, off_state="plain").ranges for row in each.rows]
+    rows = [row for each in table_of(chains, 0.0, when_off="not_configured").ranges for row in each.rows]
     for row in rows:
-        assert row.arm == row.best.arm
+        assert row.draft_config == row.best.draft_config
         assert row.gain == pytest.approx(row.best.gain)
         if row.best.requests in advised:
             assert row.reached
-            assert row.arm == advised[row.best.requests].arm
+            assert row.draft_config == advised[row.best.requests].draft_config
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.05])
@@ -117,8 +127,10 @@ def test_a_cover_is_complete_and_near_the_best(rows: list[list[float]], toleranc
     runs = _cover(gains, tolerance)
     assert [start for start, _, _ in runs] == [0, *(stop for _, stop, _ in runs[:-1])]
     assert runs[-1][1] == len(rows)
-    for start, stop, arm in runs:
-        assert (gains[start:stop, arm] >= (1 - tolerance) * gains[start:stop].max(axis=1) - 1e-12).all()
+    for start, stop, draft_config in runs:
+        assert (
+            gains[start:stop, draft_config] >= (1 - tolerance) * gains[start:stop].max(axis=1) - 1e-12
+        ).all()
 
 
 def test_batches_that_the_workload_never_runs_are_judged_and_named(
@@ -137,13 +149,13 @@ def test_off_in_a_vllm_table_is_priced_as_it_runs() -> None:
     world = simulation(weak)
     last = table_of(world, 0.0).ranges[-1].rows[-1]
     assert last.gain < 1
-    plain = table_of(world, 0.0, off_state="plain").ranges[-1]
-    assert (plain.arm, plain.rows[-1].gain) == ("off", 1.0)
+    plain = table_of(world, 0.0, when_off="not_configured").ranges[-1]
+    assert (plain.draft_config, plain.rows[-1].gain) == ("off", 1.0)
 
 
 def test_the_policy_string_rebuilds_the_table() -> None:
     policy = parse_policy(made_of((1, 8, "4"), (9, 32, "2"), (33, 64, "off")).policy)
-    assert policy == TableConfig(arms_by_batch=((1, "4"), (9, "2"), (33, "off")))
+    assert policy == TableConfig(draft_configs_by_batch=((1, "4"), (9, "2"), (33, "off")))
     assert made_of((1, 8, "8_4_48"), (9, 64, "off")).policy == "table:1=8_4_48+9=off"
 
 
@@ -192,7 +204,7 @@ def test_sglang_gets_one_candidate_a_slot() -> None:
 
 def test_sglang_flags_hold_a_chain_or_a_tree() -> None:
     assert "--speculative-num-steps 8 --speculative-eagle-topk 4 --speculative-num-draft-tokens 48" in (
-        to_sglang_flags(Arm(8, 4, 48), TARGET).text
+        to_sglang_flags(DraftConfig(8, 4, 48), TARGET).text
     )
     with pytest.raises(InputError, match="gains over the whole workload"):
         to_sglang_flags(OFF, TARGET)
@@ -245,27 +257,31 @@ def test_every_export_has_its_origin_beside_it(chains: Simulation, form: Any, tm
     assert origin == told
     starts = {"sglang-flags": "static:", "fastrl": "table:1="}
     assert origin.policy.startswith(starts.get(form, "vllm_table:1-"))
-    assert origin.table.off_state == OFF_STATES[form]
+    assert origin.table.when_off == OFF_STATES[form]
     assert world.calibration is not None
     assert origin.step_times_date == world.calibration.date
     assert origin.usage == made.usage
     assert origin.acceptance == world.law.source
 
 
-def test_the_static_arm_is_the_best_one_over_the_whole_workload(chains: Simulation) -> None:
-    arms = candidate_arms(chains.config)
-    best, gain = static_arm(chains, arms)
-    assert gain == max(static_arm(chains, [arm])[1] for arm in arms)
-    assert static_arm(chains, [best]) == (best, gain)
+def test_the_static_draft_config_is_the_best_one_over_the_whole_workload(chains: Simulation) -> None:
+    draft_configs = candidate_draft_configs(chains.config)
+    best, gain = static_draft_config(chains, draft_configs)
+    assert gain == max(static_draft_config(chains, [draft_config])[1] for draft_config in draft_configs)
+    assert static_draft_config(chains, [best]) == (best, gain)
     useless = simulation(CHAINS | {"acceptance": {"kind": "geometric", "rate": 0.0}})
-    assert static_arm(useless, arms) == (OFF, 1.0)
+    assert static_draft_config(useless, draft_configs) == (OFF, 1.0)
 
 
 def test_a_recommendation_and_a_run_are_exported_as_their_configuration(tmp_path: Path) -> None:
-    small = CHAINS | {"workload": CHAINS["workload"] | {"steps": 1, "prompts_per_step": 4, "cap_tokens": 400}}
+    small = CHAINS | {
+        "workload": CHAINS["workload"] | {"steps": 1, "prompts_per_step": 4, "max_response_tokens": 400}
+    }
     compare(small, ["none", "static:2"], tmp_path / "both", lambda *_: None)
     config = resolve(small, "static:2")
-    run_arm(config, load_workload(config.workload, config.run.seed), "one", tmp_path / "one", lambda *_: None)
+    run_draft_config(
+        config, load_workload(config.workload, config.run.seed), "one", tmp_path / "one", lambda *_: None
+    )
     expected = table_of(simulation(small))
     for name in ("both", "one"):
         world = simulation_of(tmp_path / name)
@@ -276,6 +292,10 @@ def test_a_recommendation_and_a_run_are_exported_as_their_configuration(tmp_path
         simulation_of(tmp_path / "one")
 
 
-def test_arms_can_be_named(chains: Simulation) -> None:
-    named = drafting_arms(chains.config, ["off", "4", "2"])
-    assert {each.arm for each in table_of(chains, 0.0, arms=named).ranges} <= {"off", "2", "4"}
+def test_draft_configs_can_be_named(chains: Simulation) -> None:
+    named = drafting_configs(chains.config, ["off", "4", "2"])
+    assert {each.draft_config for each in table_of(chains, 0.0, draft_configs=named).ranges} <= {
+        "off",
+        "2",
+        "4",
+    }

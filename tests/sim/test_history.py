@@ -23,8 +23,8 @@ from tlt.sim.config import resolve
 from tlt.sim.model.drafter import DrafterConfig, HistoryConfig
 from tlt.sim.model.running_batch import Limits, RequestPool
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryDrafter, HistoryLaw, drafter_of, reusing
-from tltsched.commands import Draft
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 
 HISTORY = HistoryConfig(hit_rate=0.5, survival_by_position=(0.8, 0.6, 0.45), first_epoch_steps=1)
@@ -50,7 +50,7 @@ def test_a_draft_survives_if_there_is_a_match_and_it_is_right() -> None:
     assert (law.extrapolates(chain(3)), law.extrapolates(chain(4))) == (False, True)
     assert "assumed" in law.source
     with pytest.raises(InputError, match="chains"):
-        law.survival(Arm(4, 4, 16))
+        law.survival(DraftConfig(4, 4, 16))
 
 
 def test_only_matches_are_verified_and_drafting_is_free() -> None:
@@ -69,8 +69,8 @@ def test_off_is_an_engine_without_a_drafter_and_a_switch_is_free() -> None:
     plain, history = costs(), history_costs()
     assert history.of(OFF).fixed_s.tolist() == plain.of(OFF).fixed_s.tolist()
     assert history.of(OFF).context_s_per_token == plain.of(OFF).context_s_per_token
-    assert history.off_state == "plain"
-    assert history.switch_s("drafter_fill", 1e6, 1e9) == history.switch_s("reprefill", 1e6, 1e9) == 0.0
+    assert history.when_off == "not_configured"
+    assert history.switch_s("draft_prefill", 1e6, 1e9) == history.switch_s("reprefill", 1e6, 1e9) == 0.0
 
 
 def test_both_modes_take_the_same_time_on_average() -> None:
@@ -81,11 +81,11 @@ def test_both_modes_take_the_same_time_on_average() -> None:
         for seed in range(8):
             pool = RequestPool(submission(lengths), Limits(12, 1e9, False))
             told = drive(
-                mode, pool, HistoryLaw(HISTORY), lambda _: Draft(0, chain(3), None, 1), seed,
+                mode, pool, HistoryLaw(HISTORY), lambda _: SetDraftConfig(0, chain(3), None, 1), seed,
                 step_costs=history_costs(),
             )  # fmt: skip
             seconds[mode].append(told.seconds)
-            accepted[mode].append(told.accepted / told.request_cycles)
+            accepted[mode].append(told.accepted / told.request_steps)
     assert np.mean(seconds["jump"]) == pytest.approx(np.mean(seconds["exact"]), rel=0.01)
     assert np.mean(accepted["exact"]) == pytest.approx(0.925, rel=0.02)
     assert np.mean(accepted["jump"]) == pytest.approx(0.925, rel=0.02)
@@ -114,9 +114,9 @@ def test_the_first_epoch_has_no_history_unless_the_group_serves() -> None:
 def test_a_run_drafts_from_the_second_epoch_on(mode: str, group_hit_rate: float, first: float) -> None:
     settings = SETTINGS | {"run.mode": mode, "drafter.history.group_hit_rate": group_hit_rate}
     run = simulate(config_of(settings, "static:3"), trace_of([LENGTHS, LENGTHS]))
-    per_cycle = (run.steps["accepted_tokens"] / run.steps["request_cycles"].clip(lower=1)).tolist()
-    assert per_cycle[0] == pytest.approx(first, abs=0.06)
-    assert per_cycle[1] == pytest.approx(0.925, rel=0.06)
+    per_engine_step = (run.steps["accepted_tokens"] / run.steps["request_steps"].clip(lower=1)).tolist()
+    assert per_engine_step[0] == pytest.approx(first, abs=0.06)
+    assert per_engine_step[1] == pytest.approx(0.925, rel=0.06)
     took = (run.steps["rollout_end_s"] - run.steps["start_s"]).tolist()
     assert took[1] < took[0]
     assert run.simulation.law.source.startswith("assumed: drafts out of earlier responses")
@@ -127,14 +127,14 @@ def test_a_run_drafts_from_the_second_epoch_on(mode: str, group_hit_rate: float,
 @pytest.mark.parametrize("mode", ["jump", "exact"])
 def test_a_verified_prefix_is_not_generated_again(mode: str) -> None:
     limits = reusing(ROOM, msgspec.structs.replace(HISTORY, reuse_prefix_share=0.6, first_epoch_steps=3))
-    cycles = {}
+    engine_steps = {}
     for step in (2, 3):
         pool = RequestPool(submission([1, 2, 10, 100]), limits, step)
         told = drive(mode, pool, HistoryLaw(HISTORY), no_drafts)
-        cycles[step] = told.request_cycles
+        engine_steps[step] = told.request_steps
         assert sorted(told.finish_s) == [0, 1, 2, 3]
     # A prefill emits one token; from step 3 on it also keeps 0, 1, 6 and 60.
-    assert cycles == {2: 0 + 1 + 9 + 99, 3: 0 + 0 + 3 + 39}
+    assert engine_steps == {2: 0 + 1 + 9 + 99, 3: 0 + 0 + 3 + 39}
 
 
 def test_the_pass_reads_the_prompt_and_the_whole_earlier_response() -> None:

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN
-from tlt.sim.advise.best_draft import cycle_s, draw_factors, gains_of, parts_s, rank
-from tlt.sim.advise.kstar import breakeven_rate, drafting_arms, kstar_map
+from tlt.sim.advise.best_draft import draw_factors, engine_step_s, gains_of, parts_s, rank
+from tlt.sim.advise.kstar import breakeven_rate, drafting_configs, kstar_map
 from tlt.sim.config import resolve
 from tlt.sim.model.acceptance import Geometric
 from tlt.sim.steptimes.calibration import load
 from tlt.traces.results.kstar import CONFIGURED, KStarMap, read_kstar, write_kstar
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import OffState
+from tltsched.policies.base import WhenOff
 
 MEASURED = {
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
@@ -29,7 +29,7 @@ BATCHES, CONTEXTS, RATES = (1, 16, 128, 256), (512.0, 4096.0, 16384.0), (0.1, 0.
 @pytest.fixture(scope="module")
 def measured() -> KStarMap:
     config = resolve(MEASURED, "none")
-    return kstar_map(config, drafting_arms(config, []), BATCHES, CONTEXTS, RATES)
+    return kstar_map(config, drafting_configs(config, []), BATCHES, CONTEXTS, RATES)
 
 
 def row(frame: pd.DataFrame, **where: Any) -> pd.Series:
@@ -44,7 +44,7 @@ def test_every_cell_of_the_grid_is_there_once(measured: KStarMap) -> None:
     assert len(keys) == len(keys.drop_duplicates()) == len(BATCHES) * len(CONTEXTS) * (1 + len(RATES))
     assert set(measured.best["rate"]) == {CONFIGURED, *RATES}
     assert len(measured.breakeven) == len(BATCHES) * len(CONTEXTS) * 8
-    assert measured.about.arms == ("off", *map(str, range(1, 9)))
+    assert measured.about.draft_configs == ("off", *map(str, range(1, 9)))
 
 
 def test_a_map_says_what_it_rests_on(measured: KStarMap) -> None:
@@ -60,17 +60,17 @@ def test_a_map_says_what_it_rests_on(measured: KStarMap) -> None:
 def test_gains_are_those_of_the_law_of_step_times(measured: KStarMap) -> None:
     coefficients = load("vllm-0.32-h100-qwen2.5-7b").coefficients
     found = row(measured.best, rate=0.5, batch=16, context_tokens=4096.0)
-    plain_s = cycle_s(coefficients, OFF, "plain", 16, 4096.0)
-    by_arm = {
+    plain_s = engine_step_s(coefficients, OFF, "not_configured", 16, 4096.0)
+    by_draft_config = {
         str(chain(k)): (1 + float(Geometric(0.5).survival(chain(k)).sum()))
         * plain_s
-        / cycle_s(coefficients, chain(k), "in_step", 16, 4096.0)
+        / engine_step_s(coefficients, chain(k), "k0", 16, 4096.0)
         for k in range(1, 9)
     }
-    best = max(by_arm, key=lambda arm: by_arm[arm])
-    assert found["arm"] == best
-    assert found["gain"] == pytest.approx(by_arm[best])
-    assert found["runner_up_gain"] == pytest.approx(sorted(by_arm.values())[-2])
+    best = max(by_draft_config, key=lambda draft_config: by_draft_config[draft_config])
+    assert found["draft_config"] == best
+    assert found["gain"] == pytest.approx(by_draft_config[best])
+    assert found["runner_up_gain"] == pytest.approx(sorted(by_draft_config.values())[-2])
     assert found["gain_low"] < found["gain"] < found["gain_high"]
 
 
@@ -93,16 +93,18 @@ def test_break_even_separates_off_from_drafting(measured: KStarMap) -> None:
     for _, even in first.iterrows():
         for rate, drafts in ((even["rate"] - 1e-3, False), (even["rate"] + 1e-3, True)):
             at = kstar_map(
-                config, drafting_arms(config, []), [even["batch"]], [even["context_tokens"]], [rate]
+                config, drafting_configs(config, []), [even["batch"]], [even["context_tokens"]], [rate]
             )
-            assert (row(at.best, rate=rate)["arm"] != "off") == drafts
+            assert (row(at.best, rate=rate)["draft_config"] != "off") == drafts
 
 
-def test_break_even_length_is_the_cycle_over_a_plain_one(measured: KStarMap) -> None:
+def test_break_even_length_is_the_engine_step_over_a_plain_one(measured: KStarMap) -> None:
     coefficients = load("vllm-0.32-h100-qwen2.5-7b").coefficients
-    even = row(measured.breakeven, batch=128, context_tokens=512.0, arm="4")
-    cycle = cycle_s(coefficients, chain(4), "in_step", 128, 512.0)
-    assert even["length_with_bonus"] == pytest.approx(cycle / cycle_s(coefficients, OFF, "plain", 128, 512.0))
+    even = row(measured.breakeven, batch=128, context_tokens=512.0, draft_config="4")
+    engine_step = engine_step_s(coefficients, chain(4), "k0", 128, 512.0)
+    assert even["length_with_bonus"] == pytest.approx(
+        engine_step / engine_step_s(coefficients, OFF, "not_configured", 128, 512.0)
+    )
     assert even["most_with_bonus"] == 5
     emitted = 1 + float(Geometric(even["rate"]).survival(chain(4)).sum())
     assert emitted == pytest.approx(even["length_with_bonus"])
@@ -114,9 +116,9 @@ def test_the_break_even_rate_inverts_the_length(depth: int, rate: float) -> None
     assert breakeven_rate(chain(depth), length) == pytest.approx(rate, abs=1e-6)
 
 
-def test_an_arm_that_cannot_pay_has_no_rate() -> None:
+def test_an_draft_config_that_cannot_pay_has_no_rate() -> None:
     assert isnan(breakeven_rate(chain(2), 3.0))
-    assert isnan(breakeven_rate(Arm(8, 4, 48), 2.0))
+    assert isnan(breakeven_rate(DraftConfig(8, 4, 48), 2.0))
     assert breakeven_rate(chain(1), 0.9) == 0
 
 
@@ -128,9 +130,9 @@ def test_three_drafts_lose_at_short_context_and_win_at_long_context() -> None:
     config = resolve(MEASURED, "none")
     found = kstar_map(config, [chain(3)], [1, 128], [400.0, 4000.0], [0.4])
     best = found.best[found.best["rate"] == 0.4]
-    assert row(best, batch=128, context_tokens=400.0)["arm"] == "off"
-    assert row(best, batch=128, context_tokens=4000.0)["arm"] == "3"
-    assert row(best, batch=1, context_tokens=400.0)["arm"] == "3"
+    assert row(best, batch=128, context_tokens=400.0)["draft_config"] == "off"
+    assert row(best, batch=128, context_tokens=4000.0)["draft_config"] == "3"
+    assert row(best, batch=1, context_tokens=400.0)["draft_config"] == "3"
     assert not best["extrapolated"].any()
     even = found.breakeven
     short = row(even, batch=128, context_tokens=400.0)["length_with_bonus"]
@@ -141,7 +143,7 @@ def test_three_drafts_lose_at_short_context_and_win_at_long_context() -> None:
 
 def test_trees_have_the_configured_law_alone() -> None:
     config = resolve({}, "none")
-    found = kstar_map(config, drafting_arms(config, ["8_8_16", "off", "8_8_32"]), [4, 64], [2048.0])
+    found = kstar_map(config, drafting_configs(config, ["8_8_16", "off", "8_8_32"]), [4, 64], [2048.0])
     assert found.about.rates == ()
     assert set(found.best["rate"]) == {CONFIGURED}
     assert found.breakeven["rate"].isna().all()
@@ -173,9 +175,9 @@ def test_a_grid_that_makes_no_sense_is_refused(grid: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize("names", [["off"], ["2", "2"], ["x"]])
-def test_arms_that_make_no_sense_are_refused(names: list[str]) -> None:
+def test_draft_configs_that_make_no_sense_are_refused(names: list[str]) -> None:
     with pytest.raises(InputError):
-        drafting_arms(resolve(MEASURED, "none"), names)
+        drafting_configs(resolve(MEASURED, "none"), names)
 
 
 def test_a_map_is_read_back_as_it_was_written(measured: KStarMap, tmp_path: Any) -> None:
@@ -189,25 +191,28 @@ def test_a_map_is_read_back_as_it_was_written(measured: KStarMap, tmp_path: Any)
         read_kstar(tmp_path)
 
 
-def test_parts_of_a_cycle_add_up_to_it() -> None:
-    cases: list[tuple[Arm, OffState]] = [
-        (OFF, "plain"), (OFF, "in_step"), (chain(3), "in_step"), (Arm(4, 2, 8), "in_step"),
+def test_parts_of_a_engine_step_add_up_to_it() -> None:
+    cases: list[tuple[DraftConfig, WhenOff]] = [
+        (OFF, "not_configured"), (OFF, "k0"), (chain(3), "k0"), (DraftConfig(4, 2, 8), "k0"),
     ]  # fmt: skip
-    for arm, state in cases:
-        whole = float(PLAIN.fixed_s(arm, state, 6)) + PLAIN.context_s_per_token(arm, state) * 6 * 100
-        assert parts_s(PLAIN, arm, state, 6, 100.0).sum() == pytest.approx(whole)
+    for draft_config, state in cases:
+        whole = (
+            float(PLAIN.fixed_s(draft_config, state, 6))
+            + PLAIN.context_s_per_token(draft_config, state) * 6 * 100
+        )
+        assert parts_s(PLAIN, draft_config, state, 6, 100.0).sum() == pytest.approx(whole)
     # K = 0 kept in step costs a pass of the drafter: it is drawn with the drafter, not with the target.
-    assert parts_s(PLAIN, OFF, "in_step", 6, 100.0)[2] == pytest.approx(0.001 + 6 * 0.0001)
+    assert parts_s(PLAIN, OFF, "k0", 6, 100.0)[2] == pytest.approx(0.001 + 6 * 0.0001)
 
 
 def test_off_costs_something_where_the_drafter_is_kept_in_step() -> None:
     draws = draw_factors(0.05, 1, 50, np.random.default_rng(1))
     useless = np.array([1.0])
     plain = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws)
-    in_step = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws, "in_step")
-    assert (plain.arm, plain.gain) == (OFF, 1.0)
+    in_step = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws, "k0")
+    assert (plain.draft_config, plain.gain) == (OFF, 1.0)
     assert (plain.gain_low, plain.gain_high) == (1.0, 1.0)
-    assert in_step.arm == OFF
+    assert in_step.draft_config == OFF
     assert in_step.gain < 1
     assert in_step.gain_low < in_step.gain < in_step.gain_high
     assert gains_of(PLAIN, [chain(2)], useless, 6, 100.0, draws).shape == (50, 2)

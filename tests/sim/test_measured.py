@@ -51,13 +51,15 @@ def test_what_no_point_shows_is_continued_on_a_cpu_and_a_roofline_on_a_gpu() -> 
 def test_a_law_that_does_not_fit_is_said_to_fit_poorly() -> None:
     points = measured()
     falling = tuple(
-        msgspec.structs.replace(p, cycle_s=0.02 / p.batch**0.5 if p.arm == OFF else p.cycle_s)
+        msgspec.structs.replace(
+            p, engine_step_s=0.02 / p.batch**0.5 if p.draft_config == OFF else p.engine_step_s
+        )
         for p in points.points
     )
     calibration = fit_points(msgspec.structs.replace(points, points=falling))
     assert calibration.residuals.held_out_mean > 0.05
     assert "mean error on unseen points" in note(calibration, "the law fits poorly")
-    assert "plain" in note(calibration, "error by arm")
+    assert "not_configured" in note(calibration, "error by draft configuration")
 
 
 def test_the_tax_of_being_off_compares_the_same_batch_at_the_same_context() -> None:
@@ -69,7 +71,7 @@ def test_the_tax_of_being_off_compares_the_same_batch_at_the_same_context() -> N
 def test_batches_between_graphs_cost_what_the_next_graph_costs() -> None:
     law = msgspec.structs.replace(TRUE, graph_batches=(1, 2, 4, 8, 16, 32, 64))
     assert padded([0, 3, 8, 33, 70], law.graph_batches).tolist() == [0, 4, 8, 64, 70]
-    assert law.fixed_s(chain(2), "in_step", 33) == law.fixed_s(chain(2), "in_step", 64)
+    assert law.fixed_s(chain(2), "k0", 33) == law.fixed_s(chain(2), "k0", 64)
     assert fit_points(measured(law)).coefficients.graph_batches == law.graph_batches
 
 
@@ -85,7 +87,7 @@ def test_the_gpu_is_read_from_the_device(device: str, name: str | None) -> None:
 def test_every_piece_holds_two_fitted_values() -> None:
     points = measured().points
     chosen = knots(points, ())
-    tokens = {p.batch * p.arm.verify_tokens for p in points if not p.held_out}
+    tokens = {p.batch * p.draft_config.verify_tokens for p in points if not p.held_out}
     assert chosen[0] == min(tokens)
     assert chosen[-1] == max(tokens)
     for low, high in pairwise(chosen):

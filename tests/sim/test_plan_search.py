@@ -25,7 +25,7 @@ from tltsched.errors import InputError
 JOB: dict[str, Any] = {
     "hardware": {"gpus": 4, "tp": 1, "model": "Qwen2.5-7B"},
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
-    "workload": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 4, "cap_tokens": 1500},
+    "workload": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 4, "max_response_tokens": 1500},
     "acceptance": {"kind": "geometric", "rate": 0.7},
     "run": {"records": False},
 }

@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.sim.small_world import submission
 from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
 
-MOST_PER_CYCLE = MARGIN_TOKENS // 2  # the pool's own assumption
+MOST_PER_ENGINE_STEP = MARGIN_TOKENS // 2  # the pool's own assumption
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Decodes in cycles as the engines do: emit, retire, and preempt when the batch is crowded."""
+    """Decodes in engine steps as the engines do: emit, retire, and preempt when the batch is crowded."""
 
     @initialize(
         lengths=st.lists(st.integers(1, 300), min_size=1, max_size=25),
@@ -57,7 +57,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert (pool.emitted[fresh] == 1).all(), "a prefill emits the first token"
 
     @precondition(lambda self: len(self.pool.running) > 0)
-    @rule(tokens=st.integers(0, MOST_PER_CYCLE), data=st.data())
+    @rule(tokens=st.integers(0, MOST_PER_ENGINE_STEP), data=st.data())
     def decode(self, tokens: int, data: st.DataObject) -> None:
         pool = self.pool
         cut = data.draw(st.integers(0, tokens))

@@ -1,4 +1,4 @@
-"""Simulating a measured run again: the same requests on the same workers, and the law on its cycles."""
+"""Simulating a measured run again: the same requests on the same workers, and the law on its engine steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 
 from tests.sim.measured_world import SURVIVAL, write_calibration, write_measured
-from tlt.sim.validate.replay_measured import MeasuredArm, acceptance_of, measured_survival, resimulate
-from tlt.traces.results.resimulation import PREDICTED, Resimulation
+from tlt.sim.validate.replay_measured import MeasuredPolicy, acceptance_of, measured_survival, simulate_replay
+from tlt.traces.results.simulated_replay import PREDICTED, SimulatedReplay
 from tlt.traces.runs.runfolder import RunFolder, read_struct
 from tltsched.draft_config import chain
 from tltsched.errors import InputError
 from tltsched.event_log import Record
-from tltsched.events import EpochEnded, RolloutBegan
+from tltsched.events import DecisionEnded, RolloutBegan
 
-ARMS = {"none": 1.0, "static:2": 1.1, "tlt_chains": 1.0}
+POLICIES = {"none": 1.0, "static:2": 1.1, "tlt_chains": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Return (measured, calibration, simulated)."""
     root = tmp_path_factory.mktemp("world")
     calibration = write_calibration(root / "calibration.json")
-    measured = write_measured(root / "measured", calibration, ARMS)
-    resimulate(measured, calibration, root / "simulated")
+    measured = write_measured(root / "measured", calibration, POLICIES)
+    simulate_replay(measured, calibration, root / "simulated")
     return measured, calibration, root / "simulated"
 
 
@@ -48,19 +48,19 @@ def test_times_are_those_of_the_undistorted_run(world: tuple[Path, Path, Path]) 
 
 
 def test_the_folder_says_what_it_rests_on(world: tuple[Path, Path, Path]) -> None:
-    told = read_struct(world[2] / "resimulation.json", Resimulation)
+    told = read_struct(world[2] / "simulated_replay.json", SimulatedReplay)
     assert told.calibration == "fake"
     assert told.acceptance_steps == ()
     assert told.acceptance_source.startswith("given")
-    assert all(arm.same_placement for arm in told.arms)
-    lengths = {arm.run: arm.break_even_length for arm in told.arms}
+    assert all(policy.same_placement for policy in told.policies)
+    lengths = {policy.run: policy.break_even_length for policy in told.policies}
     assert lengths["none"] is None
     assert lengths["static-2"] is not None
     assert 1.0 < lengths["static-2"] < 2.0
     assert told.calibrated.held_tokens == 64 * 4000
 
 
-def test_the_law_is_held_against_the_cycles_that_it_speaks_of(world: tuple[Path, Path, Path]) -> None:
+def test_the_law_is_held_against_the_engine_steps_that_it_speaks_of(world: tuple[Path, Path, Path]) -> None:
     rows = pd.read_parquet(world[2] / "static-2" / PREDICTED)
     steady = rows[rows["steady"]]
     assert len(rows) - len(steady) == 2 * rows["step"].nunique()
@@ -69,7 +69,7 @@ def test_the_law_is_held_against_the_cycles_that_it_speaks_of(world: tuple[Path,
 
 def test_a_single_run_is_a_comparison_of_one(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
     measured, calibration, _ = world
-    resimulate(measured / "none", calibration, tmp_path / "one")
+    simulate_replay(measured / "none", calibration, tmp_path / "one")
     assert RunFolder(tmp_path / "one" / "none").summary().policy == "none"
 
 
@@ -80,23 +80,27 @@ def test_another_placement_is_told(world: tuple[Path, Path, Path], tmp_path: Pat
     rows = pd.read_parquet(path)
     rows.loc[0, "worker"] = 1
     rows.to_parquet(path, index=False)
-    resimulate(tmp_path / "none", calibration, tmp_path / "one")
-    assert not read_struct(tmp_path / "one" / "resimulation.json", Resimulation).arms[0].same_placement
+    simulate_replay(tmp_path / "none", calibration, tmp_path / "one")
+    assert (
+        not read_struct(tmp_path / "one" / "simulated_replay.json", SimulatedReplay)
+        .policies[0]
+        .same_placement
+    )
 
 
-def _epoch(owner: str, k: int, cycles: int, accepted: tuple[int, ...]) -> Record:
-    event = EpochEnded(1.0, 0, chain(k), cycles, cycles, 1.0, accepted, (), 1, 10)
+def _decision_interval(owner: str, k: int, engine_steps: int, accepted: tuple[int, ...]) -> Record:
+    event = DecisionEnded(1.0, 0, chain(k), engine_steps, engine_steps, 1.0, accepted, (), 1, 10)
     return Record(1.0, 0, owner, event)
 
 
 def test_acceptance_of_one_rollout_is_by_position_over_what_drafted_as_many() -> None:
     records = [
         Record(0.0, 0, "worker/0", RolloutBegan(0.0, 0, 0, 0)),
-        _epoch("worker/0", 2, 10, (8, 4)),
-        _epoch("worker/0", 4, 10, (6, 5, 5, 1)),
-        _epoch("worker/0", 0, 50, ()),
+        _decision_interval("worker/0", 2, 10, (8, 4)),
+        _decision_interval("worker/0", 4, 10, (6, 5, 5, 1)),
+        _decision_interval("worker/0", 0, 50, ()),
         Record(2.0, 0, "worker/0", RolloutBegan(2.0, 0, 1, 0)),
-        _epoch("worker/0", 4, 99, (99, 99, 99, 99)),
+        _decision_interval("worker/0", 4, 99, (99, 99, 99, 99)),
     ]
     assert measured_survival(records, 0).tolist() == [0.7, 0.45, 0.45, 0.1]
     assert measured_survival(records, 2).tolist() == []
@@ -108,8 +112,8 @@ def test_a_drafters_own_acceptance_is_taken_from_the_first_rollout(tmp_path: Pat
     for name in ("none", "static-4"):
         config = tmp_path / "measured" / name / "resolved_config.json"
         config.write_text('{"engine": {"max_running": 16}}')
-    arms = [MeasuredArm(measured / name) for name in ("none", "static-4")]
-    law, steps = acceptance_of(arms)
+    policies = [MeasuredPolicy(measured / name) for name in ("none", "static-4")]
+    law, steps = acceptance_of(policies)
     assert steps == (0,)
     assert law is not None
     assert law.survival(chain(4)) == pytest.approx(SURVIVAL, abs=0.05)
@@ -117,4 +121,4 @@ def test_a_drafters_own_acceptance_is_taken_from_the_first_rollout(tmp_path: Pat
 
 def test_a_simulated_run_is_refused(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a measured run"):
-        resimulate(world[2], world[1], tmp_path / "again")
+        simulate_replay(world[2], world[1], tmp_path / "again")

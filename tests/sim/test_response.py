@@ -11,24 +11,24 @@ import pytest
 
 from tests.sim.small_world import trace_of
 from tlt.sim.advise.advice import draw_costs
-from tlt.sim.advise.sensitivity import first_steps, responses, write_posterior
+from tlt.sim.advise.sensitivity import first_steps, responses, write_cost_draws
 from tlt.sim.comparison import compare
 from tlt.sim.config import resolve
-from tlt.traces.results.cost_draws import POSTERIOR, Posterior
+from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, read_struct, run_name
 
-# Of the mean step of an arm, under step times drawn within their error. Decisions that follow from step
+# Of the mean step of a policy, under step times drawn within their error. Decisions that follow from step
 # times, and the luck of acceptance, are what a linear response leaves out.
 SIMULATED_WITHIN = 0.01
 CHAINS: dict[str, Any] = {
     "hardware": {"gpus": 8, "tp": 1, "model": "Qwen2.5-7B"},
     "cost": {"source": "roofline"},  # the largest error there is: 20 %
-    "workload": {"steps": 4, "prompts_per_step": 32, "samples_per_prompt": 8, "cap_tokens": 4000},
+    "workload": {"steps": 4, "prompts_per_step": 32, "samples_per_prompt": 8, "max_response_tokens": 4000},
     "acceptance": {"kind": "geometric", "rate": 0.7},
 }
 CALIBRATED: dict[str, Any] = {
     "hardware": {"gpus": 16},
-    "workload": {"steps": 4, "prompts_per_step": 32, "samples_per_prompt": 8, "cap_tokens": 8000},
+    "workload": {"steps": 4, "prompts_per_step": 32, "samples_per_prompt": 8, "max_response_tokens": 8000},
 }
 
 
@@ -38,35 +38,35 @@ def means(table: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("settings", "arms", "within"),
+    ("settings", "policies", "within"),
     [
         (CALIBRATED, ["none", "static:8_8_32", "tlt"], SIMULATED_WITHIN),
         (CHAINS, ["none", "static:2", "goodput", "none@tail_batching"], 3 * SIMULATED_WITHIN),
     ],
 )
 def test_draws_agree_with_simulations(
-    settings: dict[str, Any], arms: list[str], within: float, tmp_path: Path
+    settings: dict[str, Any], policies: list[str], within: float, tmp_path: Path
 ) -> None:
-    trace = compare(settings, arms, tmp_path, lambda *_: None)
+    trace = compare(settings, policies, tmp_path, lambda *_: None)
     told: list[str] = []
-    write_posterior(settings, arms, trace, tmp_path, 6, told.append)
-    assert told == arms
+    write_cost_draws(settings, policies, trace, tmp_path, 6, told.append)
+    assert told == policies
     linear = pd.read_parquet(tmp_path / "cost_draws.parquet")
     assert list(linear.columns) == list(COST_DRAW_COLUMNS)
-    simulated = draw_costs(settings, arms, trace, 6, lambda _: None)
+    simulated = draw_costs(settings, policies, trace, 6, lambda _: None)
     error = (means(linear) / means(simulated) - 1.0).abs()
     assert float(error.to_numpy().max()) < within
     assert float(error.iloc[0].max()) == pytest.approx(0.0, abs=1e-12)
-    # what the answer rests on: the ratio of the arms
-    base = run_name(arms[0])
+    # what the answer rests on: the ratio of the policies
+    base = run_name(policies[0])
     ratios = [means(table).div(means(table)[base], axis=0) for table in (linear, simulated)]
     assert float((ratios[0] / ratios[1] - 1.0).abs().to_numpy().max()) < within
 
 
 def test_draw_0_is_the_run_and_the_file_says_what_was_probed(tmp_path: Path) -> None:
     trace = compare(CALIBRATED, ["none", "tlt"], tmp_path, lambda *_: None)
-    write_posterior(CALIBRATED, ["none", "tlt"], trace, tmp_path, 2, lambda _: None)
-    about = read_struct(tmp_path / POSTERIOR, Posterior)
+    write_cost_draws(CALIBRATED, ["none", "tlt"], trace, tmp_path, 2, lambda _: None)
+    about = read_struct(tmp_path / COST_DRAWS, CostDraws)
     assert about.probe_steps == 3
     assert 0.0 < about.cost_error < 0.2
     drawn = pd.read_parquet(tmp_path / "cost_draws.parquet")

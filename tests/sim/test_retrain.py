@@ -15,11 +15,11 @@ from tlt.commands.sim import sim
 from tlt.sim.config import resolve
 from tlt.sim.model.drift import load_drift
 from tlt.sim.simulation import Simulation
-from tlt.sim.validate.training.predict import drift_curve, prediction_errors, retrain
+from tlt.sim.validate.training.predict import drift_curve, predict_training, prediction_errors
 from tlt.sim.workload import load_workload
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.shipped import load_histogram
-from tlt.traces.results.predicted_training import Retrain, StepPrediction, sentences
+from tlt.traces.results.predicted_training import PredictedTraining, StepPrediction, sentences
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
 from tltsched.errors import InputError
 
@@ -35,19 +35,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     write_training_run(measured / "none", calibration, policy="none", trains=False, steps=16)
     write_training_run(measured / "static-4-online", calibration, steps=16)
     write_json(measured / "comparison.json", Comparison(name="training", runs=("none", "static-4-online")))
-    retrain(measured, str(calibration), root / "predicted")
+    predict_training(measured, str(calibration), root / "predicted")
     return measured, calibration, root / "predicted"
 
 
 def test_the_second_half_is_predicted(world: Folders) -> None:
-    told = read_struct(world[2] / "retrain.json", Retrain)
-    assert [arm.run for arm in told.arms] == ["none", "static-4-online"]
-    for arm in told.arms:
-        assert [step.judged for step in arm.steps] == [False] * 8 + [True] * 8
-        assert arm.same_placement
-        for error in arm.errors:
-            assert abs(error.error.value) < 0.03, (arm.run, error)
-    none, online = told.arms
+    told = read_struct(world[2] / "predicted_training.json", PredictedTraining)
+    assert [policy.run for policy in told.policies] == ["none", "static-4-online"]
+    for policy in told.policies:
+        assert [step.judged for step in policy.steps] == [False] * 8 + [True] * 8
+        assert policy.same_placement
+        for error in policy.errors:
+            assert abs(error.error.value) < 0.03, (policy.run, error)
+    none, online = told.policies
     assert [error.quantity for error in none.errors] == ["rollout seconds", "step seconds"]
     assert online.errors[-1].quantity == "acceptance length"
 
@@ -62,7 +62,7 @@ def test_the_simulation_is_a_run_folder_of_all_steps(world: Folders) -> None:
 
 
 def test_the_answer_is_told_in_words(world: Folders) -> None:
-    text = "\n".join(sentences(read_struct(world[2] / "retrain.json", Retrain)))
+    text = "\n".join(sentences(read_struct(world[2] / "predicted_training.json", PredictedTraining)))
     assert "static:4/online: fitted on 8 steps, the prediction of steps 8 to 15 is off by" in text
     assert "no drift is fitted, since nothing was drafted" in text
     assert "acceptance falls as the policy is updated" in text
@@ -78,7 +78,7 @@ def test_lengths_of_a_run_can_be_simulated_on_another_model(world: Folders) -> N
 
 
 def test_another_model_or_device_is_told(world: Folders, tmp_path: Path) -> None:
-    told = retrain(world[0] / "static-4-online", "paper-qwen32b-tp4", tmp_path / "out")
+    told = predict_training(world[0] / "static-4-online", "paper-qwen32b-tp4", tmp_path / "out")
     assert told.warnings[0] == "the calibration is of Qwen2.5-32B, the run trained Qwen2.5-7B"
     assert read_struct(tmp_path / "out" / "comparison.json", Comparison).runs == ("static-4-online",)
 
@@ -105,7 +105,7 @@ def curve(world: Folders, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a curve as the command saves it."""
     root = tmp_path_factory.mktemp("curve")
     arguments = [
-        "retrain", str(world[0] / "static-4-online"), "--calibration", str(world[1]), "--out",
+        "validate-training", str(world[0] / "static-4-online"), "--calibration", str(world[1]), "--out",
         str(root / "out"), "--save-drift", str(root / "mine.json"),
     ]  # fmt: skip
     result = CliRunner().invoke(sim, arguments, catch_exceptions=False)
@@ -131,7 +131,7 @@ def test_a_named_curve_sets_the_drafter_of_a_simulation(curve: Path) -> None:
     assert config.drafter.recovery_tokens == pytest.approx(DRIFTING.recovery_tokens, rel=0.05)
     assert config.drafter.initial_exponent == 1.0
     trace = generate(
-        load_histogram("r1-client35"), steps=2, prompts_per_step=64, samples_per_prompt=2, cap_tokens=2000,
+        load_histogram("r1-client35"), steps=2, prompts_per_step=64, samples_per_prompt=2, max_response_tokens=2000,
         group_correlation=0.0, length_drift_per_step=0.0, prompt_tokens=16, seed=1,
     )  # fmt: skip
     simulation = Simulation(config, trace)
@@ -161,15 +161,22 @@ def test_an_unknown_curve_is_refused(tmp_path: Path) -> None:
         load_drift(str(tmp_path / "bad.json"))
 
 
-def test_a_curve_is_of_one_arm_that_drafts(world: Folders) -> None:
-    with pytest.raises(InputError, match="the run folder of one arm"):
+def test_a_curve_is_of_one_policy_that_drafts(world: Folders) -> None:
+    with pytest.raises(InputError, match="the run folder of one policy"):
         drift_curve(world[0], "mine")
     with pytest.raises(InputError, match="nothing was drafted"):
         drift_curve(world[0] / "none", "mine")
 
 
 def test_a_curve_goes_into_a_json_file_in_a_folder_that_exists(world: Folders, tmp_path: Path) -> None:
-    arguments = ["retrain", str(world[0]), "--calibration", str(world[1]), "--out", str(tmp_path / "out")]
+    arguments = [
+        "validate-training",
+        str(world[0]),
+        "--calibration",
+        str(world[1]),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     for place in ("x.toml", "no/x.json"):
         with pytest.raises(InputError, match="--save-drift"):
             CliRunner().invoke(
@@ -182,4 +189,4 @@ def test_a_run_folder_that_lacks_a_table_is_refused(world: Folders, tmp_path: Pa
     shutil.copytree(world[0] / "none", tmp_path / "none")
     (tmp_path / "none" / "probes.parquet").unlink()
     with pytest.raises(InputError, match=r"probes\.parquet"):
-        retrain(tmp_path / "none", str(world[1]), tmp_path / "out")
+        predict_training(tmp_path / "none", str(world[1]), tmp_path / "out")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tests.sim.test_simulation import CHAINS, SMALL, check_books, check_replay, lengths_of, with_kv_tokens
-from tlt.sim.comparison import compare, resolve_arms
+from tlt.sim.comparison import compare, resolve_policies
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import RunFolder
@@ -216,19 +216,21 @@ def test_a_trace_that_is_used_up_begins_anew_and_the_summary_says_so(tmp_path: P
     assert RunFolder(tmp_path).schedule() is None
 
 
-def test_an_arm_may_name_its_schedule() -> None:
-    arms = resolve_arms({"hardware": {"gpus": 8}}, ["none", "none@tail_batching", "tlt@bounded_async"])
-    names = [type(config.cluster.schedule).__name__ for config in arms.values()]
+def test_an_policy_may_name_its_schedule() -> None:
+    policies = resolve_policies(
+        {"hardware": {"gpus": 8}}, ["none", "none@tail_batching", "tlt@bounded_async"]
+    )
+    names = [type(config.cluster.schedule).__name__ for config in policies.values()]
     assert names == ["SynchronousConfig", "TailBatchingConfig", "BoundedAsyncConfig"]
-    assert not arms["tlt@bounded_async"].cluster.spot.enabled
+    assert not policies["tlt@bounded_async"].cluster.spot.enabled
     with pytest.raises(InputError, match="tail_batching"):
-        resolve_arms({}, ["none@tail_batchin"])
+        resolve_policies({}, ["none@tail_batchin"])
 
 
-def test_a_comparison_over_schedules_writes_a_folder_an_arm(tmp_path: Path) -> None:
+def test_a_comparison_over_schedules_writes_a_folder_an_policy(tmp_path: Path) -> None:
     settings = {
         "hardware": {"gpus": 4, "tp": 1, "model": "Qwen2.5-7B"}, "cost": {"source": "roofline"},
-        "workload": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 2, "cap_tokens": 500},
+        "workload": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 2, "max_response_tokens": 500},
     }  # fmt: skip
     compare(settings, ["none", "none@tail_batching"], tmp_path, lambda *_: None)
     assert RunFolder(tmp_path / "none").schedule() is None

@@ -131,11 +131,11 @@ def test_makespan_is_bounded_by_the_longest_request_and_by_the_work() -> None:
     config = config_of(SMALL | {"cluster.phases": []}, "none")
     trace = trace_of(lengths_of(1, 1, 40))
     run = simulate(config, trace)
-    cycles = trace.rows["response_tokens"].to_numpy() - 1
-    assert run.wall_s >= cycles.max() * PLAIN.floor_s
+    engine_steps = trace.rows["response_tokens"].to_numpy() - 1
+    assert run.wall_s >= engine_steps.max() * PLAIN.floor_s
     batch = np.arange(1, 41)
-    cheapest_s = (PLAIN.fixed_s(OFF, "plain", batch) / batch).min()
-    assert run.wall_s >= cycles.sum() * cheapest_s / config.workers
+    cheapest_s = (PLAIN.fixed_s(OFF, "not_configured", batch) / batch).min()
+    assert run.wall_s >= engine_steps.sum() * cheapest_s / config.workers
 
 
 def test_longest_first_is_not_worse_than_contiguous_on_a_skewed_step() -> None:
@@ -221,10 +221,10 @@ def golden_run(folder: Path, seed: int = 0) -> bytes:
     chosen = SMALL | SPOT | {
         "acceptance.kind": "geometric", "acceptance.rate": 0.5, "run.seed": seed,
         "policy": {
-            "kind": "threshold", "threshold_requests": 6, "warmup_cycles": 3,
+            "kind": "threshold", "threshold_requests": 6, "warmup_engine_steps": 3,
             "inner": {
                 "kind": "beg_mab", "variant": "paper", "strategies": ["4", "3", "2"], "thresholds": [1, 3, 5],
-                "epoch_cycles": 8,
+                "decision_engine_steps": 8,
             },
         },
     }  # fmt: skip
@@ -269,9 +269,9 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
 
 
 def acceptance_by_step(chosen: dict[str, Any], steps: int = 6) -> list[float]:
-    """Return accepted drafts a request-cycle under a static tree, by step."""
+    """Return accepted drafts a request-engine step under a static tree, by step."""
     run = simulate(config_of(SMALL | chosen, "static:8_8_32"), trace_of(lengths_of(8, steps, 24, 2000)))
-    return (run.steps["accepted_tokens"] / run.steps["request_cycles"]).tolist()
+    return (run.steps["accepted_tokens"] / run.steps["request_steps"]).tolist()
 
 
 def test_a_drafter_that_does_not_drift_stays_as_it_is() -> None:
@@ -293,11 +293,11 @@ def test_a_missing_drafter_never_drafts_until_one_is_trained() -> None:
     none = {"drafter.exists": False}
     config = config_of(SMALL | none, "static:8_8_32")
     run = simulate(config, trace_of(lengths_of(9, 3, 24)))
-    assert run.steps["request_cycles"].tolist() == [0, 0, 0]
+    assert run.steps["request_steps"].tolist() == [0, 0, 0]
     assert run.steps["drafter_version"].tolist() == [-1, -1, -1]
     trained = simulate(config_of(SMALL | none | SPOT, "static:8_8_32"), trace_of(lengths_of(9, 3, 24)))
-    assert trained.steps["request_cycles"].tolist()[0] == 0
-    assert trained.steps["request_cycles"].tolist()[1] > 0
+    assert trained.steps["request_steps"].tolist()[0] == 0
+    assert trained.steps["request_steps"].tolist()[1] > 0
 
 
 @pytest.mark.parametrize("stop_s", [0.0, 0.1, 3.0])

@@ -91,9 +91,9 @@ def test_one_law_is_recovered_from_steps_with_different_exponents_and_depths() -
 
 
 def test_no_exponent_where_all_or_nothing_was_accepted() -> None:
-    cycles = np.full(2, 10.0)
-    for accepted in (np.zeros(2), cycles):
-        assert np.isnan(exponent_of(np.array([0.8, 0.5]), PositionCounts(accepted, cycles)))
+    engine_steps = np.full(2, 10.0)
+    for accepted in (np.zeros(2), engine_steps):
+        assert np.isnan(exponent_of(np.array([0.8, 0.5]), PositionCounts(accepted, engine_steps)))
 
 
 def test_counts_of_chains_of_different_lengths_add_up() -> None:
@@ -165,7 +165,7 @@ def test_a_policy_that_gets_easier_to_predict_is_told(runs: dict[str, TrainingRu
     assert fit.simulated_per_update() < 0.0
 
 
-def test_an_arm_that_drafts_nothing_has_no_drift(runs: dict[str, TrainingRun]) -> None:
+def test_an_policy_that_drafts_nothing_has_no_drift(runs: dict[str, TrainingRun]) -> None:
     fit = _fit(runs["none"])
     assert fit.drift is None
     assert fit.no_drift_because == "nothing was drafted"
@@ -195,7 +195,7 @@ def test_what_never_happened_takes_no_time(runs: dict[str, TrainingRun]) -> None
 def test_only_the_fitted_steps_count(runs: dict[str, TrainingRun], tmp_path: Path) -> None:
     run, before = runs["online"], _fit(runs["online"])
     half = len(run.steps) // 2
-    changed = TrainingRun(run.arm.path)
+    changed = TrainingRun(run.policy.path)
     changed.counts[half:] = [NOTHING] * (len(run.steps) - half)
     changed.times[half:] = [changed.times[0]] * (len(run.steps) - half)
     changed.probes = changed.probes[changed.probes["step"] < half]

@@ -15,7 +15,7 @@ import pandas as pd
 from tlt.sim.model.acceptance import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig
 from tlt.sim.steptimes.calibration import load
-from tlt.sim.validate.replay_measured import MeasuredArm, simulate_into
+from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.cluster import ClusterConfig
@@ -59,15 +59,15 @@ def write_training_run(
     noise: float = 0.0,
     device: str = "CPU Some, 1 thread",
 ) -> Path:
-    """Write the run folder of one training arm; `noise` is the spread of log exponents of probes."""
+    """Write the run folder of one training policy; `noise` is the spread of log exponents of probes."""
     asked = path.with_name(f"{path.name}.asked")
     _write_requests(asked, policy, trains, steps, device)
-    arm = MeasuredArm(asked)
-    law = PerPosition(SURVIVAL) if arm.drafts else None
-    drafter = msgspec.structs.replace(drafter, exists=arm.drafts)
-    simulate_into(path, arm, load(str(calibration)), law, drafter, KnownPhases())
+    policy = MeasuredPolicy(asked)
+    law = PerPosition(SURVIVAL) if policy.drafts else None
+    drafter = msgspec.structs.replace(drafter, exists=policy.drafts)
+    simulate_into(path, policy, load(str(calibration)), law, drafter, KnownPhases())
     folder = RunFolder(path)
-    write_json(path / "scheduler.json", msgspec.structs.replace(arm.setup, seed=3))  # other luck
+    write_json(path / "scheduler.json", msgspec.structs.replace(policy.setup, seed=3))  # other luck
     tables = folder.responses(), folder.intervals(), folder.steps()
     folder.write(msgspec.structs.replace(folder.summary(), kind="measured"), *tables)
     trained = tables[2]["trained_tokens"].to_numpy()
@@ -137,7 +137,7 @@ def _write_requests(folder: Path, policy: str, trains: bool, steps: int, device:
     intervals = pd.DataFrame({"worker": [0], "cause": "decode", "step": 0, "start_s": 0.0, "end_s": 1.0})
     table = pd.DataFrame({"step": range(steps), "start_s": 0.0, "rollout_end_s": 1.0, "end_s": 1.0})
     table = table.assign(
-        request_cycles=0, accepted_tokens=0, drafter_version=0, drafter_age_steps=0, trained_tokens=0
+        request_steps=0, accepted_tokens=0, drafter_version=0, drafter_age_steps=0, trained_tokens=0
     )
     summary = Summary(
         kind="measured", name="training", policy=f"{policy}/{'online' if trains else 'frozen'}",
@@ -152,7 +152,7 @@ def _write_requests(folder: Path, policy: str, trains: bool, steps: int, device:
         {
             "engine": {"max_running": 16, "temperature": 1.0},
             "drafter": {"synthetic_survival": ()},
-            "rollout": {"cap_tokens": CAP_TOKENS},
+            "rollout": {"max_response_tokens": CAP_TOKENS},
             "update": {"learning_rate": 1e-6},
         },
     )

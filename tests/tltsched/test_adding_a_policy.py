@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import tltsched.policies
-from tltsched.commands import Draft, Entry
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.commands import ResumeCost, SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
 from tltsched.policies import PolicySpec, parse_policy
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.disable_by_batch import DisableByBatchConfig
 from tltsched.worker import WorkerScheduler
 
@@ -23,29 +23,29 @@ GUIDE = REGISTRY.parents[2] / "docs" / "adding-a-policy.md"
 
 
 class TakeTurnsConfig(PolicyConfig, tag="take_turns", frozen=True):
-    """Draft one token in every second epoch."""
+    """Draft one token in every second decision interval."""
 
-    cycles: int = 8
+    engine_steps: int = 8
 
     def build(self, rng: Rng, times: StepTimes | None) -> TakeTurnsPolicy:  # noqa: ARG002
-        return TakeTurnsPolicy(self.cycles)
+        return TakeTurnsPolicy(self.engine_steps)
 
 
 class TakeTurnsPolicy:
-    def __init__(self, cycles: int) -> None:
-        self.off_state: OffState = "in_step"
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = (OFF, chain(1))
-        self._cycles, self._epochs = cycles, 0
+    def __init__(self, engine_steps: int) -> None:
+        self.when_off: WhenOff = "k0"
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = (OFF, chain(1))
+        self._engine_steps, self._decision_intervals = engine_steps, 0
 
     def begin_rollout(self) -> None:
-        self._epochs = 0
+        self._decision_intervals = 0
 
     def choose(self, batch: Batch) -> Choice:  # noqa: ARG002
-        return Choice(self.arms[self._epochs % 2], self._cycles)
+        return Choice(self.draft_configs[self._decision_intervals % 2], self._engine_steps)
 
     def observe(self, outcome: Outcome) -> None:  # noqa: ARG002
-        self._epochs += 1
+        self._decision_intervals += 1
 
 
 def test_the_guide_shows_the_file_and_the_line_as_they_are() -> None:
@@ -74,15 +74,17 @@ def test_the_example_refuses_what_cannot_be(field: str) -> None:
 
 
 def test_a_policy_of_ones_own_is_read_from_settings_and_drives_a_worker() -> None:
-    spec = msgspec.convert({"kind": "take_turns", "cycles": 5}, PolicySpec | TakeTurnsConfig)
+    spec = msgspec.convert({"kind": "take_turns", "engine_steps": 5}, PolicySpec | TakeTurnsConfig)
     worker = WorkerScheduler(0, spec.build(Random(0), None))  # noqa: S311
     assert worker.handle(RolloutBegan(0.0, 0, 0, 0)) == ()
     (draft,) = worker.handle(BatchFormed(0.0, 0, 3, 300))
     drafts = [draft]
     for number in range(3):
-        accepted = (4,) * draft.arm.depth
-        event = EpochEnded(1.0 + number, 0, draft.arm, 5, 15, 0.5, accepted, (), 3, 300)
+        accepted = (4,) * draft.draft_config.depth
+        event = DecisionEnded(1.0 + number, 0, draft.draft_config, 5, 15, 0.5, accepted, (), 3, 300)
         (draft,) = worker.handle(event)
         drafts.append(draft)
-    assert drafts == [Draft(0, arm, 5, 1) for arm in (OFF, chain(1), OFF, chain(1))]
+    assert drafts == [
+        SetDraftConfig(0, draft_config, 5, 1) for draft_config in (OFF, chain(1), OFF, chain(1))
+    ]
     assert worker.handle(RolloutEnded(9.0, 0)) == ()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tltsched.draft_config import Arm, parse_arm
+from tltsched.draft_config import DraftConfig, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome
 from tltsched.policies.beg_mab import RELEASED_GROUPS, BegMabConfig, BegMabPolicy, PaperBegMab
@@ -41,24 +41,30 @@ def policy(variant: str, *floats: float, window: int = 300) -> BegMabPolicy:
     return config.build(ScriptedRng(*floats), None)
 
 
-def ran(arm: str, requests: int, accepted: float, cycle_s: float, cycles: int = 32) -> Outcome:
-    """An epoch with `accepted` drafts a request and cycle, bonus token not counted."""
-    request_cycles = requests * cycles
+def ran(
+    draft_config: str, requests: int, accepted: float, engine_step_s: float, engine_steps: int = 32
+) -> Outcome:
+    """An decision interval with `accepted` drafts a request and engine step, bonus token not counted."""
+    request_steps = requests * engine_steps
     return Outcome(
-        parse_arm(arm), cycles, request_cycles, cycle_s * cycles, (round(accepted * request_cycles),)
+        parse_draft_config(draft_config),
+        engine_steps,
+        request_steps,
+        engine_step_s * engine_steps,
+        (round(accepted * request_steps),),
     )
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_the_widest_verification_serves_the_smallest_batches(variant: str) -> None:
-    assert policy(variant).choose(Batch(4, 0)) == Choice(parse_arm(WIDE), None, 1)
-    assert policy(variant).choose(Batch(5, 0)).arm.verify_tokens == 16
+    assert policy(variant).choose(Batch(4, 0)) == Choice(parse_draft_config(WIDE), None, 1)
+    assert policy(variant).choose(Batch(5, 0)).draft_config.verify_tokens == 16
 
 
 def test_shipped_settings_are_a_table() -> None:
     shipped = BegMabConfig(variant="released").build(ScriptedRng(), None)
     widths = {requests: shipped.choose(Batch(requests, 0)) for requests in (1, 2, 4, 5, 20, 21, 300)}
-    assert {requests: choice.arm.verify_tokens for requests, choice in widths.items()} == {
+    assert {requests: choice.draft_config.verify_tokens for requests, choice in widths.items()} == {
         1: 48,
         2: 32,
         4: 32,
@@ -67,76 +73,79 @@ def test_shipped_settings_are_a_table() -> None:
         21: 8,
         300: 8,
     }
-    assert [choice.max_cycles for choice in widths.values()] == [None] * 7
+    assert [choice.max_engine_steps for choice in widths.values()] == [None] * 7
     assert [choice.min_requests for choice in widths.values()] == [1, 2, 2, 5, 5, 21, 21]
 
 
 @pytest.mark.parametrize(("variant", "lowest"), [("paper", 5), ("released", 9)])
-def test_a_contested_bucket_is_picked_again_each_epoch(variant: str, lowest: int) -> None:
+def test_a_contested_bucket_is_picked_again_each_decision_interval(variant: str, lowest: int) -> None:
     choice = policy(variant).choose(Batch(9, 0))
-    assert (choice.max_cycles, choice.min_requests) == (64, lowest)
+    assert (choice.max_engine_steps, choice.min_requests) == (64, lowest)
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_unseen_strategies_come_first_in_order_then_the_best_median(variant: str) -> None:
     bandit = policy(variant)
-    assert bandit.choose(Batch(9, 0)).arm == parse_arm(FAST)
+    assert bandit.choose(Batch(9, 0)).draft_config == parse_draft_config(FAST)
     bandit.observe(ran(FAST, 9, 2.0, 0.02))
-    assert bandit.choose(Batch(9, 0)).arm == parse_arm(SLOW)
+    assert bandit.choose(Batch(9, 0)).draft_config == parse_draft_config(SLOW)
     bandit.observe(ran(SLOW, 9, 2.0, 0.03))
-    assert bandit.choose(Batch(9, 0)).arm == parse_arm(FAST)
+    assert bandit.choose(Batch(9, 0)).draft_config == parse_draft_config(FAST)
     bandit.begin_rollout()
-    assert bandit.choose(Batch(9, 0)).arm == parse_arm(FAST)
+    assert bandit.choose(Batch(9, 0)).draft_config == parse_draft_config(FAST)
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_with_probability_epsilon_the_pick_is_random(variant: str) -> None:
-    assert policy(variant, 0.0999).choose(Batch(9, 0)).arm == parse_arm(SLOW)
-    assert policy(variant, 0.1001).choose(Batch(9, 0)).arm == parse_arm(FAST)
+    assert policy(variant, 0.0999).choose(Batch(9, 0)).draft_config == parse_draft_config(SLOW)
+    assert policy(variant, 0.1001).choose(Batch(9, 0)).draft_config == parse_draft_config(FAST)
 
 
 def test_only_the_paper_shares_rewards_between_batch_sizes() -> None:
-    picks: dict[str, Arm] = {}
+    picks: dict[str, DraftConfig] = {}
     for variant in ("paper", "released"):
         bandit = policy(variant)
         bandit.observe(ran(FAST, 9, 1.0, 0.03))
         bandit.observe(ran(SLOW, 9, 3.0, 0.03))
-        assert bandit.choose(Batch(9, 0)).arm == parse_arm(SLOW)
-        picks[variant] = bandit.choose(Batch(12, 0)).arm
-    assert picks == {"paper": parse_arm(SLOW), "released": parse_arm(FAST)}  # unseen in the group of 12
+        assert bandit.choose(Batch(9, 0)).draft_config == parse_draft_config(SLOW)
+        picks[variant] = bandit.choose(Batch(12, 0)).draft_config
+    assert picks == {
+        "paper": parse_draft_config(SLOW),
+        "released": parse_draft_config(FAST),
+    }  # unseen in the group of 12
 
 
-def test_paper_rewards_the_tokens_of_the_cycle() -> None:
+def test_paper_rewards_the_tokens_of_the_engine_step() -> None:
     bandit = policy("paper")
     assert isinstance(bandit, PaperBegMab)
     bandit.observe(ran(FAST, 10, 2.5, 0.05))
-    assert bandit._score(10, parse_arm(FAST)) == pytest.approx((2.5 + 1) * 10 / 0.05)
+    assert bandit._score(10, parse_draft_config(FAST)) == pytest.approx((2.5 + 1) * 10 / 0.05)
 
 
 def test_released_rewards_the_stable_acceptance_of_all_groups() -> None:
     bandit = policy("released", 0.999, 0.0)
     bandit.observe(ran(FAST, 10, 2.0, 0.05))
     bandit.observe(ran(FAST, 20, 5.0, 0.05))  # not refreshed: rewarded with the 3 tokens of before
-    assert bandit._score(20, parse_arm(FAST)) == pytest.approx(3 * 20 / 0.05)
-    bandit.observe(ran(FAST, 30, 5.0, 0.05))  # refreshed: as many cycles of 3 as of 6 tokens are known
-    assert bandit._score(30, parse_arm(FAST)) == pytest.approx(4.5 * 30 / 0.05)
+    assert bandit._score(20, parse_draft_config(FAST)) == pytest.approx(3 * 20 / 0.05)
+    bandit.observe(ran(FAST, 30, 5.0, 0.05))  # refreshed: as many engine steps of 3 as of 6 tokens are known
+    assert bandit._score(30, parse_draft_config(FAST)) == pytest.approx(4.5 * 30 / 0.05)
 
 
-def test_released_refreshes_once_in_ten_cycles_however_long_the_epoch() -> None:
+def test_released_refreshes_once_in_ten_engine_steps_however_long_the_decision_interval() -> None:
     for float_drawn, tokens in ((0.18, 4.5), (0.20, 3.0)):  # 1 - 0.9 ** 2 = 0.19
         bandit = policy("released", float_drawn, float_drawn)
-        bandit.observe(ran(FAST, 10, 2.0, 0.05, cycles=2))
-        bandit.observe(ran(FAST, 20, 5.0, 0.05, cycles=2))
-        bandit.observe(ran(FAST, 30, 5.0, 0.05, cycles=2))
-        assert bandit._score(30, parse_arm(FAST)) == pytest.approx(tokens * 30 / 0.05)
+        bandit.observe(ran(FAST, 10, 2.0, 0.05, engine_steps=2))
+        bandit.observe(ran(FAST, 20, 5.0, 0.05, engine_steps=2))
+        bandit.observe(ran(FAST, 30, 5.0, 0.05, engine_steps=2))
+        assert bandit._score(30, parse_draft_config(FAST)) == pytest.approx(tokens * 30 / 0.05)
 
 
-def test_released_gives_the_first_cycle_of_a_strategy_nothing() -> None:
+def test_released_gives_the_first_engine_step_of_a_strategy_nothing() -> None:
     bandit = policy("released")
-    bandit.observe(ran(FAST, 10, 2.0, 0.05, cycles=1))
-    assert bandit._score(10, parse_arm(FAST)) == 0
-    bandit.observe(ran(FAST, 11, 2.0, 0.05, cycles=1))
-    assert bandit._score(11, parse_arm(FAST)) == pytest.approx(3 * 11 / 0.05)
+    bandit.observe(ran(FAST, 10, 2.0, 0.05, engine_steps=1))
+    assert bandit._score(10, parse_draft_config(FAST)) == 0
+    bandit.observe(ran(FAST, 11, 2.0, 0.05, engine_steps=1))
+    assert bandit._score(11, parse_draft_config(FAST)) == pytest.approx(3 * 11 / 0.05)
 
 
 def test_released_groups_grow_coarser() -> None:
@@ -152,9 +161,9 @@ def bandit_group(requests: int) -> int:
 
 def test_the_window_forgets_old_rewards() -> None:
     bandit = policy("paper", window=40)
-    bandit.observe(ran(FAST, 10, 9.0, 0.05, cycles=1000))
-    bandit.observe(ran(FAST, 10, 1.0, 0.05, cycles=32))
-    assert bandit._score(10, parse_arm(FAST)) == pytest.approx(2 * 10 / 0.05)
+    bandit.observe(ran(FAST, 10, 9.0, 0.05, engine_steps=1000))
+    bandit.observe(ran(FAST, 10, 1.0, 0.05, engine_steps=32))
+    assert bandit._score(10, parse_draft_config(FAST)) == pytest.approx(2 * 10 / 0.05)
 
 
 @given(
@@ -186,7 +195,7 @@ def test_an_empty_window_has_no_median() -> None:
         ("epsilon", {"epsilon": 1.5}),
         ("epsilon", {"epsilon": float("nan")}),
         ("window", {"window": 0}),
-        ("epoch_cycles", {"epoch_cycles": 0}),
+        ("decision_engine_steps", {"decision_engine_steps": 0}),
     ],
 )
 def test_settings_out_of_range_are_named(field: str, settings: dict[str, object]) -> None:

@@ -6,23 +6,26 @@ from random import Random
 
 import pytest
 
-from tltsched.draft_config import OFF, Arm, chain, parse_arm
+from tltsched.draft_config import OFF, DraftConfig, chain, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Outcome
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
 from tltsched.policies.goodput import GoodputConfig, GoodputPolicy
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
-TREE = parse_arm("8_4_48")
+TREE = parse_draft_config("8_4_48")
 
 
 def times(slope_s: float = 0.001) -> StepTimeTable:
-    """10 ms a cycle, and `slope_s` for each verified token of each request beyond the first."""
-    arms = (OFF, chain(1), chain(2), chain(4), chain(8), TREE)
+    """10 ms an engine step, and `slope_s` for each verified token of each request beyond the first."""
+    draft_configs = (OFF, chain(1), chain(2), chain(4), chain(8), TREE)
     return StepTimeTable(
         tuple(
-            ArmTimes(arm, tuple(0.01 + slope_s * requests * (arm.verify_tokens - 1) for requests in (0, 1)))
-            for arm in arms
+            DraftConfigTimes(
+                draft_config,
+                tuple(0.01 + slope_s * requests * (draft_config.verify_tokens - 1) for requests in (0, 1)),
+            )
+            for draft_config in draft_configs
         )
     )
 
@@ -32,13 +35,15 @@ def policy(slope_s: float = 0.001, **settings: object) -> GoodputPolicy:
     return config.build(Random(0), times(slope_s))  # noqa: S311
 
 
-def ran(arm: Arm, rate: float, request_cycles: int = 100_000, cycles: int = 64) -> Outcome:
-    accepted = tuple(round(request_cycles * rate ** (position + 1)) for position in range(arm.depth))
-    return Outcome(arm, cycles, request_cycles, 1.0, accepted)
+def ran(
+    draft_config: DraftConfig, rate: float, request_steps: int = 100_000, engine_steps: int = 64
+) -> Outcome:
+    accepted = tuple(round(request_steps * rate ** (position + 1)) for position in range(draft_config.depth))
+    return Outcome(draft_config, engine_steps, request_steps, 1.0, accepted)
 
 
 def test_small_batches_draft_deep_and_large_ones_not_at_all() -> None:
-    chosen = [policy().choose(Batch(requests, 0)).arm for requests in (1, 2, 4, 6, 64)]
+    chosen = [policy().choose(Batch(requests, 0)).draft_config for requests in (1, 2, 4, 6, 64)]
     assert chosen == [chain(4), chain(2), chain(2), chain(1), OFF]
 
 
@@ -47,84 +52,87 @@ def test_the_choice_is_the_argmax_of_tokens_per_second() -> None:
     survival = [0.7**position for position in range(1, 9)]
     for requests in (1, 3, 5, 9, 30):
         rates = {
-            arm: (1 + sum(survival[: arm.depth])) / times().cycle_s(arm, Batch(requests, 0))
-            for arm in goodput.arms
+            draft_config: (1 + sum(survival[: draft_config.depth]))
+            / times().engine_step_s(draft_config, Batch(requests, 0))
+            for draft_config in goodput.draft_configs
         }
         goodput.begin_rollout()
-        assert goodput.choose(Batch(requests, 0)).arm == max(rates, key=lambda arm: rates[arm])
+        assert goodput.choose(Batch(requests, 0)).draft_config == max(
+            rates, key=lambda draft_config: rates[draft_config]
+        )
 
 
-def test_a_decision_holds_for_an_epoch() -> None:
-    choice = policy(epoch_cycles=17).choose(Batch(4, 0))
-    assert (choice.max_cycles, choice.min_requests) == (17, 1)
+def test_a_decision_holds_for_an_decision_interval() -> None:
+    choice = policy(decision_engine_steps=17).choose(Batch(4, 0))
+    assert (choice.max_engine_steps, choice.min_requests) == (17, 1)
 
 
 def test_acceptance_moves_the_choice() -> None:
     goodput = policy()
-    assert goodput.choose(Batch(6, 0)).arm == chain(1)
+    assert goodput.choose(Batch(6, 0)).draft_config == chain(1)
     goodput.observe(ran(chain(1), 0.05))
-    assert goodput.choose(Batch(6, 0)).arm == OFF
+    assert goodput.choose(Batch(6, 0)).draft_config == OFF
     goodput.observe(ran(chain(1), 0.999))
-    assert goodput.choose(Batch(6, 0)).arm.depth >= 4
+    assert goodput.choose(Batch(6, 0)).draft_config.depth >= 4
 
 
-def test_hysteresis_keeps_the_arm_in_use_until_the_gain_is_worth_it() -> None:
-    for hysteresis, arm in ((0.0, OFF), (0.2, chain(1)), (10.0, chain(1))):
-        goodput = policy(hysteresis=hysteresis, arms=("off", "1"))
-        assert goodput.choose(Batch(5, 0)).arm == chain(1)
-        assert goodput.choose(Batch(9, 0)).arm == arm  # off is better by 12 %
+def test_hysteresis_keeps_the_draft_config_in_use_until_the_gain_is_worth_it() -> None:
+    for hysteresis, draft_config in ((0.0, OFF), (0.2, chain(1)), (10.0, chain(1))):
+        goodput = policy(hysteresis=hysteresis, draft_configs=("off", "1"))
+        assert goodput.choose(Batch(5, 0)).draft_config == chain(1)
+        assert goodput.choose(Batch(9, 0)).draft_config == draft_config  # off is better by 12 %
 
 
-def test_a_rollout_begins_without_an_arm_in_use() -> None:
-    goodput = policy(hysteresis=10.0, arms=("off", "1"))
-    assert goodput.choose(Batch(2, 0)).arm == chain(1)
+def test_a_rollout_begins_without_an_draft_config_in_use() -> None:
+    goodput = policy(hysteresis=10.0, draft_configs=("off", "1"))
+    assert goodput.choose(Batch(2, 0)).draft_config == chain(1)
     goodput.begin_rollout()
-    assert goodput.choose(Batch(64, 0)).arm == OFF
+    assert goodput.choose(Batch(64, 0)).draft_config == OFF
 
 
 def test_a_dear_switch_is_not_made() -> None:
-    for cost_s, arm in ((0.0, OFF), (10.0, chain(1))):
-        goodput = policy(hysteresis=0.0, switch_cost_s=cost_s, arms=("off", "1"))
+    for cost_s, draft_config in ((0.0, OFF), (10.0, chain(1))):
+        goodput = policy(hysteresis=0.0, switch_cost_s=cost_s, draft_configs=("off", "1"))
         goodput.choose(Batch(5, 0))
-        assert goodput.choose(Batch(9, 0)).arm == arm
+        assert goodput.choose(Batch(9, 0)).draft_config == draft_config
 
 
-def test_a_probe_drafts_for_one_epoch_and_goes_back() -> None:
-    goodput = policy(probe_every_cycles=128)
-    assert goodput.choose(Batch(64, 0)).arm == OFF
+def test_a_probe_drafts_for_one_decision_interval_and_goes_back() -> None:
+    goodput = policy(probe_every_engine_steps=128)
+    assert goodput.choose(Batch(64, 0)).draft_config == OFF
     goodput.observe(Outcome(OFF, 64, 4096, 1.0, ()))
-    assert goodput.choose(Batch(64, 0)).arm == OFF
+    assert goodput.choose(Batch(64, 0)).draft_config == OFF
     goodput.observe(Outcome(OFF, 64, 4096, 1.0, ()))
     probe = goodput.choose(Batch(64, 0))
-    assert probe.arm == chain(1)
-    goodput.observe(ran(probe.arm, 0.7))
-    assert goodput.choose(Batch(64, 0)).arm == OFF
+    assert probe.draft_config == chain(1)
+    goodput.observe(ran(probe.draft_config, 0.7))
+    assert goodput.choose(Batch(64, 0)).draft_config == OFF
 
 
-def test_without_times_or_without_an_arm_in_them_it_cannot_be_built() -> None:
+def test_without_times_or_without_an_draft_config_in_them_it_cannot_be_built() -> None:
     with pytest.raises(InputError, match="calibration"):
         GoodputConfig().build(Random(0), None)  # noqa: S311
-    with pytest.raises(InputError, match="'3' for arm"):
-        policy(arms=("off", "3"))
+    with pytest.raises(InputError, match="'3' for draft configuration"):
+        policy(draft_configs=("off", "3"))
 
 
 @pytest.mark.parametrize(
     ("field", "settings"),
     [
-        ("arms", {"arms": ()}),
-        ("arms", {"arms": ("4", "4")}),
-        ("arm", {"arms": ("quick",)}),
+        ("draft_configs", {"draft_configs": ()}),
+        ("draft_configs", {"draft_configs": ("4", "4")}),
+        ("draft_config", {"draft_configs": ("quick",)}),
         ("acceptance_prior", {"acceptance_prior": (0.5, 0.6)}),
         ("acceptance_prior", {"acceptance_prior": (float("nan"),)}),
         ("acceptance_prior", {"acceptance_prior": (1.2,)}),
         ("acceptance_prior", {"acceptance_prior": ()}),
         ("tree_prior", {"tree_prior": {"4": 3.0}}),
         ("tree_prior", {"tree_prior": {"8_4_48": 9.5}}),
-        ("epoch_cycles", {"epoch_cycles": 0}),
+        ("decision_engine_steps", {"decision_engine_steps": 0}),
         ("switch_cost_s", {"switch_cost_s": -1.0}),
         ("hysteresis", {"hysteresis": float("inf")}),
-        ("memory_cycles", {"memory_cycles": 0.0}),
-        ("probe_every_cycles", {"probe_every_cycles": -1}),
+        ("memory_request_steps", {"memory_request_steps": 0.0}),
+        ("probe_every_engine_steps", {"probe_every_engine_steps": -1}),
     ],
 )
 def test_settings_out_of_range_are_named(field: str, settings: dict[str, object]) -> None:
@@ -133,44 +141,48 @@ def test_settings_out_of_range_are_named(field: str, settings: dict[str, object]
     assert caught.value.field == field
 
 
-def estimate(*prior: float, memory_cycles: float = 1000.0, tree: float | None = None) -> AcceptanceEstimate:
-    return AcceptanceEstimate(prior, {} if tree is None else {TREE: tree}, memory_cycles)
+def estimate(
+    *prior: float, memory_request_steps: float = 1000.0, tree: float | None = None
+) -> AcceptanceEstimate:
+    return AcceptanceEstimate(prior, {} if tree is None else {TREE: tree}, memory_request_steps)
 
 
 def test_the_prior_goes_on_geometrically() -> None:
-    assert estimate(0.5, 0.4).tokens_per_cycle(chain(4)) == pytest.approx(1 + 0.5 + 0.4 + 0.32 + 0.256)
-    assert estimate(0.5).tokens_per_cycle(OFF) == 1
+    assert estimate(0.5, 0.4).tokens_per_engine_step(chain(4)) == pytest.approx(1 + 0.5 + 0.4 + 0.32 + 0.256)
+    assert estimate(0.5).tokens_per_engine_step(OFF) == 1
 
 
 def test_positions_beyond_those_observed_take_the_last_observed_rate() -> None:
     acceptance = estimate(0.9, 0.9, 0.9, 0.9)
     acceptance.observe(Outcome(chain(2), 10, 1_000_000, 1.0, (600_000, 300_000)))
-    assert acceptance.tokens_per_cycle(chain(4)) == pytest.approx(1 + 0.6 + 0.3 + 0.15 + 0.075, rel=1e-6)
+    assert acceptance.tokens_per_engine_step(chain(4)) == pytest.approx(
+        1 + 0.6 + 0.3 + 0.15 + 0.075, rel=1e-6
+    )
 
 
 def test_a_position_out_of_use_keeps_its_rate_and_follows_those_before_it() -> None:
     acceptance = estimate(0.9)
     acceptance.observe(Outcome(chain(2), 10, 1_000_000, 1.0, (800_000, 200_000)))
     acceptance.observe(Outcome(chain(1), 10, 1_000_000, 1.0, (400_000,)))
-    assert acceptance.tokens_per_cycle(chain(2)) == pytest.approx(1 + 0.4 + 0.1, rel=1e-6)
+    assert acceptance.tokens_per_engine_step(chain(2)) == pytest.approx(1 + 0.4 + 0.1, rel=1e-6)
 
 
-def test_an_epoch_replaces_the_share_of_knowledge_that_its_size_is_worth() -> None:
-    acceptance = estimate(0.5, memory_cycles=1000)
+def test_an_decision_interval_replaces_the_share_of_knowledge_that_its_size_is_worth() -> None:
+    acceptance = estimate(0.5, memory_request_steps=1000)
     acceptance.observe(Outcome(chain(1), 7, 693, 1.0, (693,)))  # 693 = 1000 ln 2: half of what was known
-    assert acceptance.tokens_per_cycle(chain(1)) == pytest.approx(1.75, abs=1e-3)
+    assert acceptance.tokens_per_engine_step(chain(1)) == pytest.approx(1.75, abs=1e-3)
 
 
 def test_positions_left_out_accepted_nothing() -> None:
     acceptance = estimate(0.9)
     acceptance.observe(Outcome(chain(3), 10, 1_000_000, 1.0, (500_000,)))
-    assert acceptance.tokens_per_cycle(chain(8)) == pytest.approx(1.5, rel=1e-6)
+    assert acceptance.tokens_per_engine_step(chain(8)) == pytest.approx(1.5, rel=1e-6)
 
 
 def test_a_tree_is_worth_its_prior_or_its_chain_until_it_runs() -> None:
     acceptance = estimate(0.5, tree=6.4)
-    assert acceptance.tokens_per_cycle(TREE) == 6.4
-    assert estimate(0.5).tokens_per_cycle(TREE) == estimate(0.5).tokens_per_cycle(chain(8))
+    assert acceptance.tokens_per_engine_step(TREE) == 6.4
+    assert estimate(0.5).tokens_per_engine_step(TREE) == estimate(0.5).tokens_per_engine_step(chain(8))
     acceptance.observe(Outcome(TREE, 10, 1_000_000, 1.0, (900_000, 800_000, 700_000)))
-    assert acceptance.tokens_per_cycle(TREE) == pytest.approx(3.4, rel=1e-6)
-    assert acceptance.tokens_per_cycle(chain(1)) == 1.5
+    assert acceptance.tokens_per_engine_step(TREE) == pytest.approx(3.4, rel=1e-6)
+    assert acceptance.tokens_per_engine_step(chain(1)) == 1.5

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tltsched.all_policies import TIMES
 from tltsched.cluster import ClusterConfig
-from tltsched.commands import Draft, EndStep
+from tltsched.commands import EndStep, SetDraftConfig
 from tltsched.draft_config import OFF
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_log import (
@@ -28,7 +28,7 @@ from tltsched.event_log import (
 )
 from tltsched.events import (
     BatchFormed,
-    EpochEnded,
+    DecisionEnded,
     PhaseEnded,
     Request,
     RequestsFinished,
@@ -54,18 +54,21 @@ def rng_of(seed: int) -> Callable[[int], Rng]:
 
 
 def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> None:
-    """Run one request after the other to its end: one in each long epoch, one in a row of short ones."""
+    """Run one request after the other to its end: one in each long decision interval, one in a row of short ones."""
     t_s, total = float(step), 0
     worker.handle(RolloutBegan(t_s, number, step, 0))
     (draft,) = worker.handle(BatchFormed(t_s, number, requests, 1000 * requests))
     while requests:
-        cycles = min(40, draft.max_cycles or 40)
-        accepted = tuple(int(requests * cycles * 0.8**position) for position in range(1, draft.arm.depth + 1))
+        engine_steps = min(40, draft.max_engine_steps or 40)
+        accepted = tuple(
+            int(requests * engine_steps * 0.8**position)
+            for position in range(1, draft.draft_config.depth + 1)
+        )
         t_s += 0.001
-        total += cycles
-        requests -= cycles >= 30 or requests <= 3 or total % 8 == 0
-        event = EpochEnded(
-            *(t_s, number, draft.arm, cycles, cycles * 50, 0.3 + t_s % 0.01, accepted),
+        total += engine_steps
+        requests -= engine_steps >= 30 or requests <= 3 or total % 8 == 0
+        event = DecisionEnded(
+            *(t_s, number, draft.draft_config, engine_steps, engine_steps * 50, 0.3 + t_s % 0.01, accepted),
             *((), requests, 1000 * requests),
         )
         (draft,) = worker.handle(event) or (draft,)
@@ -109,7 +112,7 @@ def test_another_seed_shows_where_it_first_decides_otherwise() -> None:
     recorded, replayed = shown
     assert recorded is not None
     assert replayed is not None
-    assert isinstance(recorded.body, Draft)
+    assert isinstance(recorded.body, SetDraftConfig)
     assert (recorded.seq, recorded.owner) == (replayed.seq, replayed.owner)
     assert recorded.body != replayed.body
 
@@ -174,7 +177,7 @@ def test_a_record_of_somebody_unknown_is_refused(owner: str, event: WorkerEvent 
         list(replay(setup(PRESETS["none"]), records, rng_of(0)))
 
 
-def test_setup_carries_arms_as_numbers() -> None:
-    document = msgspec.json.decode(msgspec.json.encode(setup(StaticConfig(arm="4"))))
-    assert document["policy"] == {"kind": "static", "arm": "4", "off_state": "in_step"}
-    assert document["step_times"]["arms"][0]["arm"] == msgspec.to_builtins(OFF)
+def test_setup_carries_draft_configs_as_numbers() -> None:
+    document = msgspec.json.decode(msgspec.json.encode(setup(StaticConfig(draft_config="4"))))
+    assert document["policy"] == {"kind": "static", "draft_config": "4", "when_off": "k0"}
+    assert document["step_times"]["draft_configs"][0]["draft_config"] == msgspec.to_builtins(OFF)

@@ -94,7 +94,7 @@ def test_partial_rollouts_stop_the_rest_and_resume_it_first() -> None:
         (TrainOn((0, 2)), EndStep(0)),
     ]
     assert scheduler.schedule.fresh_groups(2) == 2
-    assert scheduler.board.generated[1] == 5
+    assert scheduler.cluster_view.generated[1] == 5
     assert scheduler.handle(began(1, 4, 2, goal=2)) == (Assign(0, (1, 4)), Assign(1, (3, 5)))
 
 
@@ -109,7 +109,7 @@ def test_without_partial_rollouts_the_rest_is_dropped() -> None:
     scheduler = cluster(OversamplePartialConfig(partial=False))
     *_, last = answers(scheduler, began(0, 0, 2, goal=1), done(0, 0), gone(1, 1))
     assert last == (TrainOn((0,)), Drop((1,)), EndStep(0))
-    assert scheduler.board.requests == {}
+    assert scheduler.cluster_view.requests == {}
 
 
 def test_tail_batching_keeps_the_first_samples_of_the_first_prompts() -> None:
@@ -254,7 +254,7 @@ def test_a_worker_that_is_lost_while_it_is_emptied_answers_no_more() -> None:
     scheduler = cluster(OversamplePartialConfig(ratio=2.0), workers=2)
     *_, last = answers(scheduler, began(0, 0, 2, goal=1), done(0, 0), WorkerLost(0.0, 1))
     assert last == (TrainOn((0,)), EndStep(0))
-    assert scheduler.board.generated == {1: 0}
+    assert scheduler.cluster_view.generated == {1: 0}
 
 
 @pytest.mark.parametrize(

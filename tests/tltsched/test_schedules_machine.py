@@ -262,11 +262,11 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         if hasattr(self, "cluster"):
-            board = self.cluster.scheduler.board
+            cluster_view = self.cluster.scheduler.cluster_view
             alive = set(self.group)
             done = self.finished if self.spec.keeps_order else set()  # let go of when the rollout is over
-            assert alive - done <= set(board.requests) <= alive
-            assert {request for placed in board.placed.values() for request in placed} >= {
+            assert alive - done <= set(cluster_view.requests) <= alive
+            assert {request for placed in cluster_view.placed.values() for request in placed} >= {
                 request for on in self.on.values() for request in on
             }
 

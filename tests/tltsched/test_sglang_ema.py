@@ -17,19 +17,21 @@ def policy(**settings: object) -> SglangEmaPolicy:
     return config.build(Random(0), None)  # noqa: S311
 
 
-def run(ema: SglangEmaPolicy, requests: int, accepted: float, epochs: int = 1) -> list[int]:
-    """Run decision epochs of this mean of accepted drafts; return the K after each."""
+def run(ema: SglangEmaPolicy, requests: int, accepted: float, decision_intervals: int = 1) -> list[int]:
+    """Run decision intervals of this mean of accepted drafts; return the K after each."""
     depths = []
-    for _ in range(epochs):
+    for _ in range(decision_intervals):
         choice = ema.choose(Batch(requests, 0))
-        cycles = choice.max_cycles or 5
-        left = round(accepted * cycles * requests)
+        engine_steps = choice.max_engine_steps or 5
+        left = round(accepted * engine_steps * requests)
         positions = []
-        for _ in range(choice.arm.depth):
-            positions.append(min(left, cycles * requests))
+        for _ in range(choice.draft_config.depth):
+            positions.append(min(left, engine_steps * requests))
             left -= positions[-1]
-        ema.observe(Outcome(choice.arm, cycles, cycles * requests, 1.0, tuple(positions)))
-        depths.append(ema.choose(Batch(requests, 0)).arm.depth)
+        ema.observe(
+            Outcome(choice.draft_config, engine_steps, engine_steps * requests, 1.0, tuple(positions))
+        )
+        depths.append(ema.choose(Batch(requests, 0)).draft_config.depth)
     return depths
 
 
@@ -92,7 +94,7 @@ def test_without_graphs_the_batch_itself_picks_the_slot() -> None:
 def test_slots_do_not_share_what_they_learn() -> None:
     ema = policy()
     run(ema, 1, 0.0, 3)
-    assert ema.choose(Batch(1, 0)).arm == chain(1)
+    assert ema.choose(Batch(1, 0)).draft_config == chain(1)
     assert ema.choose(Batch(8, 0)) == Choice(chain(3), 15, 8)
 
 
@@ -106,11 +108,11 @@ def test_a_rollout_begins_where_the_last_one_ended() -> None:
 @pytest.mark.parametrize("split", [(40,), (1,) * 40, (7, 14, 19), (15, 5, 5, 15)])
 def test_many_equal_batches_at_once_are_many_batches(split: tuple[int, ...]) -> None:
     tiers, single = (Tiers(SglangEmaConfig().slots[0], SglangEmaConfig()) for _ in range(2))
-    for cycles in split:
-        tiers.observe(2.6, cycles)
+    for engine_steps in split:
+        tiers.observe(2.6, engine_steps)
     for _ in range(sum(split)):
         single.observe(2.6, 1)
-    assert (tiers.k, tiers.cycles_to_decision()) == (single.k, single.cycles_to_decision())
+    assert (tiers.k, tiers.engine_steps_to_decision()) == (single.k, single.engine_steps_to_decision())
     assert tiers.accepted == pytest.approx(single.accepted)
 
 

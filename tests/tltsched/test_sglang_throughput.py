@@ -6,16 +6,17 @@ from random import Random
 
 import pytest
 
-from tltsched.draft_config import Arm, chain
+from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome
 from tltsched.policies.sglang_throughput import SglangThroughputConfig, SglangThroughputPolicy
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
 # Seconds of K in batches 0, 1, 2, ...: 10 + K in a batch of 1, and (K + 1) more for each further request.
 TIMES = StepTimeTable(
     tuple(
-        ArmTimes(chain(k), (10.0, 10.0 + k, 11.0 + 2 * k, 12.0 + 3 * k, 13.0 + 4 * k)) for k in (1, 3, 5, 7)
+        DraftConfigTimes(chain(k), (10.0, 10.0 + k, 11.0 + 2 * k, 12.0 + 3 * k, 13.0 + 4 * k))
+        for k in (1, 3, 5, 7)
     )
 )
 
@@ -25,24 +26,30 @@ def policy(**settings: object) -> SglangThroughputPolicy:
     return config.build(Random(0), TIMES)  # noqa: S311
 
 
-def ran(arm: Arm, rates: tuple[float, ...], cycles: int = 10) -> Outcome:
-    return Outcome(arm, cycles, cycles * 1000, 1.0, tuple(round(rate * cycles * 1000) for rate in rates))
+def ran(draft_config: DraftConfig, rates: tuple[float, ...], engine_steps: int = 10) -> Outcome:
+    return Outcome(
+        draft_config,
+        engine_steps,
+        engine_steps * 1000,
+        1.0,
+        tuple(round(rate * engine_steps * 1000) for rate in rates),
+    )
 
 
 def after(throughput: SglangThroughputPolicy, rates: tuple[float, ...], requests: int = 1) -> int:
-    """Fill the windows with two epochs of these rates; return the K of the decision that follows."""
+    """Fill the windows with two decision intervals of these rates; return the K of the decision that follows."""
     for _ in range(2):
         choice = throughput.choose(Batch(requests, 0))
-        throughput.observe(ran(choice.arm, rates[: choice.arm.depth]))
-    return throughput.choose(Batch(requests, 0)).arm.depth
+        throughput.observe(ran(choice.draft_config, rates[: choice.draft_config.depth]))
+    return throughput.choose(Batch(requests, 0)).draft_config.depth
 
 
-def test_it_decides_every_ten_cycles_once_the_windows_are_full() -> None:
+def test_it_decides_every_ten_engine_steps_once_the_windows_are_full() -> None:
     throughput = policy()
     assert throughput.choose(Batch(1, 0)) == Choice(chain(3), 10, 1)
-    throughput.observe(ran(chain(3), (0.9, 0.9, 0.9), cycles=4))
+    throughput.observe(ran(chain(3), (0.9, 0.9, 0.9), engine_steps=4))
     assert throughput.choose(Batch(1, 0)) == Choice(chain(3), 6, 1)
-    throughput.observe(ran(chain(3), (0.9, 0.9, 0.9), cycles=6))
+    throughput.observe(ran(chain(3), (0.9, 0.9, 0.9), engine_steps=6))
     assert throughput.choose(Batch(1, 0)) == Choice(chain(3), 10, 1)  # ten of twenty: no decision yet
     throughput.observe(ran(chain(3), (0.9, 0.9, 0.9)))
     assert throughput.choose(Batch(1, 0)) == Choice(chain(7), 10, 1)
@@ -87,12 +94,12 @@ def test_a_batch_costs_what_the_next_captured_one_does() -> None:
 
 
 def test_the_profile_has_its_own_context() -> None:
-    rows = tuple(ArmTimes(chain(k), (1.0 + k,), 0.1 * k) for k in (1, 3, 5, 7))
+    rows = tuple(DraftConfigTimes(chain(k), (1.0 + k,), 0.1 * k) for k in (1, 3, 5, 7))
     for context, k in ((0, 1), (4096, 1)):
         config = SglangThroughputConfig(profile_context_tokens=context, switch_margin=0.0)
         throughput = config.build(Random(0), StepTimeTable(rows))  # noqa: S311
         assert after(throughput, (0.2, 0.1, 0.0)) == k
-        scored = [throughput.choose(Batch(1, tokens)).arm for tokens in (0, 10**6)]
+        scored = [throughput.choose(Batch(1, tokens)).draft_config for tokens in (0, 10**6)]
         assert scored[0] == scored[1], "the running context plays no part"
 
 

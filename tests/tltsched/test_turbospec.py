@@ -11,14 +11,18 @@ from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome
 from tltsched.policies.turbospec import LinearLaw, TurboSpecConfig, TurboSpecPolicy, least_squares
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
-ARMS = tuple(chain(k) for k in range(5))
+DRAFT_CONFIGS = tuple(chain(k) for k in range(5))
 # Linear as the rule wants it: 10 s, 0.1 s a token read, 2 s a draft pass, 0.001 s a token of context.
 LINEAR = StepTimeTable(
     tuple(
-        ArmTimes(arm, tuple(10 + 2.0 * arm.depth + 0.1 * arm.verify_tokens * b for b in (0, 1)), 0.001)
-        for arm in ARMS
+        DraftConfigTimes(
+            draft_config,
+            tuple(10 + 2.0 * draft_config.depth + 0.1 * draft_config.verify_tokens * b for b in (0, 1)),
+            0.001,
+        )
+        for draft_config in DRAFT_CONFIGS
     )
 )
 
@@ -34,28 +38,33 @@ def test_least_squares_finds_the_line_and_splits_what_does_not_fit() -> None:
 
 
 def test_a_linear_engine_is_fitted_exactly() -> None:
-    law = LinearLaw(ARMS, LINEAR)
+    law = LinearLaw(DRAFT_CONFIGS, LINEAR)
     assert law.coefficients == pytest.approx([0.001, 0.1, 2.0, 10.0])
-    for arm in ARMS:
+    for draft_config in DRAFT_CONFIGS:
         batch = Batch(37, 50_000)
-        assert law.cycle_s(arm, batch) == pytest.approx(LINEAR.cycle_s(arm, batch))
+        assert law.engine_step_s(draft_config, batch) == pytest.approx(
+            LINEAR.engine_step_s(draft_config, batch)
+        )
 
 
-def test_a_bent_engine_is_not_but_stays_above_its_fastest_cycle() -> None:
+def test_a_bent_engine_is_not_but_stays_above_its_fastest_engine_step() -> None:
     bent = StepTimeTable(
         tuple(
-            ArmTimes(arm, tuple(1.0 + max(0.0, b * arm.verify_tokens - 200.0) for b in range(300)))
-            for arm in ARMS
+            DraftConfigTimes(
+                draft_config,
+                tuple(1.0 + max(0.0, b * draft_config.verify_tokens - 200.0) for b in range(300)),
+            )
+            for draft_config in DRAFT_CONFIGS
         )
     )
-    law = LinearLaw(ARMS, bent)
-    assert law.cycle_s(chain(4), Batch(16, 0)) > bent.cycle_s(chain(4), Batch(16, 0))
-    assert law.cycle_s(OFF, Batch(1, 0)) >= 1.0
+    law = LinearLaw(DRAFT_CONFIGS, bent)
+    assert law.engine_step_s(chain(4), Batch(16, 0)) > bent.engine_step_s(chain(4), Batch(16, 0))
+    assert law.engine_step_s(OFF, Batch(1, 0)) >= 1.0
 
 
 def test_the_rate_counts_only_drafts_that_were_judged() -> None:
-    turbo = policy(rate_prior=0.5, memory_cycles=100.0)
-    # 100 cycles of one request: 60 first drafts, 30 second ones and 15 third ones were accepted; 100, 60, 30
+    turbo = policy(rate_prior=0.5, memory_request_steps=100.0)
+    # 100 engine steps of one request: 60 first drafts, 30 second ones and 15 third ones were accepted; 100, 60, 30
     # and 15 were judged
     turbo.observe(Outcome(chain(4), 100, 100, 1.0, (60, 30, 15)))
     assert turbo.rate == pytest.approx(exp(-1) * 0.5 + (1 - exp(-1)) * 105 / 205)
@@ -84,7 +93,7 @@ def test_the_k_of_the_highest_goodput(rate: float, requests: int, context: int, 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_k", 0), ("epoch_cycles", 0), ("rate_prior", 1.1), ("memory_cycles", float("inf"))],
+    [("max_k", 0), ("decision_engine_steps", 0), ("rate_prior", 1.1), ("memory_request_steps", float("inf"))],
 )
 def test_settings_that_cannot_be_are_named(field: str, value: float) -> None:
     with pytest.raises(InputError, match=f"for {field}"):

@@ -16,14 +16,16 @@ from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Outcome
 from tltsched.policies.table import TableConfig, table_of_ranges
 from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig, VllmAdaptivePolicy
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
-# 10 s a cycle, 1 s for each token to verify, and 0.001 s for each token of context beyond one draft.
-TIMES = StepTimeTable(tuple(ArmTimes(chain(k), (10.0, 11.0 + k), 0.001 if k > 1 else 0.0) for k in range(4)))
+# 10 s an engine step, 1 s for each token to verify, and 0.001 s for each token of context beyond one draft.
+TIMES = StepTimeTable(
+    tuple(DraftConfigTimes(chain(k), (10.0, 11.0 + k), 0.001 if k > 1 else 0.0) for k in range(4))
+)
 
 
-def arms_of(table: TableConfig, requests: int) -> int:
-    return table.build(Random(0), None).choose(Batch(requests, 0)).arm.depth  # noqa: S311
+def draft_configs_of(table: TableConfig, requests: int) -> int:
+    return table.build(Random(0), None).choose(Batch(requests, 0)).draft_config.depth  # noqa: S311
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def arms_of(table: TableConfig, requests: int) -> int:
     ],
 )
 def test_ranges_are_a_table_by_lower_edge(text: str, rows: tuple[tuple[int, str], ...]) -> None:
-    assert table_of_ranges(text) == TableConfig(arms_by_batch=rows)
+    assert table_of_ranges(text) == TableConfig(draft_configs_by_batch=rows)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_every_batch_gets_the_k_that_vllm_would_give_it(gaps: list[tuple[int, in
         low += width + gap
     lookup = vllm_reader().build_dynamic_sd_schedule_lookup(schedule, 120, 8)
     table = table_of_ranges("+".join(f"{low}-{high}={k}" for low, high, k in schedule))
-    assert [arms_of(table, requests) for requests in range(1, 121)] == lookup[1:]
+    assert [draft_configs_of(table, requests) for requests in range(1, 121)] == lookup[1:]
 
 
 def adaptive(**changes: object) -> VllmAdaptivePolicy:
@@ -87,7 +89,7 @@ def learned(policy: VllmAdaptivePolicy, *survival: float) -> VllmAdaptivePolicy:
 
 
 def test_a_request_begins_with_full_confidence() -> None:
-    assert adaptive().choose(Batch(1, 0)).arm == chain(3)
+    assert adaptive().choose(Batch(1, 0)).draft_config == chain(3)
 
 
 @pytest.mark.parametrize(
@@ -101,26 +103,34 @@ def test_a_request_begins_with_full_confidence() -> None:
     ],
 )
 def test_it_admits_positions_while_they_raise_the_pace(survival: tuple[float, ...], k: int) -> None:
-    assert learned(adaptive(), *survival).choose(Batch(1, 0)).arm == chain(k)
+    assert learned(adaptive(), *survival).choose(Batch(1, 0)).draft_config == chain(k)
 
 
 def test_the_profile_has_its_own_context() -> None:
-    for context, arm in ((0, chain(3)), (8192, chain(1))):
+    for context, draft_config in ((0, chain(3)), (8192, chain(1))):
         config = VllmAdaptiveConfig(max_k=3, profile_context_tokens=context)
         policy = learned(config.build(Random(0), TIMES), 0.9, 0.8, 0.7)  # noqa: S311
-        assert [policy.choose(Batch(1, tokens)).arm for tokens in (0, 10**6)] == [arm, arm]
+        assert [policy.choose(Batch(1, tokens)).draft_config for tokens in (0, 10**6)] == [
+            draft_config,
+            draft_config,
+        ]
 
 
-def test_epochs_without_drafts_change_nothing() -> None:
+def test_decision_intervals_without_drafts_change_nothing() -> None:
     policy = learned(adaptive(), 0.0, 0.0, 0.0)
-    assert policy.choose(Batch(1, 0)).arm == OFF
+    assert policy.choose(Batch(1, 0)).draft_config == OFF
     policy.observe(Outcome(OFF, 50, 50, 1.0, ()))
-    assert policy.choose(Batch(1, 0)).arm == OFF
+    assert policy.choose(Batch(1, 0)).draft_config == OFF
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_k", 0), ("profile_context_tokens", -1), ("epoch_cycles", 0), ("memory_cycles", 0.0)],
+    [
+        ("max_k", 0),
+        ("profile_context_tokens", -1),
+        ("decision_engine_steps", 0),
+        ("memory_request_steps", 0.0),
+    ],
 )
 def test_settings_that_cannot_be_are_named(field: str, value: float) -> None:
     with pytest.raises(InputError, match=f"for {field}"):

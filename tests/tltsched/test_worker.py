@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tltsched.commands import Draft
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import ProtocolError
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded, WorkerEvent
 from tltsched.policies.base import PolicyConfig
 from tltsched.policies.none import NoneConfig
 from tltsched.policies.static import StaticConfig
@@ -17,7 +17,9 @@ from tltsched.policies.table import TableConfig
 from tltsched.policies.threshold import ThresholdConfig
 from tltsched.worker import WorkerScheduler, WorkerState
 
-DROPPED = TableConfig(arms_by_batch=((1, "4"), (5, "off")), off_state="dropped", entry="reprefill")
+DROPPED = TableConfig(
+    draft_configs_by_batch=((1, "4"), (5, "off")), when_off="drafter_dropped", resume_cost="reprefill"
+)
 
 
 def scheduler(config: PolicyConfig) -> WorkerScheduler:
@@ -32,12 +34,25 @@ def formed(requests: int, t_s: float = 1.0) -> BatchFormed:
     return BatchFormed(t_s, 3, requests, 100 * requests)
 
 
-def ended(arm: Arm, requests: int, *, cycles: int = 5, t_s: float = 2.0) -> EpochEnded:
-    accepted = (cycles,) * arm.depth
-    return EpochEnded(t_s, 3, arm, cycles, cycles * 6, 0.1 * cycles, accepted, (), requests, 100 * requests)
+def ended(
+    draft_config: DraftConfig, requests: int, *, engine_steps: int = 5, t_s: float = 2.0
+) -> DecisionEnded:
+    accepted = (engine_steps,) * draft_config.depth
+    return DecisionEnded(
+        t_s,
+        3,
+        draft_config,
+        engine_steps,
+        engine_steps * 6,
+        0.1 * engine_steps,
+        accepted,
+        (),
+        requests,
+        100 * requests,
+    )
 
 
-def drafts(config: PolicyConfig, *events: WorkerEvent) -> list[tuple[Draft, ...]]:
+def drafts(config: PolicyConfig, *events: WorkerEvent) -> list[tuple[SetDraftConfig, ...]]:
     worker = scheduler(config)
     return [worker.handle(event) for event in events]
 
@@ -53,23 +68,27 @@ def test_a_rollout_from_the_first_batch_to_the_last_request() -> None:
         RolloutEnded(9.0, 3),
     ) == [
         (),
-        (Draft(3, OFF, None, 5),),
-        (Draft(3, chain(4), None, 1, "reprefill"),),
-        (Draft(3, chain(4), None, 1),),
+        (SetDraftConfig(3, OFF, None, 5),),
+        (SetDraftConfig(3, chain(4), None, 1, "reprefill"),),
+        (SetDraftConfig(3, chain(4), None, 1),),
         (),
         (),
     ]
 
 
 def test_drafting_from_the_start_needs_no_entry() -> None:
-    assert drafts(DROPPED, began(), formed(3))[-1] == (Draft(3, chain(4), None, 1),)
+    assert drafts(DROPPED, began(), formed(3))[-1] == (SetDraftConfig(3, chain(4), None, 1),)
 
 
-def test_an_entry_stays_due_until_a_drafting_epoch_has_run() -> None:
+def test_an_entry_stays_due_until_a_drafting_decision_interval_has_run() -> None:
     *_, first, again, paid = drafts(
-        DROPPED, began(), formed(9), ended(OFF, 4), ended(chain(4), 4, cycles=0), ended(chain(4), 3)
+        DROPPED, began(), formed(9), ended(OFF, 4), ended(chain(4), 4, engine_steps=0), ended(chain(4), 3)
     )
-    assert (first[0].entry, again[0].entry, paid[0].entry) == ("reprefill", "reprefill", "none")
+    assert (first[0].resume_cost, again[0].resume_cost, paid[0].resume_cost) == (
+        "reprefill",
+        "reprefill",
+        "none",
+    )
 
 
 def test_an_entry_is_due_again_after_each_time_off() -> None:
@@ -82,43 +101,47 @@ def test_an_entry_is_due_again_after_each_time_off() -> None:
         formed(9, t_s=3.0),
         ended(OFF, 4, t_s=4.0),
     )
-    assert (back_off[0].arm, again[0].entry) == (OFF, "reprefill")
+    assert (back_off[0].draft_config, again[0].resume_cost) == (OFF, "reprefill")
 
 
 def test_a_batch_after_an_empty_engine_needs_no_entry() -> None:
-    assert drafts(DROPPED, began(), formed(9), ended(OFF, 0), formed(2, t_s=3.0))[-1][0].entry == "none"
+    assert drafts(DROPPED, began(), formed(9), ended(OFF, 0), formed(2, t_s=3.0))[-1][0].resume_cost == "none"
 
 
-@pytest.mark.parametrize("off_state", ["plain", "in_step"])
-def test_no_entry_is_due_where_nothing_was_dropped(off_state: str) -> None:
+@pytest.mark.parametrize("when_off", ["not_configured", "k0"])
+def test_no_entry_is_due_where_nothing_was_dropped(when_off: str) -> None:
     config = TableConfig(
-        arms_by_batch=((1, "4"), (5, "off")),
-        off_state="in_step" if off_state == "in_step" else "plain",
-        entry="reprefill",
+        draft_configs_by_batch=((1, "4"), (5, "off")),
+        when_off="k0" if when_off == "k0" else "not_configured",
+        resume_cost="reprefill",
     )
-    assert drafts(config, began(), formed(9), ended(OFF, 4))[-1] == (Draft(3, chain(4), None, 1, "none"),)
+    assert drafts(config, began(), formed(9), ended(OFF, 4))[-1] == (
+        SetDraftConfig(3, chain(4), None, 1, "none"),
+    )
 
 
 def test_without_a_drafter_the_rollout_runs_off() -> None:
     without: list[WorkerEvent] = [began(-1), formed(3), ended(OFF, 2)]
-    assert drafts(StaticConfig(arm="4"), *without)[1:] == [(Draft(3, OFF, None, 1),)] * 2
-    worker = scheduler(StaticConfig(arm="4"))
+    assert drafts(StaticConfig(draft_config="4"), *without)[1:] == [(SetDraftConfig(3, OFF, None, 1),)] * 2
+    worker = scheduler(StaticConfig(draft_config="4"))
     for event in (*without, RolloutEnded(3.0, 3), began(0, 4.0)):
         worker.handle(event)
-    assert worker.handle(formed(3, 5.0)) == (Draft(3, chain(4), None, 1),)
+    assert worker.handle(formed(3, 5.0)) == (SetDraftConfig(3, chain(4), None, 1),)
 
 
 def test_a_policy_that_never_drafts_needs_no_drafter() -> None:
-    assert drafts(NoneConfig(), began(-1), formed(3))[-1] == (Draft(3, OFF, None, 1),)
+    assert drafts(NoneConfig(), began(-1), formed(3))[-1] == (SetDraftConfig(3, OFF, None, 1),)
 
 
-def test_an_epoch_of_no_cycles_teaches_nothing() -> None:
-    config = ThresholdConfig(inner=StaticConfig(arm="4"), threshold_requests=8, warmup_cycles=10)
-    *_, none_ran, some_ran = drafts(
-        config, began(), formed(8), ended(OFF, 8, cycles=0), ended(OFF, 8, cycles=4)
+def test_an_decision_interval_of_no_engine_steps_teaches_nothing() -> None:
+    config = ThresholdConfig(
+        inner=StaticConfig(draft_config="4"), threshold_requests=8, warmup_engine_steps=10
     )
-    assert none_ran == (Draft(3, OFF, 10, 1),)
-    assert some_ran == (Draft(3, OFF, 6, 1),)
+    *_, none_ran, some_ran = drafts(
+        config, began(), formed(8), ended(OFF, 8, engine_steps=0), ended(OFF, 8, engine_steps=4)
+    )
+    assert none_ran == (SetDraftConfig(3, OFF, 10, 1),)
+    assert some_ran == (SetDraftConfig(3, OFF, 6, 1),)
 
 
 def test_a_rollout_can_be_stopped_while_requests_run() -> None:
@@ -147,12 +170,12 @@ GOOD = ended(OFF, 2)
         ([began()], BatchFormed(1.0, 4, 2, 100)),
         ([began(), formed(3)], ended(chain(4), 2)),
         ([began(), formed(3)], ended(OFF, -1)),
-        ([began(), formed(3)], ended(OFF, 2, cycles=-1)),
-        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 0, 0.1, (), (), 2, 200)),
-        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, 0.0, (), (), 2, 200)),
-        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, float("nan"), (), (), 2, 200)),
-        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, 0.1, (-1,), (), 2, 200)),
-        ([began(), formed(3)], EpochEnded(2.0, 3, OFF, 1, 3, 0.1, (), (), 2, -200)),
+        ([began(), formed(3)], ended(OFF, 2, engine_steps=-1)),
+        ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 0, 0.1, (), (), 2, 200)),
+        ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, 0.0, (), (), 2, 200)),
+        ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, float("nan"), (), (), 2, 200)),
+        ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, 0.1, (-1,), (), 2, 200)),
+        ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, 0.1, (), (), 2, -200)),
         ([began(), formed(3), RolloutEnded(2.0, 3)], ended(OFF, 2, t_s=3.0)),
     ],
 )

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.tltsched.all_policies import POLICIES, TIMES
-from tltsched.commands import Draft
+from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF
 from tltsched.errors import ProtocolError
 from tltsched.event_log import RecordedWorker, Recorder, SchedulerSetup, build_worker, encode, read, replay
-from tltsched.events import BatchFormed, EpochEnded, RolloutBegan, RolloutEnded, WorkerEvent
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded, WorkerEvent
 from tltsched.policies.base import Rng
 
 
@@ -32,7 +32,7 @@ class WorkerMachine(RuleBasedStateMachine):
         self.worker = RecordedWorker(build_worker(self.setup, 0, make_rng), Recorder(self.lines.append))
         self.t_s, self.step, self.next_request = t_s, 0, 0
         self.running: list[int] = []
-        self.draft: Draft | None = None
+        self.draft: SetDraftConfig | None = None
         self.rolling = False
         self.version = 0
         self.decoded_off = False  # since the drafter was last used, or in the prefill of the batch
@@ -63,29 +63,43 @@ class WorkerMachine(RuleBasedStateMachine):
         self.tell(BatchFormed(self.t_s, 0, len(self.running), 1000 * len(self.running)))
         if first:
             assert self.draft is not None
-            self.decoded_off = self.draft.arm == OFF
+            self.decoded_off = self.draft.draft_config == OFF
 
     @precondition(lambda self: self.draft is not None)
     @rule(
-        cycles=st.integers(0, 70), finish=st.integers(0, 40), rate=st.floats(0, 1), cycle_s=st.floats(1e-4, 1)
+        engine_steps=st.integers(0, 70),
+        finish=st.integers(0, 40),
+        rate=st.floats(0, 1),
+        engine_step_s=st.floats(1e-4, 1),
     )
-    def run_epoch(self, cycles: int, finish: int, rate: float, cycle_s: float) -> None:
+    def run_decision_interval(
+        self, engine_steps: int, finish: int, rate: float, engine_step_s: float
+    ) -> None:
         draft, batch = self.draft, len(self.running)
         assert draft is not None
-        cycles = min(cycles, draft.max_cycles or cycles)
-        finish = min(finish, batch) if cycles else 0
+        engine_steps = min(engine_steps, draft.max_engine_steps or engine_steps)
+        finish = min(finish, batch) if engine_steps else 0
         done, self.running = tuple(self.running[:finish]), self.running[finish:]
         self.finished.extend(done)
-        accepted = tuple(int(rate ** (j + 1) * cycles * batch) for j in range(draft.arm.depth))
-        if cycles:
-            self.decoded_off = draft.arm == OFF
+        accepted = tuple(int(rate ** (j + 1) * engine_steps * batch) for j in range(draft.draft_config.depth))
+        if engine_steps:
+            self.decoded_off = draft.draft_config == OFF
         if not self.running:
             self.decoded_off = False
-        self.t_s += cycles * cycle_s
+        self.t_s += engine_steps * engine_step_s
         left = len(self.running)
         self.tell(
-            EpochEnded(
-                *(self.t_s, 0, draft.arm, cycles, cycles * batch, cycles * cycle_s, accepted, done),
+            DecisionEnded(
+                *(
+                    self.t_s,
+                    0,
+                    draft.draft_config,
+                    engine_steps,
+                    engine_steps * batch,
+                    engine_steps * engine_step_s,
+                    accepted,
+                    done,
+                ),
                 *(left, 1000 * left),
             )
         )
@@ -96,7 +110,7 @@ class WorkerMachine(RuleBasedStateMachine):
         self.rolling, self.running = False, []
         self.tell(RolloutEnded(self.t_s, 0))
 
-    @rule(event=st.sampled_from(["begin", "back", "stranger", "epoch"]))
+    @rule(event=st.sampled_from(["begin", "back", "stranger", "decision_interval"]))
     def break_the_protocol(self, event: str) -> None:
         if event == "back" and self.t_s > 0 and len(self.lines):
             bad: WorkerEvent = BatchFormed(-1.0, 0, 1, 1)
@@ -104,8 +118,8 @@ class WorkerMachine(RuleBasedStateMachine):
             bad = RolloutBegan(self.t_s, 1, 0, 0)
         elif event == "begin" and self.rolling:
             bad = RolloutBegan(self.t_s, 0, 0, 0)
-        elif event == "epoch" and self.draft is None:
-            bad = EpochEnded(self.t_s, 0, OFF, 1, 1, 0.1, (), (), 1, 1)
+        elif event == "decision_interval" and self.draft is None:
+            bad = DecisionEnded(self.t_s, 0, OFF, 1, 1, 0.1, (), (), 1, 1)
         else:
             return
         with pytest.raises(ProtocolError):
@@ -117,12 +131,12 @@ class WorkerMachine(RuleBasedStateMachine):
         if draft is None:
             return
         policy = self.worker.scheduler.policy
-        assert draft.arm in policy.arms or self.version == -1
-        assert draft.arm == OFF or self.version >= 0
-        assert 1 <= draft.min_requests <= len(self.running), "an epoch that ends before it begins"
-        assert draft.max_cycles is None or draft.max_cycles >= 1
-        due = draft.arm != OFF and self.decoded_off and policy.off_state == "dropped"
-        assert draft.entry == (policy.entry if due else "none")
+        assert draft.draft_config in policy.draft_configs or self.version == -1
+        assert draft.draft_config == OFF or self.version >= 0
+        assert 1 <= draft.min_requests <= len(self.running), "a decision interval that ends before it begins"
+        assert draft.max_engine_steps is None or draft.max_engine_steps >= 1
+        due = draft.draft_config != OFF and self.decoded_off and policy.when_off == "drafter_dropped"
+        assert draft.resume_cost == (policy.resume_cost if due else "none")
 
     @invariant()
     def no_request_finishes_twice(self) -> None:

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tests.traces.doctor_runs import BATCH, DRAFT_S, PLAIN_S, STEPS, Tables, epoch
+from tests.traces.doctor_runs import BATCH, DRAFT_S, PLAIN_S, STEPS, Tables, decision_interval
 from tlt.traces.runs.runfolder import ScheduleFacts
-from tltsched.events import EpochEnded
+from tltsched.events import DecisionEnded
 
 PROBLEM, NOTICE = "problem", "notice"
 Spoil = Callable[[Tables], None]
@@ -20,7 +20,7 @@ def cut(run: Tables) -> None:
     cap = int(run.responses["response_tokens"].quantile(0.7))
     over = run.responses["response_tokens"] >= cap
     run.responses.loc[over, "response_tokens"] = cap
-    run.responses["capped"] = over
+    run.responses["truncated"] = over
 
 
 def unmarked_cap(run: Tables) -> None:
@@ -70,36 +70,36 @@ def nothing_accepted(run: Tables) -> None:
 
 
 def all_accepted(run: Tables) -> None:
-    run.cycles["accepted_tokens"] = run.cycles["drafted_tokens"]
+    run.engine_steps["accepted_tokens"] = run.engine_steps["drafted_tokens"]
 
 
 def context_ends(run: Tables) -> None:
-    long = run.cycles["context_tokens"] > 1250 * BATCH
-    run.cycles.loc[long, "accepted_tokens"] = 0
+    long = run.engine_steps["context_tokens"] > 1250 * BATCH
+    run.engine_steps.loc[long, "accepted_tokens"] = 0
 
 
 def context_falls(run: Tables) -> None:
-    long = run.cycles["context_tokens"] > 1250 * BATCH
-    run.cycles.loc[long, "accepted_tokens"] = run.cycles["accepted_tokens"] // 2
+    long = run.engine_steps["context_tokens"] > 1250 * BATCH
+    run.engine_steps.loc[long, "accepted_tokens"] = run.engine_steps["accepted_tokens"] // 2
 
 
 def the_chain_breaks(run: Tables) -> None:
     run.events = [
-        epoch(event.t_s, (0.8, 0.6, 0.01, 0.0)) if isinstance(event, EpochEnded) else event
+        decision_interval(event.t_s, (0.8, 0.6, 0.01, 0.0)) if isinstance(event, DecisionEnded) else event
         for event in run.events
     ]
 
 
 def too_slow(run: Tables) -> None:
-    run.cycles.loc[run.cycles["k"] > 0, "seconds"] = 4 * PLAIN_S
+    run.engine_steps.loc[run.engine_steps["k"] > 0, "seconds"] = 4 * PLAIN_S
 
 
-def too_slow_by_epoch(run: Tables) -> None:
-    """No single cycles: the record has plain and drafting epochs of like batches."""
-    run.left_out.add("cycles")
-    run.events = [event for event in run.events if not isinstance(event, EpochEnded)]
-    slow = epoch(STEPS + 3.0, (0.5,), cycle_s=2 * DRAFT_S)
-    run.events += [epoch(STEPS + 1.0, ()), epoch(STEPS + 2.0, ()), slow]
+def too_slow_by_decision_interval(run: Tables) -> None:
+    """No single engine steps: the record has plain and drafting decision intervals of like batches."""
+    run.left_out.add("engine_steps")
+    run.events = [event for event in run.events if not isinstance(event, DecisionEnded)]
+    slow = decision_interval(STEPS + 3.0, (0.5,), engine_step_s=2 * DRAFT_S)
+    run.events += [decision_interval(STEPS + 1.0, ()), decision_interval(STEPS + 2.0, ()), slow]
 
 
 def old_drafter(run: Tables) -> None:
@@ -157,7 +157,7 @@ def late_trainer(run: Tables) -> None:
 
 
 def preempted(run: Tables) -> None:
-    run.cycles.loc[run.cycles["prompt_tokens"] > 0, "prompt_tokens"] += 2000
+    run.engine_steps.loc[run.engine_steps["prompt_tokens"] > 0, "prompt_tokens"] += 2000
 
 
 def recomputed(run: Tables) -> None:
@@ -166,7 +166,7 @@ def recomputed(run: Tables) -> None:
 
 
 def compiles(run: Tables) -> None:
-    run.cycles.loc[5, "compiled"] = True
+    run.engine_steps.loc[5, "compiled"] = True
 
 
 def stale_weights(run: Tables) -> None:
@@ -201,7 +201,7 @@ FAULTS: list[tuple[str, Spoil, str]] = [
     ("acceptance-context", context_falls, NOTICE),
     ("acceptance-position", the_chain_breaks, PROBLEM),
     ("break-even", too_slow, PROBLEM),
-    ("break-even", too_slow_by_epoch, PROBLEM),
+    ("break-even", too_slow_by_decision_interval, PROBLEM),
     ("drafter-age", old_drafter, NOTICE),
     ("drafter-age", old_drafter_fades, PROBLEM),
     ("dispatch", one_full_worker, PROBLEM),
@@ -217,7 +217,7 @@ FAULTS: list[tuple[str, Spoil, str]] = [
     ("staleness", stale_schedule, PROBLEM),
 ]
 ELSEWHERE = {
-    "arm-lengths",
+    "policy-lengths",
     "left-out",
     "off-tax",
     "break-even-calibrated",

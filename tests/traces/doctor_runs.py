@@ -9,19 +9,19 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.traces.runs.engine_steps import CYCLE_COLUMNS
+from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
 from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, write_json
 from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.dispatch import longest_first
 from tltsched.draft_config import OFF, chain
 from tltsched.event_log import Record, encode
-from tltsched.events import BatchFormed, EpochEnded, Request, RolloutBegan, WorkerEvent
+from tltsched.events import BatchFormed, DecisionEnded, Request, RolloutBegan, WorkerEvent
 
 STEPS, WORKERS, GROUPS, SAMPLES = 6, 2, 8, 4
 TOKEN_S = 0.01
 K, BATCH = 4, 8
 PLAIN_S, DRAFT_S = 0.010, 0.015
-SURVIVAL = (0.8, 0.6, 0.4, 0.2)  # of each position: 2 accepted drafts a cycle
+SURVIVAL = (0.8, 0.6, 0.4, 0.2)  # of each position: 2 accepted drafts an engine step
 
 
 def summary(policy: str) -> Summary:
@@ -41,7 +41,7 @@ class Tables:
     responses: pd.DataFrame
     intervals: pd.DataFrame
     steps: pd.DataFrame
-    cycles: pd.DataFrame
+    engine_steps: pd.DataFrame
     updates: pd.DataFrame
     rewards: pd.DataFrame
     events: list[WorkerEvent]
@@ -54,7 +54,7 @@ class Tables:
         wall_s, tokens = float(self.steps["end_s"].max()), int(self.responses["response_tokens"].sum())
         told = msgspec.structs.replace(self.summary, wall_s=wall_s, response_tokens=tokens)
         RunFolder(path).write(told, self.responses, self.intervals, self.steps)
-        for name in ("cycles", "updates", "rewards"):
+        for name in ("engine_steps", "updates", "rewards"):
             if name not in self.left_out:
                 getattr(self, name).to_parquet(path / f"{name}.parquet", index=False)
         if "records" not in self.left_out:
@@ -69,10 +69,10 @@ def healthy(policy: str = "static:4", drafts: bool = True) -> Tables:
     """Return the tables of a run in which no check finds anything."""
     responses = _responses()
     steps, intervals = _times(responses)
-    cycles = _cycles(drafts)
-    drafting = cycles[cycles["k"] > 0].groupby("step")[["batch", "accepted_tokens"]].sum()
+    engine_steps = _engine_steps(drafts)
+    drafting = engine_steps[engine_steps["k"] > 0].groupby("step")[["batch", "accepted_tokens"]].sum()
     drafting = drafting.reindex(steps["step"], fill_value=0)
-    steps["request_cycles"] = drafting["batch"].to_numpy()
+    steps["request_steps"] = drafting["batch"].to_numpy()
     steps["accepted_tokens"] = drafting["accepted_tokens"].to_numpy()
     if not drafts:
         steps = steps.assign(drafter_version=-1, trained_tokens=0)
@@ -81,7 +81,7 @@ def healthy(policy: str = "static:4", drafts: bool = True) -> Tables:
     updates = pd.DataFrame(dict.fromkeys(UPDATE_COLUMNS, 0.0), index=range(STEPS))
     updates = updates.assign(step=range(STEPS), handover_s=0.01, stop_s=0.001).astype(UPDATE_COLUMNS)
     return Tables(
-        summary(policy), responses, intervals, steps, cycles, updates, rewards.astype(REWARD_COLUMNS),
+        summary(policy), responses, intervals, steps, engine_steps, updates, rewards.astype(REWARD_COLUMNS),
         _events(drafts),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _responses() -> pd.DataFrame:
         requests = [Request(n, n // SAMPLES, 64, int(length)) for n, length in enumerate(lengths)]
         for worker, placed in enumerate(longest_first(requests, WORKERS)):
             rows += [(step, one.id, one.group, worker, 64, one.length_hint_tokens, False) for one in placed]
-    names = ["step", "request", "group", "worker", "prompt_tokens", "response_tokens", "capped"]
+    names = ["step", "request", "group", "worker", "prompt_tokens", "response_tokens", "truncated"]
     return pd.DataFrame(rows, columns=names).assign(start_s=0.0, finish_s=0.0)
 
 
@@ -125,14 +125,14 @@ def _times(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
             intervals += [(worker, cause, step, start, end) for cause, start, end in spans if end > start]
         steps.append((step, at_s, rollout_end_s, end_s, 0, 0, step, 1, 1000))
         at_s = end_s
-    names = ["step", "start_s", "rollout_end_s", "end_s", "request_cycles", "accepted_tokens",
+    names = ["step", "start_s", "rollout_end_s", "end_s", "request_steps", "accepted_tokens",
              "drafter_version", "drafter_age_steps", "trained_tokens"]  # fmt: skip
     columns = ["worker", "cause", "step", "start_s", "end_s"]
     return pd.DataFrame(steps, columns=names), pd.DataFrame(intervals, columns=columns)
 
 
-def _cycles(drafts: bool) -> pd.DataFrame:
-    """Return blocks of 30 cycles with and without drafts at one batch, the context growing."""
+def _engine_steps(drafts: bool) -> pd.DataFrame:
+    """Return blocks of 30 engine steps with and without drafts at one batch, the context growing."""
     rows = []
     for step in range(STEPS):
         for worker in range(WORKERS):
@@ -144,23 +144,27 @@ def _cycles(drafts: bool) -> pd.DataFrame:
                 accepted = 2 * BATCH if k else 0
                 seconds = DRAFT_S if k else PLAIN_S
                 rows.append((step, worker, 0.0, seconds, BATCH, context, 0, k, k * BATCH, accepted, False))
-    return pd.DataFrame(rows, columns=list(CYCLE_COLUMNS)).astype(CYCLE_COLUMNS)
+    return pd.DataFrame(rows, columns=list(ENGINE_STEP_COLUMNS)).astype(ENGINE_STEP_COLUMNS)
 
 
 def _events(drafts: bool) -> list[WorkerEvent]:
-    """Return the record of worker 0: an epoch a step."""
+    """Return the record of worker 0: a decision interval a step."""
     events: list[WorkerEvent] = []
     for step in range(STEPS):
         events += [RolloutBegan(float(step), 0, step, 0), BatchFormed(float(step), 0, BATCH, BATCH * 64)]
-        events.append(epoch(step + 0.5, SURVIVAL) if drafts else epoch(step + 0.5, ()))
+        events.append(
+            decision_interval(step + 0.5, SURVIVAL) if drafts else decision_interval(step + 0.5, ())
+        )
     return events
 
 
-def epoch(t_s: float, survival: tuple[float, ...], cycle_s: float = DRAFT_S) -> EpochEnded:
-    """Return an epoch of 200 cycles of which drafts survive as said; no survival: plain decode."""
-    arm, cycles = chain(len(survival)) if survival else OFF, 200
-    accepted = tuple(int(share * cycles * BATCH) for share in survival)
-    return EpochEnded(
-        t_s=t_s, worker=0, arm=arm, cycles=cycles, request_cycles=cycles * BATCH, decode_s=cycles * cycle_s,
+def decision_interval(
+    t_s: float, survival: tuple[float, ...], engine_step_s: float = DRAFT_S
+) -> DecisionEnded:
+    """Return a decision interval of 200 engine steps of which drafts survive as said; no survival: plain decode."""
+    policy, engine_steps = chain(len(survival)) if survival else OFF, 200
+    accepted = tuple(int(share * engine_steps * BATCH) for share in survival)
+    return DecisionEnded(
+        t_s=t_s, worker=0, policy=policy, engine_steps=engine_steps, request_steps=engine_steps * BATCH, decode_s=engine_steps * engine_step_s,
         accepted_by_position=accepted, finished=(), requests=BATCH, context_tokens=BATCH * 600,
     )  # fmt: skip

@@ -26,9 +26,9 @@ from tlt.traces.doctor.base import Finding, Limits
 from tlt.traces.doctor.diagnosis import Diagnosis, examine
 from tlt.traces.doctor.subject import read_subject
 from tlt.traces.importers.base import Options
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
-from tltsched.step_times import ArmTimes, StepTimeTable
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
 
 def look(path: Path, limits: Limits | None = None, **options: int) -> Diagnosis:
@@ -43,8 +43,10 @@ def ran(diagnosis: Diagnosis, check: str) -> bool:
     return bool(next(one for one in diagnosis.checks if one.check == check).ran_on)
 
 
-def step_times(plain_s: float) -> Callable[[tuple[Arm, ...], int], StepTimeTable]:
-    return lambda arms, most: StepTimeTable(tuple(ArmTimes(arm, (plain_s,) * (most + 1)) for arm in arms))
+def step_times(plain_s: float) -> Callable[[tuple[DraftConfig, ...], int], StepTimeTable]:
+    return lambda policies, most: StepTimeTable(
+        tuple(DraftConfigTimes(policy, (plain_s,) * (most + 1)) for policy in policies)
+    )
 
 
 def test_every_check_has_a_fault() -> None:
@@ -73,7 +75,7 @@ def test_a_position_that_breaks_is_named(tmp_path: Path) -> None:
     run = healthy()
     the_chain_breaks(run)
     (finding,) = found(look(run.write(tmp_path / "run")), "acceptance-position")
-    assert finding.found.startswith("draft position 2 is accepted in 1.0% of the cycles")
+    assert finding.found.startswith("draft position 2 is accepted in 1.0% of the engine steps")
 
 
 def test_the_context_past_which_acceptance_ends_is_named(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_the_loss_of_drafting_is_reckoned(tmp_path: Path) -> None:
     too_slow(run)
     (finding,) = found(look(run.write(tmp_path / "run")), "break-even")
     assert "acceptance length 3.00 there, break-even 4.00" in finding.found
-    assert "its own cycles at K = 0" in finding.source
+    assert "its own engine steps at K = 0" in finding.source
 
 
 def test_times_of_a_calibration(tmp_path: Path) -> None:
@@ -115,35 +117,35 @@ def test_a_stated_break_even(tmp_path: Path) -> None:
 
 def test_what_speculation_costs_while_it_is_off(tmp_path: Path) -> None:
     none, fine, slow = healthy("none", drafts=False), healthy("fine"), healthy("slow")
-    off = (slow.cycles["k"] == 0) & (slow.cycles["prompt_tokens"] == 0)
-    slow.cycles.loc[off, "seconds"] = 1.2 * PLAIN_S
+    off = (slow.engine_steps["k"] == 0) & (slow.engine_steps["prompt_tokens"] == 0)
+    slow.engine_steps.loc[off, "seconds"] = 1.2 * PLAIN_S
     (finding,) = found(look(write_comparison(tmp_path / "c", none, fine, slow)), "off-tax")
-    assert (finding.arm, finding.severity) == ("slow", PROBLEM)
+    assert (finding.policy, finding.severity) == ("slow", PROBLEM)
     assert "takes 20.0% longer than in none" in finding.found
 
 
-def test_arms_with_the_same_lengths(tmp_path: Path) -> None:
+def test_policies_with_the_same_lengths(tmp_path: Path) -> None:
     diagnosis = look(write_comparison(tmp_path / "c", healthy("none", drafts=False), healthy("one")))
-    assert ran(diagnosis, "arm-lengths")
-    assert not found(diagnosis, "arm-lengths")
-    assert diagnosis.arms == ("none", "one")
+    assert ran(diagnosis, "policy-lengths")
+    assert not found(diagnosis, "policy-lengths")
+    assert diagnosis.policies == ("none", "one")
 
 
-def test_arms_that_were_to_roll_out_the_same_lengths(tmp_path: Path) -> None:
+def test_policies_that_were_to_roll_out_the_same_lengths(tmp_path: Path) -> None:
     none, other = healthy("none"), healthy("other")
     for run in (none, other):
         run.left_out.add("rewards")
     other.responses["response_tokens"] += 1
-    (finding,) = found(look(write_comparison(tmp_path / "c", none, other)), "arm-lengths")
+    (finding,) = found(look(write_comparison(tmp_path / "c", none, other)), "policy-lengths")
     assert finding.severity == PROBLEM
 
 
-def test_training_arms_with_lengths_of_their_own(tmp_path: Path) -> None:
+def test_training_policies_with_lengths_of_their_own(tmp_path: Path) -> None:
     none, near, far = healthy("none"), healthy("near"), healthy("far")
     noise = np.random.default_rng(1).integers(-3, 4, len(near.responses))
     near.responses["response_tokens"] += noise
     far.responses["response_tokens"] = (far.responses["response_tokens"] * 0.9).astype(int) + 1
-    one, two = found(look(write_comparison(tmp_path / "c", none, near, far)), "arm-lengths")
+    one, two = found(look(write_comparison(tmp_path / "c", none, near, far)), "policy-lengths")
     assert (one.severity, two.severity) == (PROBLEM, NOTICE)
     assert one.found.startswith("far ")
     assert "paired over 6 steps" in two.found
@@ -226,7 +228,7 @@ def test_odd_tables_are_told_of_and_break_nothing(seed: int, tmp_path: Path) -> 
     """Whatever the tables hold, the doctor answers or says which input is wrong."""
     rng = np.random.default_rng(seed)
     run = healthy()
-    for name in ("responses", "intervals", "steps", "cycles", "updates", "rewards"):
+    for name in ("responses", "intervals", "steps", "engine_steps", "updates", "rewards"):
         table = getattr(run, name)
         kind = rng.integers(5)
         if kind == 0:

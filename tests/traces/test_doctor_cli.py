@@ -43,7 +43,7 @@ def test_a_notice_is_no_failure_and_a_problem_is(tmp_path: Path) -> None:
     assert failed.output.count("problems: ") == 2
 
 
-def test_arms_with_the_same_finding_are_told_together(tmp_path: Path) -> None:
+def test_policies_with_the_same_finding_are_told_together(tmp_path: Path) -> None:
     runs = [healthy("none", drafts=False), healthy("one"), healthy("two")]
     for run in runs[1:]:
         old_drafter(run)
@@ -64,7 +64,7 @@ def test_json_holds_findings_and_checks(tmp_path: Path) -> None:
 
 def test_break_even_from_a_calibration(tmp_path: Path) -> None:
     run = healthy()
-    run.cycles.loc[run.cycles["k"] > 0, "seconds"] = 20 * PLAIN_S
+    run.engine_steps.loc[run.engine_steps["k"] > 0, "seconds"] = 20 * PLAIN_S
     done = doctor(run.write(tmp_path / "run"), "--calibration", "vllm-0.32-h100-qwen2.5-7b")
     assert done.exit_code == 1
     assert "problem [break-even-calibrated]" in done.output
@@ -95,7 +95,7 @@ def test_the_measured_replay() -> None:
     done = doctor(PROJECT / "evidence/runs/h100-qwen2.5-7b/replay")
     assert done.exit_code == 1
     assert (
-        "tlt_chains: with speculation configured but off a cycle takes 6.0% longer than in none"
+        "tlt_chains: with speculation configured but off an engine step takes 6.0% longer than in none"
         in done.output
     )
     assert "problem [break-even]" not in done.output, "speculation pays at every batch of this replay"
@@ -106,4 +106,4 @@ def test_the_measured_training() -> None:
     assert done.exit_code == 1
     assert "static-4-frozen: the drafter is up to 19 policy updates old" in done.output
     assert "problem [dispatch]" in done.output
-    assert "problem [arm-lengths]" not in done.output
+    assert "problem [policy-lengths]" not in done.output

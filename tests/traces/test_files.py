@@ -31,12 +31,12 @@ def traces(draw: st.DrawFn) -> Trace:
     if draw(st.booleans()):
         frame["step"] = rng.integers(0, INT32_MAX, count)
     if draw(st.booleans()):
-        frame["capped"] = rng.random(count) < 0.5
+        frame["truncated"] = rng.random(count) < 0.5
     if draw(st.booleans()):
         frame["arrived_s"] = rng.exponential(10.0 ** draw(st.integers(-9, 9)), count)
     cap = draw(st.sampled_from([None, top]))
     text = draw(st.text(max_size=20))
-    return to_trace(frame, Origin(source=text, kind="rollout", cap_tokens=cap, note=text[::-1]))
+    return to_trace(frame, Origin(source=text, kind="rollout", max_response_tokens=cap, note=text[::-1]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -52,7 +52,7 @@ def test_what_was_written_is_read_back(
     streamed, whole = length_histogram(path), histogram_of(trace)
     assert streamed.values.tolist() == whole.values.tolist()
     assert streamed.counts.tolist() == whole.counts.tolist()
-    assert streamed.capped.tolist() == whole.capped.tolist()
+    assert streamed.truncated.tolist() == whole.truncated.tolist()
     assert [file.name for file in path.parent.iterdir() if file.name.startswith(".")] == []
 
 
@@ -171,7 +171,7 @@ def test_harmless_differences_are_read(tmp_path: Path, content: bytes) -> None:
 def test_a_length_above_the_stated_cap_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"response_tokens\n5\n11\n")
-    origin = Origin(source="x", kind="rollout", cap_tokens=10)
+    origin = Origin(source="x", kind="rollout", max_response_tokens=10)
     for read in (read_trace, length_histogram):
         with pytest.raises(
             InputError, match=r"got 11 for response_tokens in line 3 of a.csv.*stated cap, 10"

@@ -14,7 +14,9 @@ MU, SIGMA, CAP = 7.0, 1.0, 2_500  # the cap cuts about a fifth
 def capped_lognormal(rows: int) -> LengthHistogram:
     lengths = np.random.default_rng(5).lognormal(MU, SIGMA, rows).astype(int) + 1
     cut = np.minimum(lengths, CAP)
-    return from_lengths(cut, cut == CAP, Origin(source="synthetic", kind="generated", cap_tokens=CAP))
+    return from_lengths(
+        cut, cut == CAP, Origin(source="synthetic", kind="generated", max_response_tokens=CAP)
+    )
 
 
 def by_law(fits: list[Fit]) -> dict[str, Fit]:

@@ -12,7 +12,10 @@ from tlt.traces.lengths.shipped import load_histogram, load_prompt_histogram
 from tltsched.errors import InputError
 
 SMALL = LengthHistogram(
-    np.array([10, 20, 100]), np.array([5, 4, 1]), 100, Origin(source="x", kind="rollout", cap_tokens=100)
+    np.array([10, 20, 100]),
+    np.array([5, 4, 1]),
+    100,
+    Origin(source="x", kind="rollout", max_response_tokens=100),
 )
 
 
@@ -65,19 +68,19 @@ def test_seeds_give_the_same_and_other_traces() -> None:
 
 
 def test_drift_multiplies_lengths_before_the_cap() -> None:
-    flat = generate(SMALL, 3, 40, 2, cap_tokens=60, seed=1).rows
-    grown = generate(SMALL, 3, 40, 2, cap_tokens=60, length_drift_per_step=np.log(2), seed=1).rows
+    flat = generate(SMALL, 3, 40, 2, max_response_tokens=60, seed=1).rows
+    grown = generate(SMALL, 3, 40, 2, max_response_tokens=60, length_drift_per_step=np.log(2), seed=1).rows
     drawn = generate(SMALL, 3, 40, 2, seed=1).rows["response_tokens"].to_numpy()
     assert flat["response_tokens"].tolist() == np.minimum(drawn, 60).tolist()
     expected = np.minimum(drawn * 2 ** grown["step"].to_numpy(), 60)
     assert grown["response_tokens"].tolist() == expected.tolist()
-    assert grown["capped"].tolist() == (expected == 60).tolist()
+    assert grown["truncated"].tolist() == (expected == 60).tolist()
 
 
 def test_a_draw_that_the_recording_cut_stays_cut_under_a_higher_cap() -> None:
-    rows = generate(SMALL, 1, 200, 1, cap_tokens=1_000).rows
-    assert rows["capped"].tolist() == (rows["response_tokens"] == 100).tolist()
-    assert rows["capped"].any()
+    rows = generate(SMALL, 1, 200, 1, max_response_tokens=1_000).rows
+    assert rows["truncated"].tolist() == (rows["response_tokens"] == 100).tolist()
+    assert rows["truncated"].any()
 
 
 def test_shrinking_lengths_stay_at_least_one_token() -> None:
@@ -105,7 +108,7 @@ def test_the_origin_says_what_is_recorded_and_what_modelled() -> None:
         ({"group_correlation": float("nan")}, "got nan for group_correlation"),
         ({"length_drift_per_step": float("nan")}, "got nan for length_drift_per_step"),
         ({"length_drift_per_step": 100.0}, "got 100.0 for length_drift_per_step"),
-        ({"cap_tokens": 0}, "got 0 for cap_tokens"),
+        ({"max_response_tokens": 0}, "got 0 for max_response_tokens"),
         ({"prompt_tokens": -5}, "got -5 for prompt_tokens"),
         ({"seed": -1}, "got -1 for seed"),
     ],

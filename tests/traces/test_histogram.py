@@ -15,7 +15,7 @@ lengths_lists = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 def hist_of(lengths: list[int], cap: int | None = None) -> LengthHistogram:
     array = np.array(lengths)
-    origin = Origin(source="x", kind="rollout", cap_tokens=cap)
+    origin = Origin(source="x", kind="rollout", max_response_tokens=cap)
     return from_lengths(array, array >= (cap or 10**9), origin)
 
 
@@ -38,19 +38,19 @@ def test_truncation_cuts_and_marks(lengths: list[int], cap: int) -> None:
     cut = hist_of(lengths).truncate(cap)
     assert np.repeat(cut.values, cut.counts).tolist() == sorted(min(length, cap) for length in lengths)
     assert cut.share_at_cap == pytest.approx(np.mean(np.array(lengths) >= cap))
-    assert cut.cap_tokens == cut.origin.cap_tokens == cap
+    assert cut.max_response_tokens == cut.origin.max_response_tokens == cap
 
 
 def test_a_cap_above_the_recorded_one_changes_nothing() -> None:
     hist = hist_of([3, 10], cap=10)
     assert hist.truncate(20) is hist
-    assert hist.truncate(5).truncate(8).cap_tokens == 5
+    assert hist.truncate(5).truncate(8).max_response_tokens == 5
 
 
 def test_a_response_cut_below_the_cap_stays_cut() -> None:
     hist = from_lengths(np.array([4, 4, 9]), np.array([True, False, False]), ORIGIN)
-    assert hist.capped.tolist() == [1, 0]
-    assert hist.truncate(6).capped.tolist() == [1, 1]
+    assert hist.truncated.tolist() == [1, 0]
+    assert hist.truncate(6).truncated.tolist() == [1, 1]
 
 
 @given(lengths=lengths_lists, batch=st.integers(1, 4))
@@ -103,7 +103,7 @@ def test_describe_states_counts_cap_and_kind() -> None:
         ([1, 2], [1, 0], None, "counts >= 1"),
         ([0, 2], [1, 1], None, "got 0 for length"),
         ([1, 20], [1, 1], 10, "got 20 for length"),
-        ([1, 2], [1, 1], -4, "got -4 for cap_tokens"),
+        ([1, 2], [1, 1], -4, "got -4 for max_response_tokens"),
     ],
 )
 def test_bad_histograms_are_refused(
@@ -118,5 +118,5 @@ def test_bad_sizes_are_refused() -> None:
         hist_of([1]).expected_max(0)
     with pytest.raises(InputError, match="got -1 for n"):
         hist_of([1]).sample(-1, np.random.default_rng(0))
-    with pytest.raises(InputError, match="got 0 for cap_tokens"):
+    with pytest.raises(InputError, match="got 0 for max_response_tokens"):
         hist_of([1]).truncate(0)

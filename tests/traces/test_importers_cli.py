@@ -50,7 +50,7 @@ def test_an_import_is_told_and_can_be_read_again(name: str, tmp_path: Path) -> N
 
 def test_json_holds_what_was_left_out(tmp_path: Path) -> None:
     told = json.loads(answer("import", SAMPLES / "slime", "--out", tmp_path / "t.parquet", "--json"))
-    assert (told["format"], told["rows"], told["capped"]) == ("slime", 3, 1)
+    assert (told["format"], told["rows"], told["truncated"]) == ("slime", 3, 1)
     assert told["skipped"] == [
         {
             "reason": "status aborted: the response is not whole",

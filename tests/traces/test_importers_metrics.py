@@ -51,8 +51,8 @@ def test_generated_lengths_keep_mean_longest_and_share_at_the_cap() -> None:
     assert first["response_tokens"].mean() == pytest.approx(900, rel=0.03)
     assert second["response_tokens"].mean() == pytest.approx(1000, rel=0.05)
     assert (first["response_tokens"].max(), second["response_tokens"].max()) == (4096, 3900)
-    assert (int(first["capped"].sum()), int(second["capped"].sum())) == (4, 0)
-    assert (first.loc[first["capped"], "response_tokens"] == 4096).all()
+    assert (int(first["truncated"].sum()), int(second["truncated"].sum())) == (4, 0)
+    assert (first.loc[first["truncated"], "response_tokens"] == 4096).all()
     assert trace.origin.kind == report.lengths == "generated"
 
 
@@ -76,7 +76,7 @@ def test_the_law_gives_back_the_mean_of_a_lognormal_batch(
     assert drawn is not None
     assert drawn.tokens.max() == longest
     assert drawn.tokens.min() >= real.min()
-    assert int(drawn.capped.sum()) == round(share * count)
+    assert int(drawn.truncated.sum()) == round(share * count)
     assert drawn.tokens.mean() == pytest.approx(real.mean(), rel=0.1)
 
 

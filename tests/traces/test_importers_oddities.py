@@ -154,7 +154,7 @@ def test_a_cap_below_an_exact_length_is_refused_with_its_place(tmp_path: Path) -
     with pytest.raises(
         InputError, match=r"response_tokens in 1.jsonl:2; allowed: at most the stated cap, 25"
     ):
-        imported(tmp_path / "1.jsonl", lines_of(AREAL, AREAL | {"seqlen": 40}), cap_tokens=25)
+        imported(tmp_path / "1.jsonl", lines_of(AREAL, AREAL | {"seqlen": 40}), max_response_tokens=25)
 
 
 def test_steps_come_from_names_and_are_read_in_order(tmp_path: Path) -> None:

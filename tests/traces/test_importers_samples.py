@@ -68,12 +68,12 @@ SKIPPED = {
 }
 
 
-def options(name: str, cap_tokens: int | None = None) -> Options:
+def options(name: str, max_response_tokens: int | None = None) -> Options:
     """Return options with the tokenizer of the samples where the format needs one."""
     if name not in TEXTS:
-        return Options(cap_tokens)
+        return Options(max_response_tokens)
     pytest.importorskip("tokenizers")
-    return Options(cap_tokens, tokenise=tokeniser(SAMPLES / "tokenizer.json"))
+    return Options(max_response_tokens, tokenise=tokeniser(SAMPLES / "tokenizer.json"))
 
 
 def imported(name: str) -> tuple[Trace, Report]:
@@ -83,7 +83,7 @@ def imported(name: str) -> tuple[Trace, Report]:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_sample_imports_to_these_rows(name: str) -> None:
     trace, report = imported(name)
-    columns = ["step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "capped"]
+    columns = ["step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "truncated"]
     assert [tuple(row) for row in trace.rows[columns].itertuples(index=False)] == ROWS[name][1]
     assert report.format == name
     assert report.rows == len(ROWS[name][1])
@@ -151,16 +151,16 @@ def test_versions_give_a_staleness() -> None:
 
 
 def test_a_stated_cap_marks_what_reaches_it() -> None:
-    trace, report = import_trace(SAMPLES / "areal", options("areal", cap_tokens=1024))
-    assert trace.origin.cap_tokens == 1024
-    assert trace.rows["capped"].tolist() == [False, False, False, True, False]
-    assert report.capped == 1
+    trace, report = import_trace(SAMPLES / "areal", options("areal", max_response_tokens=1024))
+    assert trace.origin.max_response_tokens == 1024
+    assert trace.rows["truncated"].tolist() == [False, False, False, True, False]
+    assert report.truncated == 1
 
 
 def test_texts_longer_than_the_cap_are_set_to_it() -> None:
-    trace, report = import_trace(SAMPLES / "verl", options("verl", cap_tokens=30))
+    trace, report = import_trace(SAMPLES / "verl", options("verl", max_response_tokens=30))
     assert trace.rows["response_tokens"].tolist() == [7, 30, 12, 5]
-    assert trace.rows["capped"].tolist() == [False, True, False, False]
+    assert trace.rows["truncated"].tolist() == [False, True, False, False]
     assert report.set_to_cap == 1
 
 

@@ -23,7 +23,7 @@ def _write_run(path: Path, kind: str = "measured") -> Path:
     intervals = pd.DataFrame({"worker": [0], "cause": "decode", "step": 0, "start_s": 0.0, "end_s": 1.0})
     steps = pd.DataFrame({"step": [0, 1], "start_s": 0.0, "rollout_end_s": 1.0, "end_s": 1.0})
     steps = steps.assign(
-        request_cycles=0, accepted_tokens=0, drafter_version=0, drafter_age_steps=0, trained_tokens=0
+        request_steps=0, accepted_tokens=0, drafter_version=0, drafter_age_steps=0, trained_tokens=0
     )
     summary = Summary(
         kind=kind, name="mine", policy="static:4", model="SmolLM2-135M", gpu="H100", workers=2,  # type: ignore[arg-type]
@@ -31,7 +31,7 @@ def _write_run(path: Path, kind: str = "measured") -> Path:
         acceptance_source="a", seed=0, tool_version="0",
     )  # fmt: skip
     RunFolder(path).write(summary, responses, intervals, steps)
-    write_json(path / "resolved_config.json", {"rollout": {"cap_tokens": 23}, "seed": 0})
+    write_json(path / "resolved_config.json", {"rollout": {"max_response_tokens": 23}, "seed": 0})
     return path / "responses.parquet"
 
 
@@ -40,13 +40,13 @@ def test_a_training_run_is_a_trace_of_rl_rollouts(tmp_path: Path) -> None:
     pd.DataFrame({"step": [0]}).to_parquet(tmp_path / "rewards.parquet")
     trace = read_trace(path)
     rows, origin = trace.rows, trace.origin
-    assert (origin.kind, origin.model, origin.cap_tokens) == ("rollout", "SmolLM2-135M", 23)
-    assert origin.source == "measured run mine, arm static:4"
+    assert (origin.kind, origin.model, origin.max_response_tokens) == ("rollout", "SmolLM2-135M", 23)
+    assert origin.source == "measured run mine, policy static:4"
     assert origin.note == "natural."
     assert rows["step"].tolist() == [0] * 4 + [1] * 4
     assert rows["sample"].tolist() == [0, 1] * 4
     assert rows["response_tokens"].tolist() == [10, 11, 12, 13, 20, 21, 22, 23]
-    assert rows["capped"].tolist() == [False, False, False, True] * 2
+    assert rows["truncated"].tolist() == [False, False, False, True] * 2
     assert rows.groupby("prompt_id").size().tolist() == [2] * 4  # prompts of two steps stay apart
 
 
@@ -66,14 +66,14 @@ def test_responses_on_their_own_can_be_read(tmp_path: Path) -> None:
 
 def test_responses_are_checked_as_any_trace(tmp_path: Path) -> None:
     path = _write_run(tmp_path)
-    write_json(tmp_path / "resolved_config.json", {"rollout": {"cap_tokens": 22}})
+    write_json(tmp_path / "resolved_config.json", {"rollout": {"max_response_tokens": 22}})
     with pytest.raises(InputError, match="at most the stated cap, 22"):
         read_trace(path)
 
 
 def test_settings_of_another_form_are_told(tmp_path: Path) -> None:
     path = _write_run(tmp_path)
-    write_json(tmp_path / "resolved_config.json", {"rollout": {"cap_tokens": "many"}})
+    write_json(tmp_path / "resolved_config.json", {"rollout": {"max_response_tokens": "many"}})
     with pytest.raises(InputError, match=r"resolved_config\.json"):
         read_trace(path)
 

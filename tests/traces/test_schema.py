@@ -6,7 +6,7 @@ from tlt.traces.lengths.schema import COLUMNS, Origin, Trace
 from tlt.traces.lengths.validate import to_trace
 from tltsched.errors import InputError
 
-ORIGIN = Origin(source="table", kind="rollout", cap_tokens=100)
+ORIGIN = Origin(source="table", kind="rollout", max_response_tokens=100)
 
 
 def test_response_tokens_alone_get_the_stated_defaults() -> None:
@@ -16,7 +16,7 @@ def test_response_tokens_alone_get_the_stated_defaults() -> None:
     assert rows["prompt_id"].tolist() == [0, 1]
     assert rows["sample"].tolist() == [0, 0]
     assert rows["prompt_tokens"].tolist() == [0, 0]
-    assert rows["capped"].tolist() == [False, True]
+    assert rows["truncated"].tolist() == [False, True]
 
 
 def test_samples_are_numbered_within_the_prompt_of_a_step() -> None:
@@ -25,8 +25,8 @@ def test_samples_are_numbered_within_the_prompt_of_a_step() -> None:
 
 
 def test_a_stated_flag_is_kept_even_where_it_disagrees_with_the_cap() -> None:
-    frame = pd.DataFrame({"response_tokens": [50, 100], "capped": [True, False]})
-    assert to_trace(frame, ORIGIN).rows["capped"].tolist() == [True, False]
+    frame = pd.DataFrame({"response_tokens": [50, 100], "truncated": [True, False]})
+    assert to_trace(frame, ORIGIN).rows["truncated"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_stated_flag_is_kept_even_where_it_disagrees_with_the_cap() -> None:
         ({"response_tokens": [101]}, ["101", "row 1", "the stated cap, 100"]),
         ({"response_tokens": [5], "prompt_tokens": [-3]}, ["-3", "prompt_tokens in row 1"]),
         ({"response_tokens": [5], "prompt_id": [2.0**63]}, ["prompt_id in row 1"]),
-        ({"response_tokens": [5], "capped": [2]}, ["got 2", "capped in row 1", "true or false"]),
+        ({"response_tokens": [5], "truncated": [2]}, ["got 2", "capped in row 1", "true or false"]),
         ({"response_tokens": [5], "arrived_s": [-0.5]}, ["-0.5", "arrived_s in row 1"]),
         ({"response_tokens": [5], "promt_id": [1]}, ["'promt_id'", "did you mean 'prompt_id'?"]),
         ({"step": [5]}, ["['step']", "response_tokens among them"]),
@@ -68,8 +68,8 @@ def test_a_trace_of_wrong_columns_cannot_be_made() -> None:
 
 
 def test_an_origin_with_a_bad_cap_cannot_be_made() -> None:
-    with pytest.raises(InputError, match="got 0 for cap_tokens"):
-        Origin(source="x", kind="rollout", cap_tokens=0)
+    with pytest.raises(InputError, match="got 0 for max_response_tokens"):
+        Origin(source="x", kind="rollout", max_response_tokens=0)
 
 
 def test_serving_lengths_say_that_they_are_no_rollouts() -> None:

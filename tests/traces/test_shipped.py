@@ -41,7 +41,7 @@ def test_all_are_labelled_as_serving_with_licence_and_cap(name: str) -> None:
     origin = load_histogram(name).origin
     assert origin.kind == "serving"
     assert origin.licence == ("CC-BY-4.0" if name.startswith("azure") else "Apache-2.0")
-    assert origin.cap_tokens == PUBLISHED[name][-1]
+    assert origin.max_response_tokens == PUBLISHED[name][-1]
     assert "not RL rollouts" in origin.text()
 
 

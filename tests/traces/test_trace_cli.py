@@ -43,7 +43,7 @@ def test_describe_shows_figures_and_kind() -> None:
 
 def test_describe_as_json_with_a_cap() -> None:
     told = json.loads(answer("describe", "r1-client66", "--cap", "20480", "--json"))
-    assert told["max"] == told["cap_tokens"] == 20_480
+    assert told["max"] == told["max_response_tokens"] == 20_480
     assert told["share_at_cap"] == pytest.approx(0.029, abs=0.0005)
     assert told["kind"] == "serving"
     assert "Cut at 20,480 tokens after the recording" in told["origin"]
@@ -77,7 +77,7 @@ def test_sample_writes_what_was_asked_for(tmp_path: Path) -> None:
     assert "60 responses, generated lengths" in text
     assert "rho = 0.5" in text
     made = read_trace(out)
-    assert (len(made.rows), made.origin.kind, made.origin.cap_tokens) == (60, "generated", 9_000)
+    assert (len(made.rows), made.origin.kind, made.origin.max_response_tokens) == (60, "generated", 9_000)
 
 
 def test_sample_of_n_is_one_step_and_the_seed_decides(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_convert_states_an_origin_and_keeps_it(tmp_path: Path) -> None:
     )
     answer("convert", middle, last)
     made = read_trace(last)
-    assert (made.origin.kind, made.origin.model, made.origin.cap_tokens) == ("rollout", "m", 10)
-    assert made.rows["capped"].tolist() == [False, True]
+    assert (made.origin.kind, made.origin.model, made.origin.max_response_tokens) == ("rollout", "m", 10)
+    assert made.rows["truncated"].tolist() == [False, True]
     assert "RL rollout lengths" in answer("describe", last)
 
 

@@ -17,7 +17,7 @@ from tltsched.errors import InputError
 if TYPE_CHECKING:
     from tlt.sim.steptimes.calibration import Calibration
     from tlt.traces.results.calibration_points import MeasuredPoints
-    from tltsched.draft_config import Arm
+    from tltsched.draft_config import DraftConfig
     from tltsched.step_times import StepTimeTable
 
 # command -> (where it is, what `tlt --help` says), so that help loads no package
@@ -28,7 +28,7 @@ COMMANDS = {
     "report": ("tlt.commands.report:report", "Make the report of a run folder or a comparison folder."),
 }
 INTERRUPTED, BAD_INPUT = 130, 2
-NO_CHUNKS = float("inf")  # prefill is no part of the step times of an arm
+NO_CHUNKS = float("inf")  # prefill is no part of the step times of a policy
 
 
 class LazyGroup(click.Group):
@@ -73,19 +73,21 @@ class Toolbox:
 
         return fit_points(measured)
 
-    def step_times(self, calibration: Path, arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
-        """Return the calibrated times of arms on an engine that keeps its drafter in step."""
+    def step_times(
+        self, calibration: Path, policies: tuple[DraftConfig, ...], max_requests: int
+    ) -> StepTimeTable:
+        """Return the calibrated times of policies on an engine that keeps its drafter in step."""
         from tlt.sim.steptimes.calibration import load
         from tlt.sim.steptimes.tables import StepCosts
 
         coefficients = load(str(calibration)).coefficients
-        return StepCosts(coefficients, "in_step", max_requests, NO_CHUNKS, 0, 0.0).step_times(arms)
+        return StepCosts(coefficients, "k0", max_requests, NO_CHUNKS, 0, 0.0).step_times(policies)
 
     def simulate(self, run_folder: Path, calibration: Path, out: Path) -> None:
         """Simulate the requests of a measured run under the scheduler that it ran under."""
-        from tlt.sim.validate.replay_measured import resimulate
+        from tlt.sim.validate.replay_measured import simulate_replay
 
-        resimulate(run_folder, calibration, out)
+        simulate_replay(run_folder, calibration, out)
 
 
 @click.group(cls=LazyGroup)

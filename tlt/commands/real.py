@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from tlt.realrun.config import RealConfig
     from tlt.traces.results.calibration_points import MeasuredPoints
-    from tltsched.draft_config import Arm
+    from tltsched.draft_config import DraftConfig
     from tltsched.step_times import StepTimeTable
 
-ARMS = "none,static:2,static:4"
+POLICIES = "none,static:2,static:4"
 MODEL, HEAD, DRAFT = "model", "eagle3", "draft"  # what `tlt real model` leaves in its folder
 
 
@@ -34,8 +34,10 @@ class Tools(Protocol):
     def fit_points(self, measured: MeasuredPoints) -> msgspec.Struct:
         """Return the calibration of measured points."""
 
-    def step_times(self, calibration: Path, arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
-        """Return the calibrated times of arms with vLLM's drafter kept in step."""
+    def step_times(
+        self, calibration: Path, policies: tuple[DraftConfig, ...], max_requests: int
+    ) -> StepTimeTable:
+        """Return the calibrated times of policies with vLLM's drafter kept in step."""
 
 
 _config = click.option(
@@ -74,15 +76,17 @@ def _resolve(config: Path | None, assignments: tuple[str, ...]) -> RealConfig:
     return convert(settings_of(config, assignments), RealConfig, "tlt real fields")
 
 
-def _names(arms: str) -> list[str]:
-    return [arm.strip() for arm in arms.split(",") if arm.strip()]
+def _names(policies: str) -> list[str]:
+    return [policy.strip() for policy in policies.split(",") if policy.strip()]
 
 
-def _step_times(tools: Tools, calibration: Path | None) -> Callable[[tuple[Arm, ...], int], Any] | None:
-    """Return what gives step times by arms and largest batch; None without a calibration."""
+def _step_times(
+    tools: Tools, calibration: Path | None
+) -> Callable[[tuple[DraftConfig, ...], int], Any] | None:
+    """Return what gives step times by policies and largest batch; None without a calibration."""
     if calibration is None:
         return None
-    return lambda arms, most: tools.step_times(calibration, arms, most)
+    return lambda policies, most: tools.step_times(calibration, policies, most)
 
 
 @real.command()
@@ -137,7 +141,7 @@ def calibrate(tools: Tools, config: Path | None, assignments: tuple[str, ...], o
 @real.command()
 @_config
 @_assignments
-@click.option("--arms", default=ARMS, show_default=True, metavar="POLICY,...",
+@click.option("--policies", default=POLICIES, show_default=True, metavar="POLICY,...",
               help="none, static:K, tlt_chains, goodput or goodput:off+1+2; the baseline first.")  # fmt: skip
 @click.option("--calibration", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Step times that goodput predicts with, made before.")  # fmt: skip
@@ -145,10 +149,10 @@ def calibrate(tools: Tools, config: Path | None, assignments: tuple[str, ...], o
 @click.option("--report/--no-report", "with_report", default=True, help="Write report and pictures.")
 @click.pass_obj
 def replay(
-    tools: Tools, config: Path | None, assignments: tuple[str, ...], arms: str, calibration: Path | None,
+    tools: Tools, config: Path | None, assignments: tuple[str, ...], policies: str, calibration: Path | None,
     out: Path, with_report: bool,
 ) -> None:  # fmt: skip
-    """Generate the same lengths under each policy, arms interleaved, and compare them.
+    """Generate the same lengths under each policy, policies interleaved, and compare them.
 
     An interrupted replay goes on with the rollouts that are not finished.
     """
@@ -156,7 +160,7 @@ def replay(
     from tlt.realrun.workers.local import WorkerError
 
     resolved = _resolve(config, assignments)
-    names, times = _names(arms), _step_times(tools, calibration)
+    names, times = _names(policies), _step_times(tools, calibration)
     done = 0
     with _bar(len(names) * resolved.workload.rollouts + 1) as show:
 
@@ -178,18 +182,18 @@ def replay(
 @real.command()
 @_config
 @_assignments
-@click.option("--arms", default="none,static:4/frozen,tlt_chains/online", show_default=True,
+@click.option("--policies", default="none,static:4/frozen,tlt_chains/online", show_default=True,
               metavar="POLICY[/online|/frozen],...",
-              help="The baseline first; online arms train the drafter on idle workers.")  # fmt: skip
+              help="The baseline first; online policies train the drafter on idle workers.")  # fmt: skip
 @click.option("--calibration", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Step times that goodput predicts with, made before.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder.")
 @click.pass_obj
 def train(
-    tools: Tools, config: Path | None, assignments: tuple[str, ...], arms: str, calibration: Path | None,
+    tools: Tools, config: Path | None, assignments: tuple[str, ...], policies: str, calibration: Path | None,
     out: Path,
 ) -> None:  # fmt: skip
-    """Train a policy by GRPO under each arm, from the same weights and seeds; `tlt report train` compares.
+    """Train a policy by GRPO under each policy, from the same weights and seeds; `tlt report train` compares.
 
     A run that was stopped goes on from its last checkpoint.
     """
@@ -199,7 +203,7 @@ def train(
     from tlt.traces.common.settings import convert, settings_of
 
     resolved = convert(settings_of(config, assignments), TrainConfig, "tlt real train-fields")
-    names = _names(arms)
+    names = _names(policies)
     done = 0
     with _bar(len(names) * (resolved.steps + 1)) as show:
 

@@ -23,4 +23,4 @@ def check_export(file: Path, max_running: int | None) -> None:
 
     found = check(file, max_running)
     click.echo(found.text())
-    click.echo(f"as a policy of `tlt real replay --arms`: {found.policy}")
+    click.echo(f"as a policy of `tlt real replay --policies`: {found.policy}")

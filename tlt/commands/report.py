@@ -79,7 +79,7 @@ def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
         for parting in found:
             click.echo(parting.text(folder, against))
         if not found:
-            click.echo(f"all workers change their arms alike in {folder} and {against}")
+            click.echo(f"all workers change their policies alike in {folder} and {against}")
     if any(result.difference for result in results):
         ctx.exit(CHECK_FAILED)
 

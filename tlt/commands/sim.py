@@ -14,8 +14,8 @@ from tlt.commands.sim_export import export
 from tlt.commands.sim_kstar import kstar
 from tlt.commands.sim_plan import plan_options, refuse_alone, search
 
-TREE_ARMS = "none,static:10_8_16,tlt_released,tlt,goodput_trees"
-CHAIN_ARMS = "none,static:2,static:4,tlt_chains,goodput"
+TREE_POLICIES = "none,static:10_8_16,tlt_released,tlt,goodput_trees"
+CHAIN_POLICIES = "none,static:2,static:4,tlt_chains,goodput"
 
 
 class Tools(Protocol):
@@ -36,10 +36,10 @@ _assignments = click.option(
 _out = click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the results."
 )
-_arms = click.option(
-    "--arms",
+_policies = click.option(
+    "--policies",
     metavar="POLICY,...",
-    help="Policies on the same lengths, the baseline first: a preset, static:ARM, goodput:ARM+ARM. "
+    help="Policies on the same lengths, the baseline first: a preset, static:POLICY, goodput:POLICY+POLICY. "
     "POLICY@SCHEDULE sets the rollout schedule too.",
 )
 _report = click.option("--report/--no-report", "with_report", default=True, help="Write report and pictures.")
@@ -68,14 +68,14 @@ def _bar(description: str, total: int | None) -> Iterator[Callable[[str], None]]
         yield advance
 
 
-def _arm_names(text: str | None, settings: dict[str, Any]) -> list[str]:
-    """Return the arms that the user named, or those that suit the acceptance law."""
+def _policy_names(text: str | None, settings: dict[str, Any]) -> list[str]:
+    """Return the policies that the user named, or those that suit the acceptance law."""
     from tlt.sim.config import resolve
 
     if text is not None:
-        return [arm.strip() for arm in text.split(",") if arm.strip()]
+        return [policy.strip() for policy in text.split(",") if policy.strip()]
     trees = resolve(settings, "none").acceptance.kind == "published_tree"
-    return (TREE_ARMS if trees else CHAIN_ARMS).split(",")
+    return (TREE_POLICIES if trees else CHAIN_POLICIES).split(",")
 
 
 @sim.command()
@@ -94,7 +94,7 @@ def run(
     with_report: bool,
 ) -> None:
     """Simulate one policy and write a run folder."""
-    from tlt.sim.comparison import run_arm
+    from tlt.sim.comparison import run_policy
     from tlt.sim.config import resolve
     from tlt.sim.workload import load_workload
     from tlt.traces.common.settings import settings_of
@@ -105,7 +105,7 @@ def run(
     label = policy or (named if isinstance(named, str) else named["kind"])
     trace = load_workload(resolved.workload, resolved.run.seed)
     with _bar(label, resolved.workload.steps) as advance:
-        run_arm(resolved, trace, label, out, lambda arm, _: advance(arm))
+        run_policy(resolved, trace, label, out, lambda policy, _: advance(policy))
     if with_report:
         tools.present(out)
     else:
@@ -115,7 +115,7 @@ def run(
 @sim.command()
 @_config
 @_assignments
-@_arms
+@_policies
 @_out
 @_report
 @click.option("--draws", type=click.IntRange(0, 1000), default=99, show_default=True,
@@ -125,7 +125,7 @@ def compare(
     tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
-    arms: str | None,
+    policies: str | None,
     out: Path,
     with_report: bool,
     draws: int,
@@ -135,23 +135,23 @@ def compare(
     Intervals cover the spread over steps and the error of the step times; bounds say how far any schedule
     could go.
 
-    An interrupted comparison goes on with the arms that are not finished.
+    An interrupted comparison goes on with the policies that are not finished.
     """
     from tlt.sim.advise.ceilings import write_bounds
-    from tlt.sim.advise.sensitivity import write_posterior
+    from tlt.sim.advise.sensitivity import write_cost_draws
     from tlt.sim.comparison import compare as run_all
     from tlt.sim.config import resolve
     from tlt.traces.common.settings import settings_of
 
     settings = settings_of(config, assignments)
-    names = _arm_names(arms, settings)
+    names = _policy_names(policies, settings)
     steps = resolve(settings, "none").workload.steps
     with _bar("simulating", steps * len(names)) as advance:
-        trace = run_all(settings, names, out, lambda arm, _: advance(arm))
+        trace = run_all(settings, names, out, lambda policy, _: advance(policy))
     write_bounds(resolve(settings, names[0]), trace, out)
     if draws:
         with _bar("probing step times", len(names)) as advance:
-            write_posterior(settings, names, trace, out, draws, advance)
+            write_cost_draws(settings, names, trace, out, draws, advance)
     if with_report:
         tools.present(out)
     else:
@@ -161,7 +161,7 @@ def compare(
 @sim.command()
 @_config
 @_assignments
-@_arms
+@_policies
 @_out
 @click.option("--draws", type=click.IntRange(0, 1000), default=39, show_default=True,
               help="Simulations under drawn step times; not with --gpus-budget.")  # fmt: skip
@@ -172,13 +172,13 @@ def recommend(
     /,
     config: Path | None,
     assignments: tuple[str, ...],
-    arms: str | None,
+    policies: str | None,
     out: Path,
     draws: int,
     gpus_budget: int | None,
     **choices: Any,
 ) -> None:
-    """Name the policy and the arm by batch size, the gain with its interval, and whether it could flip.
+    """Name the policy and the policy by batch size, the gain with its interval, and whether it could flip.
 
     With --gpus-budget the cluster is chosen as well: GPU, tensor parallelism, engines, schedule and policy,
     how sure the choice is, and what to measure next to be surer.
@@ -193,7 +193,7 @@ def recommend(
     from tlt.traces.common.settings import settings_of
 
     settings = settings_of(config, assignments)
-    names = _arm_names(arms, settings)
+    names = _policy_names(policies, settings)
     if gpus_budget is not None:
         with _bar("searching", None) as advance:
             search(settings, names, out, advance, gpus_budget=gpus_budget, **choices)
@@ -202,7 +202,7 @@ def recommend(
     refuse_alone(choices)
     baseline = resolve(settings, names[0])
     with _bar("simulating", baseline.workload.steps * len(names)) as advance:
-        trace = run_all(settings, names, out, lambda arm, _: advance(arm))
+        trace = run_all(settings, names, out, lambda policy, _: advance(policy))
     with _bar("drawing step times", draws + 1) as advance:
         drawn = draw_costs(settings, names, trace, draws, lambda _: advance("drawing step times"))
     rng = np.random.default_rng(np.random.SeedSequence(baseline.run.seed, spawn_key=(3,)))
@@ -211,20 +211,20 @@ def recommend(
     tools.present(out)
 
 
-@sim.command("retrain")
+@sim.command("validate-training")
 @click.argument("run_folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--calibration", required=True, metavar="NAME_OR_FILE", help="Step times to simulate with.")
 @_out
 @click.option(
     "--save-drift", type=click.Path(dir_okay=False, path_type=Path), metavar="NAME.json",
-    help="Write the drift curve of all steps of one arm, for drafter.drift.",
+    help="Write the drift curve of all steps of one policy, for drafter.drift.",
 )  # fmt: skip
-def retrain_command(run_folder: Path, calibration: str, out: Path, save_drift: Path | None) -> None:
+def validate_training(run_folder: Path, calibration: str, out: Path, save_drift: Path | None) -> None:
     """Fit a measured training run on the first half of its steps, and predict the second half.
 
-    RUN_FOLDER is what `tlt real train` wrote: a comparison, or the run folder of one arm.
+    RUN_FOLDER is what `tlt real train` wrote: a comparison, or the run folder of one policy.
     """
-    from tlt.sim.validate.training.predict import drift_curve, judged, retrain
+    from tlt.sim.validate.training.predict import drift_curve, judged, predict_training
     from tlt.traces.results.predicted_training import sentences
     from tlt.traces.runs.runfolder import write_json
     from tltsched.errors import InputError
@@ -236,7 +236,7 @@ def retrain_command(run_folder: Path, calibration: str, out: Path, save_drift: P
                 "--save-drift", str(save_drift), "NAME.json in a folder that exists", "choose another path"
             )
         curve = drift_curve(run_folder, save_drift.stem)
-    told = retrain(run_folder, calibration, out)
+    told = predict_training(run_folder, calibration, out)
     for sentence in sentences(told):
         click.echo(sentence)
     if curve is not None and save_drift is not None:

@@ -30,7 +30,7 @@ class Tools(Protocol):
     "--observed", metavar="POLICY", help="What the run was under; none, unless a run folder says else."
 )
 @click.option(
-    "--arms", metavar="POLICY[@SCHEDULE],...",
+    "--policies", metavar="POLICY[@SCHEDULE],...",
     help="What to simulate on the same lengths beside the observed policy. Default: a few of each kind.",
 )  # fmt: skip
 @click.option("--gpus", type=click.IntRange(1), help="GPUs of the run (hardware.gpus).")
@@ -63,10 +63,10 @@ def counterfactual(tools: Tools, /, run: Path, out: Path, with_report: bool, **g
     settings = merge(
         settings_of(given["config"], given["assignments"]), {"hardware": hardware} if hardware else {}
     )
-    names = given["arms"]
+    names = given["policies"]
     request = Request(
         settings=settings,
-        arms=None if names is None else [name.strip() for name in names.split(",") if name.strip()],
+        policies=None if names is None else [name.strip() for name in names.split(",") if name.strip()],
         observed_policy=given["observed"],
         price_usd_per_gpu_hour=given["price"],
         draws=given["draws"],
@@ -78,7 +78,7 @@ def counterfactual(tools: Tools, /, run: Path, out: Path, with_report: bool, **g
             observed,
             request,
             out,
-            lambda arm, step: say(f"{arm}: " + ("errors" if step < 0 else f"step {step}")),
+            lambda policy, step: say(f"{policy}: " + ("errors" if step < 0 else f"step {step}")),
         )
     if with_report:
         tools.present(out)

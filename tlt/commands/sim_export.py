@@ -27,13 +27,15 @@ FORMATS = ("vllm", "sglang", "sglang-flags", "fastrl")
     "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="Who is to read it.")
-@click.option("--arms", metavar="ARM,...", help="Candidates such as off,1,2,4. Default: those of the law.")
+@click.option(
+    "--policies", metavar="POLICY,...", help="Candidates such as off,1,2,4. Default: those of the law."
+)
 @click.option(
     "--tolerance",
     type=click.FloatRange(0, 0.5),
     default=0.01,
     show_default=True,
-    help="Share of tokens/s that may be given up for fewer changes of arm.",
+    help="Share of tokens/s that may be given up for fewer changes of policy.",
 )
 @click.option(
     "--method", default="eagle3", show_default=True, help="Kind of drafter, as the engine names it."
@@ -45,13 +47,13 @@ def export(
     config: Path | None,
     assignments: tuple[str, ...],
     form: str,
-    arms: str | None,
+    policies: str | None,
     tolerance: float,
     method: str,
     draft_model: str | None,
     out: Path,
 ) -> None:
-    """Write the best arm by batch size in the form that an engine loads, and where it comes from.
+    """Write the best policy by batch size in the form that an engine loads, and where it comes from.
 
     FOLDER is what `tlt sim recommend`, compare or run wrote. FILE.provenance.json beside the file holds the
     calibration, the acceptance, the gains and what may flip.
@@ -59,11 +61,11 @@ def export(
     from tlt.sim.advise.export.files import SUFFIX
     from tlt.sim.advise.export.files import export as write
     from tlt.sim.advise.export.formats import Target
-    from tlt.sim.advise.kstar import drafting_arms
+    from tlt.sim.advise.kstar import drafting_configs
 
     simulation = _simulation(folder, config, assignments)
     target = Target(method=method, draft_model=draft_model, max_running=simulation.config.engine.max_running)
-    named = drafting_arms(simulation.config, names_of(arms))
+    named = drafting_configs(simulation.config, names_of(policies))
     made, told = write(simulation, cast("Format", form), named, tolerance, target, out)
     click.echo(f"{out} ({told.policy})")
     click.echo(f"origin: {out}{SUFFIX}")

@@ -1,4 +1,4 @@
-"""`tlt sim kstar`: the best arm over batch, context and acceptance, and from which acceptance on it pays."""
+"""`tlt sim kstar`: the best draft configuration over batch, context and acceptance, and from which acceptance on it pays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def numbers_of(option: str, text: str | None, kind: Callable[[str], Number]) -> 
     "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
 )
 @click.option(
-    "--arms", metavar="ARM,...", help="Candidates such as off,1,2,4; default: chains of 1 to 8, or trees."
+    "--policies",
+    metavar="DRAFT_CONFIG,...",
+    help="Candidates such as off,1,2,4; default: chains of 1 to 8, or trees.",
 )
 @click.option("--batches", metavar="N,...", help="Requests that one worker runs at once.")
 @click.option("--contexts", metavar="TOKENS,...", help="Context of each request, in tokens.")
@@ -58,17 +60,17 @@ def kstar(
     tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
-    arms: str | None,
+    draft_configs: str | None,
     batches: str | None,
     contexts: str | None,
     acceptance: str | None,
     out: Path,
 ) -> None:
-    """Map the best arm and its gain over batch, context and acceptance, with the break-even acceptance.
+    """Map the best draft configuration and its gain over batch, context and acceptance, with the break-even acceptance.
 
     `[cost]` of the configuration names the calibration, `[acceptance]` the law beside the rates.
     """
-    from tlt.sim.advise.kstar import BATCHES, CONTEXTS, RATES, drafting_arms, kstar_map
+    from tlt.sim.advise.kstar import BATCHES, CONTEXTS, RATES, drafting_configs, kstar_map
     from tlt.sim.config import resolve
     from tlt.traces.common.settings import settings_of
     from tlt.traces.results.kstar import write_kstar
@@ -76,7 +78,7 @@ def kstar(
     resolved = resolve(settings_of(config, assignments), "none")
     found = kstar_map(
         resolved,
-        drafting_arms(resolved, names_of(arms)),
+        drafting_configs(resolved, names_of(draft_configs)),
         numbers_of("--batches", batches, int) or BATCHES,
         numbers_of("--contexts", contexts, float) or CONTEXTS,
         numbers_of("--acceptance", acceptance, float) or RATES,

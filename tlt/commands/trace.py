@@ -130,7 +130,7 @@ def sample_command(
     made = generate(
         hist,
         *_shape(n, steps, prompts, samples),
-        cap_tokens=cap,
+        max_response_tokens=cap,
         group_correlation=group_correlation,
         length_drift_per_step=drift,
         prompt_tokens=prompt_tokens,
@@ -166,7 +166,7 @@ def _restated(name_or_file: str, stated: dict[str, str | int | None]) -> Trace:
     from tlt.traces.lengths.schema import Origin
     from tlt.traces.lengths.shipped import SHIPPED, load_trace, trace_path
 
-    given = {("cap_tokens" if k == "cap" else k): v for k, v in stated.items() if v is not None}
+    given = {("max_response_tokens" if k == "cap" else k): v for k, v in stated.items() if v is not None}
     if name_or_file in SHIPPED:
         if given:
             raise InputError("origin", sorted(given), "no statement", "the origin of shipped data is known")
@@ -258,7 +258,7 @@ def _table(rows: Sequence[tuple[str, ...]], *heads: str) -> Table:
 
 
 def _description_table(d: Description) -> Table:
-    cap = "not known" if d.cap_tokens is None else f"{d.cap_tokens:,}"
+    cap = "not known" if d.max_response_tokens is None else f"{d.max_response_tokens:,}"
     rows: list[tuple[str, ...]] = [
         ("responses", f"{d.rows:,}"),
         ("min", f"{d.min:,}"),

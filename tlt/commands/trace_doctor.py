@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from tlt.traces.doctor.base import Finding
     from tlt.traces.doctor.diagnosis import Diagnosis
-    from tltsched.draft_config import Arm
+    from tltsched.draft_config import DraftConfig
     from tltsched.step_times import StepTimeTable
 
 # Libraries are imported inside the commands: `--help` must not wait for them.
@@ -22,8 +22,10 @@ FILE = click.Path(path_type=Path)
 class Tools(Protocol):
     """What the root command lends of other packages."""
 
-    def step_times(self, calibration: Path, arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
-        """Return the calibrated times of arms."""
+    def step_times(
+        self, calibration: Path, policies: tuple[DraftConfig, ...], max_requests: int
+    ) -> StepTimeTable:
+        """Return the calibrated times of policies."""
 
 
 @click.command("doctor")
@@ -93,8 +95,8 @@ def _calibrated(tools: Tools, calibration: str | None) -> dict[str, Any]:
         return {}
     from tltsched.draft_config import OFF
 
-    def step_times(arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
-        return tools.step_times(Path(calibration), arms, max_requests)
+    def step_times(policies: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
+        return tools.step_times(Path(calibration), policies, max_requests)
 
     step_times((OFF,), 1)
     return {"calibration": calibration, "step_times": step_times}
@@ -102,8 +104,8 @@ def _calibrated(tools: Tools, calibration: str | None) -> dict[str, Any]:
 
 def _tell(diagnosis: Diagnosis) -> None:
     notices = len(diagnosis.findings) - diagnosis.problems
-    arms = f", {len(diagnosis.arms)} arms" if len(diagnosis.arms) > 1 else ""
-    click.echo(f"{diagnosis.source}: {diagnosis.read_as}{arms}")
+    policies = f", {len(diagnosis.policies)} policies" if len(diagnosis.policies) > 1 else ""
+    click.echo(f"{diagnosis.source}: {diagnosis.read_as}{policies}")
     click.echo(f"problems: {diagnosis.problems}, notices: {notices}")
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in diagnosis.findings:
@@ -124,15 +126,15 @@ def _tell(diagnosis: Diagnosis) -> None:
 
 
 def _tell_findings(findings: list[Finding]) -> None:
-    """Print findings of one check that have the same reason and remedy, arms with the same figures as one."""
+    """Print findings of one check that have the same reason and remedy, policies with the same figures as one."""
     first = findings[0]
     same: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
-        same.setdefault((finding.found, finding.source), []).append(finding.arm)
+        same.setdefault((finding.found, finding.source), []).append(finding.policy)
     click.echo()
     click.echo(f"{first.severity} [{first.check}]")
-    for (found, source), arms in same.items():
-        names = ", ".join(arm for arm in arms if arm)
+    for (found, source), policies in same.items():
+        names = ", ".join(policy for policy in policies if policy)
         click.echo(f"    {names}{': ' if names else ''}{found}")
         click.echo(f"        from {source}")
     click.echo(f"    why: {first.why}")

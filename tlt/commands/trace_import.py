@@ -111,8 +111,12 @@ def _tell(made: Trace, report: Report, out: Path, times: PhaseTimes | None) -> N
         f"wrote {out}: {report.rows:,} responses, {report.groups:,} prompts, {report.steps:,} steps "
         f"of {report.files:,} files; {KIND_LABELS[made.origin.kind]}"
     )
-    cap = "cap not known" if made.origin.cap_tokens is None else f"cap {made.origin.cap_tokens:,} tokens"
-    click.echo(f"cut: {report.capped:,} responses ({cap})")
+    cap = (
+        "cap not known"
+        if made.origin.max_response_tokens is None
+        else f"cap {made.origin.max_response_tokens:,} tokens"
+    )
+    click.echo(f"cut: {report.truncated:,} responses ({cap})")
     if report.set_to_cap:
         click.echo(f"re-tokenised above the cap and set to it: {report.set_to_cap:,}")
     if report.staleness is not None:

@@ -58,35 +58,37 @@ PRESETS: dict[str, PolicySpec] = {
             ),
         ),
         latch=False,
-        off_state="dropped",
-        entry="drafter_fill",
+        when_off="drafter_dropped",
+        resume_cost="draft_prefill",
     ),
     "tlt_released": ThresholdConfig(
         inner=BegMabConfig(variant="released"),
         latch=True,
-        off_state="dropped",
-        entry="reprefill",
+        when_off="drafter_dropped",
+        resume_cost="reprefill",
     ),
     "tlt_table": ThresholdConfig(
-        inner=TableConfig(arms_by_batch=((1, "10_8_64"), (2, "10_8_48"), (5, "10_8_32"), (21, "8_8_16"))),
+        inner=TableConfig(
+            draft_configs_by_batch=((1, "10_8_64"), (2, "10_8_48"), (5, "10_8_32"), (21, "8_8_16"))
+        ),
         latch=False,
-        off_state="dropped",
-        entry="drafter_fill",
+        when_off="drafter_dropped",
+        resume_cost="draft_prefill",
     ),
     # The same threshold on an engine that drafts chains and keeps the drafter in step (vLLM). K by batch is
     # assumed: the best of a 7B shape on one H100 at a typical acceptance.
     "tlt_chains": ThresholdConfig(
-        inner=TableConfig(arms_by_batch=((1, "4"), (9, "3"), (21, "2"))),
+        inner=TableConfig(draft_configs_by_batch=((1, "4"), (9, "3"), (21, "2"))),
         latch=False,
-        off_state="in_step",
-        entry="none",
+        when_off="k0",
+        resume_cost="none",
     ),
     "goodput": GoodputConfig(),
     # Trees, with the acceptance lengths of the paper's Figure 13 as the prior; drafter rebuilt when needed.
     "goodput_trees": GoodputConfig(
-        arms=("off", *PUBLISHED_TREES),
-        off_state="dropped",
-        entry="drafter_fill",
+        draft_configs=("off", *PUBLISHED_TREES),
+        when_off="drafter_dropped",
+        resume_cost="draft_prefill",
         tree_prior=dict(PUBLISHED_TREES),
     ),
     # Rules of other tools, each with the defaults of its source where it has any.
@@ -94,8 +96,10 @@ PRESETS: dict[str, PolicySpec] = {
     "sglang_throughput": SglangThroughputConfig(),
     "vllm_adaptive": VllmAdaptiveConfig(),
     "turbospec": TurboSpecConfig(),
-    "fastgrpo": FastGrpoConfig(arms=tuple(PUBLISHED_TREES), off_state="dropped", entry="drafter_fill"),
-    "fastgrpo_chains": FastGrpoConfig(arms=("1", "2", "3", "4", "5", "6", "7", "8")),
+    "fastgrpo": FastGrpoConfig(
+        draft_configs=tuple(PUBLISHED_TREES), when_off="drafter_dropped", resume_cost="draft_prefill"
+    ),
+    "fastgrpo_chains": FastGrpoConfig(draft_configs=("1", "2", "3", "4", "5", "6", "7", "8")),
     "disable_by_batch": DisableByBatchConfig(),
 }
 
@@ -110,12 +114,16 @@ class Form(NamedTuple):
 
 FORMS: dict[str, Form] = {
     "static": Form(
-        "static:ARM", "write static:ARM, for example static:4", lambda text: StaticConfig(arm=text.strip())
+        "static:DRAFT_CONFIG",
+        "write static:DRAFT_CONFIG, for example static:4",
+        lambda text: StaticConfig(draft_config=text.strip()),
     ),
     "goodput": Form(
-        "goodput:ARM+ARM+...",
+        "goodput:DRAFT_CONFIG+DRAFT_CONFIG+...",
         "write goodput:off+1+2+4",
-        lambda text: GoodputConfig(arms=tuple(arm.strip() for arm in text.split("+"))),
+        lambda text: GoodputConfig(
+            draft_configs=tuple(draft_config.strip() for draft_config in text.split("+"))
+        ),
     ),
     "vllm_table": Form(
         "vllm_table:LO-HI=K+...", "write for example vllm_table:1-4=4+5-20=2", table_of_ranges
@@ -126,7 +134,7 @@ FORMS: dict[str, Form] = {
 def parse_policy(text: str) -> PolicySpec:
     """Read a preset name or a form: `static:4`, `goodput:off+1+2+4`, `vllm_table:1-4=4+5-20=2`.
 
-    Raises InputError on an unknown name or arm; its text lists the names and the nearest one.
+    Raises InputError on an unknown name or draft configuration; its text lists the names and the nearest one.
     """
     name, _, argument = text.strip().partition(":")
     form = FORMS.get(name)

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig
 
-# How the engine runs while a policy drafts nothing. "plain": speculation is not configured. "in_step": it is
-# configured and K = 0, so the drafter's KV is kept up to date at a price per step. "dropped": the engine runs
+# How the engine runs while a policy drafts nothing. "not_configured": no speculation. "k0": it is
+# configured and K = 0, so the drafter's KV is kept up to date at a price per step. "drafter_dropped": the engine runs
 # plain and must rebuild the drafter's KV before it drafts again.
-OffState = Literal["plain", "in_step", "dropped"]
+WhenOff = Literal["not_configured", "k0", "drafter_dropped"]
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -23,42 +23,42 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """An arm, and how long it holds: at most `max_cycles`, and while `min_requests` or more are running."""
+    """A draft configuration, and how long it holds: at most `max_engine_steps`, and while `min_requests` or more are running."""
 
-    arm: Arm
-    max_cycles: int | None = None
+    draft_config: DraftConfig
+    max_engine_steps: int | None = None
     min_requests: int = 1
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What an arm did over `cycles` engine cycles that one choice governed."""
+    """What a draft configuration did over `engine_steps` engine steps that one choice governed."""
 
-    arm: Arm
-    cycles: int
-    request_cycles: int
+    draft_config: DraftConfig
+    engine_steps: int
+    request_steps: int
     decode_s: float
     accepted_by_position: tuple[int, ...]
 
 
 class Policy(Protocol):
-    """A rule that picks the arm of each decision epoch.
+    """A rule that picks the draft configuration of each decision interval.
 
-    `arms` lists every arm that the rule may ever pick, so that a live engine can warm each of them up;
-    `off_state` and `entry` say how the engine runs while nothing is drafted and what drafting again costs.
+    `draft_configs` lists every draft configuration that the rule may ever pick, so that a live engine can warm each of them up;
+    `when_off` and `resume_cost` say how the engine runs while nothing is drafted and what drafting again costs.
     """
 
-    off_state: OffState
-    entry: Entry
-    arms: tuple[Arm, ...]
+    when_off: WhenOff
+    resume_cost: ResumeCost
+    draft_configs: tuple[DraftConfig, ...]
 
     def begin_rollout(self) -> None:
         """Forget what must not survive a rollout (a latch); keep what was learned (rewards)."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the arm for the epoch that starts with this batch (one request or more)."""
+        """Return the draft configuration for the decision interval that starts with this batch (one request or more)."""
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn from the epoch that ended; its facts stand for `outcome.cycles` equal cycles."""
+        """Learn from the decision interval that ended; its facts stand for `outcome.engine_steps` equal engine steps."""
 
 
 class Rng(Protocol):
@@ -74,8 +74,8 @@ class Rng(Protocol):
 class StepTimes(Protocol):
     """Calibrated step times, as far as a policy needs them."""
 
-    def cycle_s(self, arm: Arm, batch: Batch) -> float:
-        """Return the predicted seconds of one engine cycle."""
+    def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
+        """Return the predicted seconds of one engine step."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -83,7 +83,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     needs_drafter: ClassVar[bool] = True
     needs_times: ClassVar[bool] = False
-    """Whether `build` takes step times of every arm of the policy and refuses None."""
+    """Whether `build` takes step times of every draft configuration of the policy and refuses None."""
 
     def build(self, rng: Rng, times: StepTimes | None) -> Policy:
         """Return a fresh policy. `times` may be None for rules that use no calibration."""

@@ -5,10 +5,10 @@ verification goes with the smallest batches. Inside a range of more than one str
 with probability epsilon, or else the one whose rewards have the highest median over a sliding window.
 
 The variants differ in what a reward is and in who shares it:
-    paper     r = (accepted per request + 1) * batch / elapsed of the same cycle, one window a strategy.
+    paper     r = (accepted per request + 1) * batch / elapsed of the same engine step, one window a strategy.
     released  a window a strategy and a batch-size group, nothing shared between groups, so that a strategy is
               tried anew in each group that is met; and r takes the strategy's median acceptance over all
-              groups, refreshed in one cycle out of ten, in place of the acceptance of the cycle.
+              groups, refreshed in one engine step out of ten, in place of the acceptance of the engine step.
 Both learn across rollouts; only a latch around them is reset.
 Sources: arXiv 2511.16665 and mit-han-lab/fastrl.
 """
@@ -19,16 +19,16 @@ from itertools import chain
 from math import inf
 from typing import Literal
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, parse_arm
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, parse_draft_config
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.buckets import bucket_of, check_edges
 from tltsched.policies.estimators.sliding_median import Window, weighted_median
 
 # Lower edges of the released code's batch-size groups: one bandit each.
 RELEASED_GROUPS: tuple[int, ...] = (*range(1, 32), *range(32, 128, 8), *range(128, 257, 32))
-# Chance, a cycle, that the released code computes the stable acceptance of a strategy again.
+# Chance, an engine step, that the released code computes the stable acceptance of a strategy again.
 RELEASED_REFRESH = 0.1
 RELEASED_STRATEGIES = ("8_4_48", "8_4_32", "8_4_16", "8_4_8")
 RELEASED_THRESHOLDS = (1, 2, 5, 21)
@@ -42,26 +42,32 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
     epsilon: float = 0.1
     """Probability of a uniformly random pick in a bucket of more than one strategy."""
     window: int = 300
-    """Engine cycles whose rewards count, a strategy (and, if released, a group)."""
+    """Engine engine steps whose rewards count, a strategy (and, if released, a group)."""
     thresholds: tuple[int, ...] = RELEASED_THRESHOLDS
     """Smallest batch of each bucket, ascending from 1; one for each number of tokens to verify."""
     strategies: tuple[str, ...] = RELEASED_STRATEGIES
-    """Drafting arms, such as 8_4_48; those that verify equally many tokens compete in one bucket."""
-    epoch_cycles: int = 64
-    """Engine cycles between two picks (the original picks in each); unused in buckets of one strategy."""
+    """Drafting draft configurations, such as 8_4_48; those that verify equally many tokens compete in one bucket."""
+    decision_engine_steps: int = 64
+    """Engine engine steps between two picks (the original picks in each); unused in buckets of one strategy."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
             raise InputError("epsilon", self.epsilon, "0 to 1", "give a probability")
-        for field, value in (("window", self.window), ("epoch_cycles", self.epoch_cycles)):
+        for field, value in (("window", self.window), ("decision_engine_steps", self.decision_engine_steps)):
             if value < 1:
-                raise InputError(field, value, "1 or more engine cycles", "give a larger number")
-        arms = [parse_arm(text) for text in self.strategies]
-        if not arms or len(set(arms)) != len(arms) or any(arm.depth == 0 for arm in arms):
-            raise InputError("strategies", self.strategies, "drafting arms, each once", "correct the list")
+                raise InputError(field, value, "1 or more engine steps", "give a larger number")
+        draft_configs = [parse_draft_config(text) for text in self.strategies]
+        if (
+            not draft_configs
+            or len(set(draft_configs)) != len(draft_configs)
+            or any(draft_config.depth == 0 for draft_config in draft_configs)
+        ):
+            raise InputError(
+                "strategies", self.strategies, "drafting draft configurations, each once", "correct the list"
+            )
         edges = self.thresholds
         check_edges("thresholds", edges)
-        widths = sorted({arm.verify_tokens for arm in arms}, reverse=True)
+        widths = sorted({draft_config.verify_tokens for draft_config in draft_configs}, reverse=True)
         if len(edges) != len(widths):
             raise InputError(
                 "thresholds",
@@ -79,16 +85,21 @@ class BegMabPolicy:
     """What the variants share: buckets, and the pick inside one."""
 
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
-        self.off_state: OffState = "plain"
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = tuple(parse_arm(text) for text in config.strategies)
+        self.when_off: WhenOff = "not_configured"
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(
+            parse_draft_config(text) for text in config.strategies
+        )
         self._config, self._rng = config, rng
-        widths = sorted({arm.verify_tokens for arm in self.arms}, reverse=True)
-        self._buckets = [tuple(arm for arm in self.arms if arm.verify_tokens == width) for width in widths]
+        widths = sorted({draft_config.verify_tokens for draft_config in self.draft_configs}, reverse=True)
+        self._buckets = [
+            tuple(draft_config for draft_config in self.draft_configs if draft_config.verify_tokens == width)
+            for width in widths
+        ]
         # A bucket of one strategy leaves nothing to decide, so its choice holds to the bucket's edge.
         self._single = [
-            Choice(arms[0], None, edge) if len(arms) == 1 else None
-            for arms, edge in zip(self._buckets, config.thresholds, strict=True)
+            Choice(draft_configs[0], None, edge) if len(draft_configs) == 1 else None
+            for draft_configs, edge in zip(self._buckets, config.thresholds, strict=True)
         ]
 
     def begin_rollout(self) -> None:
@@ -100,45 +111,45 @@ class BegMabPolicy:
         if (single := self._single[bucket]) is not None:
             return single
         lowest = max(self._config.thresholds[bucket], self._group(batch.requests))
-        arms = self._buckets[bucket]
+        draft_configs = self._buckets[bucket]
         if self._rng.random() < self._config.epsilon:
-            arm = arms[self._rng.randrange(len(arms))]
+            draft_config = draft_configs[self._rng.randrange(len(draft_configs))]
         else:
-            scores = [self._score(batch.requests, arm) for arm in arms]
-            arm = arms[scores.index(max(scores))]
-        return Choice(arm, self._config.epoch_cycles, lowest)
+            scores = [self._score(batch.requests, draft_config) for draft_config in draft_configs]
+            draft_config = draft_configs[scores.index(max(scores))]
+        return Choice(draft_config, self._config.decision_engine_steps, lowest)
 
     def observe(self, outcome: Outcome) -> None:
-        """Record the reward of an epoch as often as it had cycles."""
+        """Record the reward of a decision interval as often as it had engine steps."""
         raise NotImplementedError
 
     def _group(self, requests: int) -> int:
         """Return the lower edge of the batch-size group whose rewards count."""
         raise NotImplementedError
 
-    def _score(self, requests: int, arm: Arm) -> float:
-        """Return the median reward of an arm for batches of this size."""
+    def _score(self, requests: int, draft_config: DraftConfig) -> float:
+        """Return the median reward of a draft configuration for batches of this size."""
         raise NotImplementedError
 
 
 class PaperBegMab(BegMabPolicy):
-    """Rewards of the cycle itself, one window a strategy."""
+    """Rewards of the engine step itself, one window a strategy."""
 
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
         super().__init__(config, rng)
-        self._rewards = {arm: Window(config.window) for arm in self.arms}
+        self._rewards = {draft_config: Window(config.window) for draft_config in self.draft_configs}
 
     def observe(self, outcome: Outcome) -> None:
-        """Record tokens per second, bonus tokens included: a * batch is what a cycle emits."""
-        emitted_tokens = sum(outcome.accepted_by_position) + outcome.request_cycles
-        self._rewards[outcome.arm].add(emitted_tokens / outcome.decode_s, outcome.cycles)
+        """Record tokens per second, bonus tokens included: a * batch is what an engine step emits."""
+        emitted_tokens = sum(outcome.accepted_by_position) + outcome.request_steps
+        self._rewards[outcome.draft_config].add(emitted_tokens / outcome.decode_s, outcome.engine_steps)
 
     def _group(self, requests: int) -> int:  # noqa: ARG002 (all batches share the rewards)
         return 1
 
-    def _score(self, requests: int, arm: Arm) -> float:  # noqa: ARG002 (all batches share the rewards)
+    def _score(self, requests: int, draft_config: DraftConfig) -> float:  # noqa: ARG002 (all batches share the rewards)
         # The paper does not say what a strategy scores before its first reward: +inf, so that each is tried.
-        median = self._rewards[arm].median()
+        median = self._rewards[draft_config].median()
         return inf if median is None else median
 
 
@@ -147,44 +158,50 @@ class ReleasedBegMab(BegMabPolicy):
 
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
         super().__init__(config, rng)
-        self._rewards: dict[Arm, dict[int, Window]] = {arm: {} for arm in self.arms}
-        self._accept_lengths: dict[Arm, dict[int, Window]] = {arm: {} for arm in self.arms}
-        self._stable_length = dict.fromkeys(self.arms, 0.0)
+        self._rewards: dict[DraftConfig, dict[int, Window]] = {
+            draft_config: {} for draft_config in self.draft_configs
+        }
+        self._accept_lengths: dict[DraftConfig, dict[int, Window]] = {
+            draft_config: {} for draft_config in self.draft_configs
+        }
+        self._stable_length = dict.fromkeys(self.draft_configs, 0.0)
 
     def observe(self, outcome: Outcome) -> None:
-        """Record the reward in the group of the epoch's mean batch.
+        """Record the reward in the group of the decision interval's mean batch.
 
-        The stable length is taken before the epoch's own acceptance is known, as in the original; so the very
-        first cycle of a strategy is rewarded with zero.
+        The stable length is taken before the decision interval's own acceptance is known, as in the original; so the very
+        first engine step of a strategy is rewarded with zero.
         """
-        arm, cycles = outcome.arm, outcome.cycles
-        group = self._group(outcome.request_cycles // cycles)
-        if group not in self._rewards[arm]:
-            self._rewards[arm][group] = Window(self._config.window)
-            self._accept_lengths[arm][group] = Window(self._config.window)
-        rewards, lengths = self._rewards[arm][group], self._accept_lengths[arm][group]
-        accept_length = 1 + sum(outcome.accepted_by_position) / outcome.request_cycles
-        batches_per_s = outcome.request_cycles / outcome.decode_s
-        if self._stable_length[arm] == 0.0:  # nothing known yet: an acceptance length is never below 1
+        draft_config, engine_steps = outcome.draft_config, outcome.engine_steps
+        group = self._group(outcome.request_steps // engine_steps)
+        if group not in self._rewards[draft_config]:
+            self._rewards[draft_config][group] = Window(self._config.window)
+            self._accept_lengths[draft_config][group] = Window(self._config.window)
+        rewards, lengths = self._rewards[draft_config][group], self._accept_lengths[draft_config][group]
+        accept_length = 1 + sum(outcome.accepted_by_position) / outcome.request_steps
+        batches_per_s = outcome.request_steps / outcome.decode_s
+        if (
+            self._stable_length[draft_config] == 0.0
+        ):  # nothing known yet: an acceptance length is never below 1
             rewards.add(0.0, 1)
             lengths.add(accept_length, 1)
-            cycles -= 1
-            self._refresh(arm)
-        elif self._rng.random() < 1 - (1 - RELEASED_REFRESH) ** cycles:
-            self._refresh(arm)
-        if cycles:
-            rewards.add(self._stable_length[arm] * batches_per_s, cycles)
-            lengths.add(accept_length, cycles)
+            engine_steps -= 1
+            self._refresh(draft_config)
+        elif self._rng.random() < 1 - (1 - RELEASED_REFRESH) ** engine_steps:
+            self._refresh(draft_config)
+        if engine_steps:
+            rewards.add(self._stable_length[draft_config] * batches_per_s, engine_steps)
+            lengths.add(accept_length, engine_steps)
 
-    def _refresh(self, arm: Arm) -> None:
-        windows = self._accept_lengths[arm].values()
+    def _refresh(self, draft_config: DraftConfig) -> None:
+        windows = self._accept_lengths[draft_config].values()
         entries = list(chain.from_iterable(window.entries for window in windows))
-        self._stable_length[arm] = weighted_median(entries) if entries else 0.0
+        self._stable_length[draft_config] = weighted_median(entries) if entries else 0.0
 
     def _group(self, requests: int) -> int:
         return RELEASED_GROUPS[bucket_of(RELEASED_GROUPS, requests)]
 
-    def _score(self, requests: int, arm: Arm) -> float:
-        window = self._rewards[arm].get(self._group(requests))
+    def _score(self, requests: int, draft_config: DraftConfig) -> float:
+        window = self._rewards[draft_config].get(self._group(requests))
         median = window.median() if window is not None else None
         return inf if median is None else median

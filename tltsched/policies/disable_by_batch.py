@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tltsched.commands import Entry
-from tltsched.draft_config import OFF, Arm, chain
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 
 
 class DisableByBatchConfig(PolicyConfig, tag="disable_by_batch", frozen=True):
@@ -30,16 +30,16 @@ class DisableByBatchPolicy:
     """Either of two choices; nothing is decided in between."""
 
     def __init__(self, config: DisableByBatchConfig) -> None:
-        self.off_state: OffState = "in_step"
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = (OFF, chain(config.k))
+        self.when_off: WhenOff = "k0"
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = (OFF, chain(config.k))
         self._below, self._above = Choice(chain(config.k)), Choice(OFF, None, config.limit_requests)
 
     def begin_rollout(self) -> None:
         """Nothing to forget."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the arm, which holds until the batch falls below the limit or is formed anew."""
+        """Return the draft configuration, which holds until the batch falls below the limit or is formed anew."""
         return self._above if batch.requests >= self._above.min_requests else self._below
 
     def observe(self, outcome: Outcome) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tltsched.commands import Entry
-from tltsched.draft_config import OFF, Arm
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import OFF, DraftConfig
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 
 
 class NoneConfig(PolicyConfig, tag="none", frozen=True):
@@ -23,9 +23,9 @@ class NonePolicy:
     """Always off; one choice lasts until the batch is empty."""
 
     def __init__(self) -> None:
-        self.off_state: OffState = "plain"
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = (OFF,)
+        self.when_off: WhenOff = "not_configured"
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = (OFF,)
 
     def begin_rollout(self) -> None:
         """Nothing to forget."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import msgspec
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, chain
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import (
     SGLANG_GRAPH_BATCHES,
     Slots,
@@ -59,15 +59,15 @@ class SglangEmaConfig(PolicyConfig, tag="sglang_ema", frozen=True):
     smoothing: float = 0.2
     """Weight of a batch in the moving average."""
     warmup_batches: int = 10
-    """Engine cycles of a slot before it may move."""
+    """Engine engine steps of a slot before it may move."""
     update_interval: int = 5
-    """Engine cycles of a slot between two decisions."""
+    """Engine engine steps of a slot between two decisions."""
     graph_batches: tuple[int, ...] = SGLANG_GRAPH_BATCHES
     """Batch sizes with a CUDA graph, to which a batch is padded before its slot is looked up."""
-    off_state: OffState = "in_step"
+    when_off: WhenOff = "k0"
     """How the engine runs at K = 0 (assumed: the drafter is kept in step)."""
-    entry: Entry = "none"
-    """What drafting again costs (only with off_state `dropped`)."""
+    resume_cost: ResumeCost = "none"
+    """What drafting again costs (only with when_off `dropped`)."""
 
     def __post_init__(self) -> None:
         check_edges("slots", [slot.batch for slot in self.slots])
@@ -78,7 +78,9 @@ class SglangEmaConfig(PolicyConfig, tag="sglang_ema", frozen=True):
             raise InputError("smoothing", self.smoothing, "above 0, up to 1", "give a weight")
         for field, low in (("warmup_batches", 0), ("update_interval", 1)):
             if getattr(self, field) < low:
-                raise InputError(field, getattr(self, field), f"{low} or more", "give a count of cycles")
+                raise InputError(
+                    field, getattr(self, field), f"{low} or more", "give a count of engine steps"
+                )
 
     def build(self, rng: Rng, times: StepTimes | None) -> SglangEmaPolicy:  # noqa: ARG002 (it needs neither)
         """Return the policy."""
@@ -86,12 +88,12 @@ class SglangEmaConfig(PolicyConfig, tag="sglang_ema", frozen=True):
 
 
 class SglangEmaPolicy:
-    """A tier by slot; an epoch lasts until the slot decides again or the batch leaves it."""
+    """A tier by slot; a decision interval lasts until the slot decides again or the batch leaves it."""
 
     def __init__(self, config: SglangEmaConfig) -> None:
-        self.off_state: OffState = config.off_state
-        self.entry: Entry = config.entry
-        self.arms: tuple[Arm, ...] = tuple(
+        self.when_off: WhenOff = config.when_off
+        self.resume_cost: ResumeCost = config.resume_cost
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(
             chain(k) for k in sorted({k for slot in config.slots for k in slot.ks})
         )
         self._slots = Slots([slot.batch for slot in config.slots], config.graph_batches)
@@ -104,15 +106,15 @@ class SglangEmaPolicy:
         """Return the tier of the batch's slot, up to the next decision of that slot."""
         slot = self._slots.slot_of(batch.requests)
         tiers = self._tiers[slot]
-        cycles = tiers.cycles_to_decision() if len(tiers.ks) > 1 else None
-        return Choice(chain(tiers.k), cycles, self._slots.lowest(slot))
+        engine_steps = tiers.engine_steps_to_decision() if len(tiers.ks) > 1 else None
+        return Choice(chain(tiers.k), engine_steps, self._slots.lowest(slot))
 
     def observe(self, outcome: Outcome) -> None:
         """Update the slot as that many equal batches would."""
-        requests = round(outcome.request_cycles / outcome.cycles)
-        drafted = outcome.arm.depth > 0
-        accepted = sum(outcome.accepted_by_position) / outcome.request_cycles if drafted else None
-        self._tiers[self._slots.slot_of(requests)].observe(accepted, outcome.cycles)
+        requests = round(outcome.request_steps / outcome.engine_steps)
+        drafted = outcome.draft_config.depth > 0
+        accepted = sum(outcome.accepted_by_position) / outcome.request_steps if drafted else None
+        self._tiers[self._slots.slot_of(requests)].observe(accepted, outcome.engine_steps)
 
 
 class Tiers:
@@ -125,25 +127,25 @@ class Tiers:
         self._slot, self._config = slot, config
         self._batches = 0
 
-    def cycles_to_decision(self) -> int:
+    def engine_steps_to_decision(self) -> int:
         """Return after how many more batches this slot decides."""
         warmup, interval = self._config.warmup_batches, self._config.update_interval
         if self._batches < warmup:
             return warmup + interval - self._batches
         return interval - (self._batches - warmup) % interval
 
-    def observe(self, accepted: float | None, cycles: int) -> None:
-        """Take in `cycles` batches of this mean; None: nothing was drafted."""
+    def observe(self, accepted: float | None, engine_steps: int) -> None:
+        """Take in `engine_steps` batches of this mean; None: nothing was drafted."""
         if len(self.ks) == 1:
             return
-        while cycles > 0:
-            due = self.cycles_to_decision()
-            count = min(cycles, due)
+        while engine_steps > 0:
+            due = self.engine_steps_to_decision()
+            count = min(engine_steps, due)
             if accepted is not None:
                 keep = (1 - self._config.smoothing) ** count
                 self.accepted = accepted + (self.accepted - accepted) * keep
             self._batches += count
-            cycles -= count
+            engine_steps -= count
             if count == due:
                 self._decide()
 

@@ -1,4 +1,4 @@
-"""SGLang's throughput-aware draft length: expected tokens over the profiled time of a cycle.
+"""SGLang's throughput-aware draft length: expected tokens over the profiled time of an engine step.
 
 Rule: score(K) = (1 + sum of p_k for k < K) / cost(batch, K). p_k is the mean, over the last `window` batches
 that drafted position k, of the share of requests whose accepted drafts reach beyond k. Positions without data
@@ -16,10 +16,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import ClassVar
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, chain
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import (
     SGLANG_GRAPH_BATCHES,
     Slots,
@@ -32,7 +32,7 @@ from tltsched.policies.times import required_times
 
 
 class SglangThroughputConfig(PolicyConfig, tag="sglang_throughput", frozen=True):
-    """Maximise tokens over profiled cycle time. Needs calibrated step times of each candidate."""
+    """Maximise tokens over profiled engine step time. Needs calibrated step times of each candidate."""
 
     needs_times: ClassVar[bool] = True
 
@@ -41,9 +41,9 @@ class SglangThroughputConfig(PolicyConfig, tag="sglang_throughput", frozen=True)
     initial_k: int = 3
     """Draft length to begin with if it is a candidate, else the middle one of the first slot (assumed)."""
     window: int = 20
-    """Engine cycles whose acceptance counts, a position."""
+    """Engine engine steps whose acceptance counts, a position."""
     update_interval: int = 10
-    """Engine cycles between two decisions."""
+    """Engine engine steps between two decisions."""
     switch_margin: float = 0.1
     """Relative lead that a change of K needs."""
     profile_context_tokens: int = 2048
@@ -65,25 +65,25 @@ class SglangThroughputConfig(PolicyConfig, tag="sglang_throughput", frozen=True)
                 raise InputError(field, value, f"{low} or more", "give a larger number")
 
     def build(self, rng: Rng, times: StepTimes | None) -> SglangThroughputPolicy:  # noqa: ARG002 (no chance)
-        """Return the policy; raises InputError if `times` is missing or lacks an arm."""
+        """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""
         return SglangThroughputPolicy(self, times)
 
 
 class SglangThroughputPolicy:
-    """One draft length for all batches, scored anew every few cycles."""
+    """One draft length for all batches, scored anew every few engine steps."""
 
     def __init__(self, config: SglangThroughputConfig, times: StepTimes | None) -> None:
-        self.off_state: OffState = "in_step"
-        self.entry: Entry = "none"
+        self.when_off: WhenOff = "k0"
+        self.resume_cost: ResumeCost = "none"
         ks = sorted({k for _, slot in config.candidates for k in slot})
-        self.arms: tuple[Arm, ...] = tuple(chain(k) for k in ks)
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(chain(k) for k in ks)
         self._config = config
-        self._times = required_times("sglang_throughput", times, self.arms)
+        self._times = required_times("sglang_throughput", times, self.draft_configs)
         self._slots = Slots([edge for edge, _ in config.candidates], config.graph_batches)
         first = config.candidates[0][1]
         self._k = config.initial_k if config.initial_k in ks else first[len(first) // 2]
         self._windows = [Window(config.window) for _ in range(ks[-1])]
-        self._cycles = 0  # since the last decision was due
+        self._engine_steps = 0  # since the last decision was due
 
     def begin_rollout(self) -> None:
         """Nothing to forget: the server goes on with its windows."""
@@ -96,18 +96,18 @@ class SglangThroughputPolicy:
             best = self._best(ks, batch.requests)
             self._take(ks[len(ks) // 2] if best is None else best)
         interval = self._config.update_interval
-        if self._cycles >= interval:
+        if self._engine_steps >= interval:
             self._decide(ks, batch.requests)
-            self._cycles = 0
-        return Choice(chain(self._k), interval - self._cycles, self._slots.lowest(slot))
+            self._engine_steps = 0
+        return Choice(chain(self._k), interval - self._engine_steps, self._slots.lowest(slot))
 
     def observe(self, outcome: Outcome) -> None:
-        """Add the share of requests that reached beyond each drafted position, once a cycle."""
-        self._cycles += outcome.cycles
+        """Add the share of requests that reached beyond each drafted position, once an engine step."""
+        self._engine_steps += outcome.engine_steps
         accepted = outcome.accepted_by_position
-        for position in range(min(outcome.arm.depth, len(self._windows))):
+        for position in range(min(outcome.draft_config.depth, len(self._windows))):
             count = accepted[position] if position < len(accepted) else 0
-            self._windows[position].add(count / outcome.request_cycles, outcome.cycles)
+            self._windows[position].add(count / outcome.request_steps, outcome.engine_steps)
 
     def _decide(self, ks: tuple[int, ...], requests: int) -> None:
         if not all(window.is_full() for window in self._windows[: self._k]):
@@ -141,7 +141,7 @@ class SglangThroughputPolicy:
         graphs = self._slots.graph_batches
         batch = min(self._slots.padded(requests), graphs[-1]) if graphs else requests
         context = batch * self._config.profile_context_tokens
-        return (1 + sum(rates)) / self._times.cycle_s(chain(k), Batch(batch, context))
+        return (1 + sum(rates)) / self._times.engine_step_s(chain(k), Batch(batch, context))
 
     def _rates(self, k: int) -> list[float] | None:
         """Return p_0 .. p_(k-1): window means, and geometric from the known ones where there is none."""

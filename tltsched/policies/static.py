@@ -1,25 +1,25 @@
-"""One arm for every batch: the setting that serving engines ship with."""
+"""One draft configuration for every batch: the setting that serving engines ship with."""
 
 from __future__ import annotations
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, parse_arm
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, parse_draft_config
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 
 
 class StaticConfig(PolicyConfig, tag="static", frozen=True):
-    """Draft with `arm` whatever the batch.
+    """Draft with `draft_config` whatever the batch.
 
-    The arm `off` measures what speculation costs when it is configured and idle (off_state `in_step`).
+    The draft configuration `off` measures what speculation costs when it is configured and idle (when_off `in_step`).
     """
 
-    arm: str
+    draft_config: str
     """off, a chain length such as 4, or a tree such as 8_4_48."""
-    off_state: OffState = "in_step"
-    """How the engine runs under the arm `off`; without meaning for any other arm."""
+    when_off: WhenOff = "k0"
+    """How the engine runs under the draft configuration `off`; without meaning for any other draft configuration."""
 
     def __post_init__(self) -> None:
-        parse_arm(self.arm)
+        parse_draft_config(self.draft_config)
 
     def build(self, rng: Rng, times: StepTimes | None) -> StaticPolicy:  # noqa: ARG002 (the rule needs neither)
         """Return the policy."""
@@ -27,20 +27,20 @@ class StaticConfig(PolicyConfig, tag="static", frozen=True):
 
 
 class StaticPolicy:
-    """Always the same arm; one choice lasts until the batch is empty."""
+    """Always the same draft configuration; one choice lasts until the batch is empty."""
 
     def __init__(self, config: StaticConfig) -> None:
-        arm = parse_arm(config.arm)
-        self.off_state: OffState = config.off_state
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = (arm,)
-        self._choice = Choice(arm)
+        draft_config = parse_draft_config(config.draft_config)
+        self.when_off: WhenOff = config.when_off
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = (draft_config,)
+        self._choice = Choice(draft_config)
 
     def begin_rollout(self) -> None:
         """Nothing to forget."""
 
     def choose(self, batch: Batch) -> Choice:  # noqa: ARG002 (every batch gets the same)
-        """Return the arm without a limit."""
+        """Return the draft configuration without a limit."""
         return self._choice
 
     def observe(self, outcome: Outcome) -> None:

@@ -1,32 +1,32 @@
-"""A fixed table from batch size to arm: what the released TLT amounts to with its default settings."""
+"""A fixed table from batch size to draft configuration: what the released TLT amounts to with its default settings."""
 
 from __future__ import annotations
 
 import re
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, parse_arm
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, parse_draft_config
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.buckets import bucket_of, check_edges
 
 _RANGE = re.compile(r"(\d+)-(\d+)=(\d+)")
 
 
 class TableConfig(PolicyConfig, tag="table", frozen=True):
-    """Look the arm up by the number of running requests."""
+    """Look the draft configuration up by the number of running requests."""
 
-    arms_by_batch: tuple[tuple[int, str], ...]
-    """Pairs (smallest batch of the bucket, arm), ascending from 1; the arm may be `off`."""
-    off_state: OffState = "in_step"
-    """How the engine runs in a bucket whose arm is `off`."""
-    entry: Entry = "none"
-    """What drafting again costs after a bucket that was off (only with off_state `dropped`)."""
+    draft_configs_by_batch: tuple[tuple[int, str], ...]
+    """Pairs (smallest batch of the bucket, draft configuration), ascending from 1; the draft configuration may be `off`."""
+    when_off: WhenOff = "k0"
+    """How the engine runs in a bucket whose draft configuration is `off`."""
+    resume_cost: ResumeCost = "none"
+    """What drafting again costs after a bucket that was off (only with when_off `dropped`)."""
 
     def __post_init__(self) -> None:
-        check_edges("arms_by_batch", [edge for edge, _ in self.arms_by_batch])
-        for _, arm in self.arms_by_batch:
-            parse_arm(arm)
+        check_edges("draft_configs_by_batch", [edge for edge, _ in self.draft_configs_by_batch])
+        for _, draft_config in self.draft_configs_by_batch:
+            parse_draft_config(draft_config)
 
     def build(self, rng: Rng, times: StepTimes | None) -> TablePolicy:  # noqa: ARG002 (the rule needs neither)
         """Return the policy."""
@@ -54,25 +54,30 @@ def table_of_ranges(text: str) -> TableConfig:
                 "vllm_table", text, "ranges from LO up to HI that do not overlap", "correct the bounds"
             )
         last = high
-    return TableConfig(arms_by_batch=tuple((low, str(k) if k else "off") for low, _, k in rows))
+    return TableConfig(draft_configs_by_batch=tuple((low, str(k) if k else "off") for low, _, k in rows))
 
 
 class TablePolicy:
     """A choice holds down to the lower edge of its bucket, so that no decision falls inside a bucket."""
 
     def __init__(self, config: TableConfig) -> None:
-        self.off_state: OffState = config.off_state
-        self.entry: Entry = config.entry
-        self._edges = [edge for edge, _ in config.arms_by_batch]
-        self._choices = [Choice(parse_arm(arm), None, edge) for edge, arm in config.arms_by_batch]
+        self.when_off: WhenOff = config.when_off
+        self.resume_cost: ResumeCost = config.resume_cost
+        self._edges = [edge for edge, _ in config.draft_configs_by_batch]
+        self._choices = [
+            Choice(parse_draft_config(draft_config), None, edge)
+            for edge, draft_config in config.draft_configs_by_batch
+        ]
         # dict.fromkeys drops repeats and keeps the order.
-        self.arms: tuple[Arm, ...] = tuple(dict.fromkeys(choice.arm for choice in self._choices))
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(
+            dict.fromkeys(choice.draft_config for choice in self._choices)
+        )
 
     def begin_rollout(self) -> None:
         """Nothing to forget."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the arm of the bucket that `batch.requests` falls in."""
+        """Return the draft configuration of the bucket that `batch.requests` falls in."""
         return self._choices[bucket_of(self._edges, batch.requests)]
 
     def observe(self, outcome: Outcome) -> None:

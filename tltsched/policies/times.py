@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, StepTimes
 
 
-def required_times(policy: str, times: StepTimes | None, arms: Iterable[Arm]) -> StepTimes:
-    """Return `times`; raises InputError if they are missing or lack one of the arms."""
+def required_times(policy: str, times: StepTimes | None, draft_configs: Iterable[DraftConfig]) -> StepTimes:
+    """Return `times`; raises InputError if they are missing or lack one of the draft configurations."""
     if times is None:
         raise InputError(
             "policy",
             policy,
             "a policy without step times",
-            "give a calibration with the arms of the policy",
+            "give a calibration with the draft configurations of the policy",
         )
-    for arm in arms:
-        times.cycle_s(arm, Batch(1, 0))  # a missing arm is better met before the run
+    for draft_config in draft_configs:
+        times.engine_step_s(
+            draft_config, Batch(1, 0)
+        )  # a missing draft configuration is better met before the run
     return times

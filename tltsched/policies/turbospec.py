@@ -1,7 +1,7 @@
 """TurboSpec's goodput (first called SmartSpec): one acceptance rate, one linear law of time, the best K.
 
 Rule: K in 0 .. max_k maximises batch * E[K] / T, where every draft is taken to be accepted with the same
-probability a, so that E[K] = (1 - a^(K+1)) / (1 - a) with the bonus token, and a cycle is taken to last
+probability a, so that E[K] = (1 - a^(K+1)) / (1 - a) with the bonus token, and an engine step is taken to last
     T = c_context * context + c_tokens * batch * (K + 1) + c_pass * K + c_0.
 a is a moving average over all drafts that were judged: those whose predecessors were accepted. The c are a
 least-squares fit to the step times, c_pass being the drafter's part of it.
@@ -15,10 +15,10 @@ from __future__ import annotations
 from math import exp, isfinite
 from typing import ClassVar
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, chain
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.times import required_times
 
 # Where the linear law is fitted (assumed: batches of decode, contexts of reasoning responses).
@@ -35,34 +35,36 @@ class TurboSpecConfig(PolicyConfig, tag="turbospec", frozen=True):
     """Longest draft (assumed)."""
     rate_prior: float = 0.7
     """Acceptance of a draft until it is measured (assumed)."""
-    memory_cycles: float = 2000.0
-    """Request-cycles over which the moving average forgets (assumed)."""
-    epoch_cycles: int = 16
-    """Engine cycles between two decisions (the original decides in each)."""
+    memory_request_steps: float = 2000.0
+    """Request-engine steps over which the moving average forgets (assumed)."""
+    decision_engine_steps: int = 16
+    """Engine engine steps between two decisions (the original decides in each)."""
 
     def __post_init__(self) -> None:
-        for field in ("max_k", "epoch_cycles"):
+        for field in ("max_k", "decision_engine_steps"):
             if getattr(self, field) < 1:
                 raise InputError(field, getattr(self, field), "1 or more", "give a larger number")
         if not 0 <= self.rate_prior <= 1:
             raise InputError("rate_prior", self.rate_prior, "0 to 1", "give a probability")
-        if not (isfinite(self.memory_cycles) and self.memory_cycles > 0):
-            raise InputError("memory_cycles", self.memory_cycles, "above 0", "give a number of cycles")
+        if not (isfinite(self.memory_request_steps) and self.memory_request_steps > 0):
+            raise InputError(
+                "memory_request_steps", self.memory_request_steps, "above 0", "give a number of engine steps"
+            )
 
     def build(self, rng: Rng, times: StepTimes | None) -> TurboSpecPolicy:  # noqa: ARG002 (no chance in it)
-        """Return the policy; raises InputError if `times` is missing or lacks an arm."""
+        """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""
         return TurboSpecPolicy(self, times)
 
 
 class TurboSpecPolicy:
-    """Scores every K at each decision; learns one acceptance rate from every drafting epoch."""
+    """Scores every K at each decision; learns one acceptance rate from every drafting decision interval."""
 
     def __init__(self, config: TurboSpecConfig, times: StepTimes | None) -> None:
-        self.off_state: OffState = "in_step"
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = tuple(chain(k) for k in range(config.max_k + 1))
+        self.when_off: WhenOff = "k0"
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(chain(k) for k in range(config.max_k + 1))
         self.rate = config.rate_prior
-        self.law = LinearLaw(self.arms, required_times("turbospec", times, self.arms))
+        self.law = LinearLaw(self.draft_configs, required_times("turbospec", times, self.draft_configs))
         self._config = config
 
     def begin_rollout(self) -> None:
@@ -70,16 +72,21 @@ class TurboSpecPolicy:
 
     def choose(self, batch: Batch) -> Choice:
         """Return the K of the highest goodput, the shortest of equal ones."""
-        goodput = [self._tokens(arm.depth) / self.law.cycle_s(arm, batch) for arm in self.arms]
-        return Choice(self.arms[goodput.index(max(goodput))], self._config.epoch_cycles)
+        goodput = [
+            self._tokens(draft_config.depth) / self.law.engine_step_s(draft_config, batch)
+            for draft_config in self.draft_configs
+        ]
+        return Choice(self.draft_configs[goodput.index(max(goodput))], self._config.decision_engine_steps)
 
     def observe(self, outcome: Outcome) -> None:
         """Move the acceptance rate towards that of the drafts that were judged."""
-        if outcome.arm.depth == 0:
+        if outcome.draft_config.depth == 0:
             return
-        accepted = (*outcome.accepted_by_position, *(0,) * outcome.arm.depth)[: outcome.arm.depth]
-        judged = outcome.request_cycles + sum(accepted[:-1])
-        keep = exp(-outcome.request_cycles / self._config.memory_cycles)
+        accepted = (*outcome.accepted_by_position, *(0,) * outcome.draft_config.depth)[
+            : outcome.draft_config.depth
+        ]
+        judged = outcome.request_steps + sum(accepted[:-1])
+        keep = exp(-outcome.request_steps / self._config.memory_request_steps)
         self.rate = keep * self.rate + (1 - keep) * min(1.0, sum(accepted) / judged)
 
     def _tokens(self, k: int) -> float:
@@ -87,29 +94,31 @@ class TurboSpecPolicy:
 
 
 class LinearLaw:
-    """Seconds of a cycle, linear in context, tokens read, draft passes; fitted to step times."""
+    """Seconds of an engine step, linear in context, tokens read, draft passes; fitted to step times."""
 
-    def __init__(self, arms: tuple[Arm, ...], times: StepTimes) -> None:
+    def __init__(self, draft_configs: tuple[DraftConfig, ...], times: StepTimes) -> None:
         points = [
-            (arm, Batch(requests, requests * context))
-            for arm in arms
+            (draft_config, Batch(requests, requests * context))
+            for draft_config in draft_configs
             for requests in FIT_BATCHES
             for context in FIT_CONTEXTS
         ]
-        seconds = [times.cycle_s(arm, batch) for arm, batch in points]
-        self.coefficients = least_squares([_features(arm, batch) for arm, batch in points], seconds)
+        seconds = [times.engine_step_s(draft_config, batch) for draft_config, batch in points]
+        self.coefficients = least_squares(
+            [_features(draft_config, batch) for draft_config, batch in points], seconds
+        )
         self._least_s = min(seconds)
 
-    def cycle_s(self, arm: Arm, batch: Batch) -> float:
-        """Return the predicted seconds; never less than the fastest cycle that was fitted."""
-        features = _features(arm, batch)
+    def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
+        """Return the predicted seconds; never less than the fastest engine step that was fitted."""
+        features = _features(draft_config, batch)
         law_s = sum(c * x for c, x in zip(self.coefficients, features, strict=True))
         return max(law_s, self._least_s)
 
 
-def _features(arm: Arm, batch: Batch) -> tuple[float, ...]:
+def _features(draft_config: DraftConfig, batch: Batch) -> tuple[float, ...]:
     """Return context, tokens that the target reads, draft passes and one."""
-    return batch.context_tokens, batch.requests * arm.verify_tokens, arm.depth, 1.0
+    return batch.context_tokens, batch.requests * draft_config.verify_tokens, draft_config.depth, 1.0
 
 
 def least_squares(rows: list[tuple[float, ...]], values: list[float]) -> list[float]:

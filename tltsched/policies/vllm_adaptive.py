@@ -18,10 +18,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import ClassVar
 
-from tltsched.commands import Entry
-from tltsched.draft_config import Arm, chain
+from tltsched.commands import ResumeCost
+from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, OffState, Outcome, PolicyConfig, Rng, StepTimes
+from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
 from tltsched.policies.times import required_times
 
@@ -35,33 +35,35 @@ class VllmAdaptiveConfig(PolicyConfig, tag="vllm_adaptive", frozen=True):
     """Longest draft (assumed)."""
     profile_context_tokens: int = 8192
     """Context of each request in the profile (vLLM's default)."""
-    memory_cycles: float = 200.0
-    """Request-cycles over which the acceptance estimate forgets (assumed). It begins at 1, as in vLLM."""
-    epoch_cycles: int = 16
-    """Engine cycles between two decisions (vLLM decides in each)."""
+    memory_request_steps: float = 200.0
+    """Request-engine steps over which the acceptance estimate forgets (assumed). It begins at 1, as in vLLM."""
+    decision_engine_steps: int = 16
+    """Engine engine steps between two decisions (vLLM decides in each)."""
 
     def __post_init__(self) -> None:
-        for field, low in (("max_k", 1), ("profile_context_tokens", 0), ("epoch_cycles", 1)):
+        for field, low in (("max_k", 1), ("profile_context_tokens", 0), ("decision_engine_steps", 1)):
             if getattr(self, field) < low:
                 raise InputError(field, getattr(self, field), f"{low} or more", "give a larger number")
-        if not (isfinite(self.memory_cycles) and self.memory_cycles > 0):
-            raise InputError("memory_cycles", self.memory_cycles, "above 0", "give a number of cycles")
+        if not (isfinite(self.memory_request_steps) and self.memory_request_steps > 0):
+            raise InputError(
+                "memory_request_steps", self.memory_request_steps, "above 0", "give a number of engine steps"
+            )
 
     def build(self, rng: Rng, times: StepTimes | None) -> VllmAdaptivePolicy:  # noqa: ARG002 (no chance in it)
-        """Return the policy; raises InputError if `times` is missing or lacks an arm."""
+        """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""
         return VllmAdaptivePolicy(self, times)
 
 
 class VllmAdaptivePolicy:
-    """Scores every level at each decision; learns acceptance from every drafting epoch."""
+    """Scores every level at each decision; learns acceptance from every drafting decision interval."""
 
     def __init__(self, config: VllmAdaptiveConfig, times: StepTimes | None) -> None:
-        self.off_state: OffState = "in_step"
-        self.entry: Entry = "none"
-        self.arms: tuple[Arm, ...] = tuple(chain(k) for k in range(config.max_k + 1))
+        self.when_off: WhenOff = "k0"
+        self.resume_cost: ResumeCost = "none"
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(chain(k) for k in range(config.max_k + 1))
         self._config = config
-        self._times = required_times("vllm_adaptive", times, self.arms)
-        self._acceptance = AcceptanceEstimate((1.0,) * config.max_k, {}, config.memory_cycles)
+        self._times = required_times("vllm_adaptive", times, self.draft_configs)
+        self._acceptance = AcceptanceEstimate((1.0,) * config.max_k, {}, config.memory_request_steps)
 
     def begin_rollout(self) -> None:
         """Nothing to forget: estimates carry over."""
@@ -70,11 +72,13 @@ class VllmAdaptivePolicy:
         """Return the level of the highest expected throughput at the profiled context."""
         profiled = Batch(batch.requests, batch.requests * self._config.profile_context_tokens)
         scores = [
-            self._acceptance.tokens_per_cycle(arm) / self._times.cycle_s(arm, profiled) for arm in self.arms
+            self._acceptance.tokens_per_engine_step(draft_config)
+            / self._times.engine_step_s(draft_config, profiled)
+            for draft_config in self.draft_configs
         ]
-        return Choice(self.arms[scores.index(max(scores))], self._config.epoch_cycles)
+        return Choice(self.draft_configs[scores.index(max(scores))], self._config.decision_engine_steps)
 
     def observe(self, outcome: Outcome) -> None:
-        """Update the acceptance estimate; epochs without drafts say nothing about it."""
-        if outcome.arm.depth > 0:
+        """Update the acceptance estimate; decision intervals without drafts say nothing about it."""
+        if outcome.draft_config.depth > 0:
             self._acceptance.observe(outcome)

@@ -13,7 +13,7 @@ import msgspec
 
 from tltsched.commands import Assign, Drop, Restart, TrainOn, Withdraw
 from tltsched.events import StepBegan
-from tltsched.schedules.cluster_view import Board, assigns
+from tltsched.schedules.cluster_view import ClusterView, assigns
 
 Move = Assign | Withdraw | Restart | Drop | TrainOn
 Moves = Sequence[Move]
@@ -30,8 +30,8 @@ class Schedule:
 
     closing = False  # whether the rollout is being ended early: idle workers need not start anything
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, cluster_view: ClusterView) -> None:
+        self.cluster_view = cluster_view
 
     def fresh_groups(self, groups: int) -> int:
         """Return how many fresh prompt groups a step needs that is to train on `groups`."""
@@ -43,7 +43,7 @@ class Schedule:
 
     def begin(self, event: StepBegan) -> Moves:
         """Place what the step begins with; the board has its requests already."""
-        return assigns(self.board.spread(event.requests))
+        return assigns(self.cluster_view.spread(event.requests))
 
     def finished(self, worker: int, requests: tuple[int, ...]) -> Moves:
         """Return what follows from requests that are done."""
@@ -57,7 +57,7 @@ class Schedule:
 
     def orphaned(self, requests: tuple[int, ...]) -> Moves:
         """Return where the requests of a lost worker go; their tokens are lost."""
-        return assigns(self.board.deal(requests))
+        return assigns(self.cluster_view.deal(requests))
 
     def syncs(self) -> bool:
         """Return whether the policy's weights go out to the rollout workers after the step that has ended."""
@@ -65,7 +65,7 @@ class Schedule:
 
     def over(self) -> bool:
         """Return whether the rollout of the step is over."""
-        return not self.board.busy
+        return not self.cluster_view.busy
 
     def end(self) -> Moves:
         """Return what the step trains on, what is dropped and what starts anew, once the rollout is over."""
@@ -85,6 +85,6 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     withdraws: ClassVar[bool] = False  # whether it uses Withdraw or chunks
     overlaps: ClassVar[bool] = False  # whether rollouts go on while the policy is trained, elsewhere
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return a fresh schedule over a board."""
         raise NotImplementedError

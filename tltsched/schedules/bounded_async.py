@@ -23,7 +23,7 @@ from tltsched.commands import TrainOn
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Moves, OnPolicy, Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board, assigns
+from tltsched.schedules.cluster_view import ClusterView, assigns
 from tltsched.schedules.groups import Groups
 
 
@@ -63,16 +63,16 @@ class BoundedAsyncConfig(ScheduleConfig, tag="bounded_async", frozen=True):
             raise InputError("workers", workers, "2 or more", "one to generate and one to train")
         return min(max(1, round(self.trainer_share * workers)), workers - 1)
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return BoundedAsync(board, self)
+        return BoundedAsync(cluster_view, self)
 
 
 class BoundedAsync(Schedule):
     """Groups alive at the start of a step are under way, or complete and not yet trained on."""
 
-    def __init__(self, board: Board, config: BoundedAsyncConfig) -> None:
-        super().__init__(board)
+    def __init__(self, cluster_view: ClusterView, config: BoundedAsyncConfig) -> None:
+        super().__init__(cluster_view)
         self._config = config
         self._groups = Groups()
         self._goal = 0
@@ -93,7 +93,7 @@ class BoundedAsync(Schedule):
         """Deal the fresh requests out to the workers with the fewest."""
         self._goal = event.groups
         self._groups.add(event.requests)
-        return assigns(self.board.deal(request.id for request in event.requests))
+        return assigns(self.cluster_view.deal(request.id for request in event.requests))
 
     def finished(self, worker: int, requests: tuple[int, ...]) -> Moves:
         """Count."""

@@ -21,7 +21,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 UNLIMITED = Capacity()
 
 
-class Board:
+class ClusterView:
     """Requests and workers as the events tell. The ClusterScheduler keeps it; schedules read it.
 
     A request is alive from the StepBegan that brings it until it is trained on or dropped. While alive it is

@@ -20,7 +20,7 @@ from tltsched.commands import Assign
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board
+from tltsched.schedules.cluster_view import ClusterView
 
 
 class DividedConfig(ScheduleConfig, tag="divided", frozen=True):
@@ -40,18 +40,18 @@ class DividedConfig(ScheduleConfig, tag="divided", frozen=True):
         if not 0.0 < self.kv_share <= 1.0:
             raise InputError("kv_share", self.kv_share, "above 0, at most 1", "give a share")
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return Divided(board, self)
+        return Divided(cluster_view, self)
 
 
 class Divided(Schedule):
     """The queue is a heap of (not a probe, -estimate, id); entries with an old estimate are pushed anew."""
 
-    def __init__(self, board: Board, config: DividedConfig) -> None:
-        super().__init__(board)
+    def __init__(self, cluster_view: ClusterView, config: DividedConfig) -> None:
+        super().__init__(cluster_view)
         self._config = config
-        self._slots = config.slots or board.capacity.max_running
+        self._slots = config.slots or cluster_view.capacity.max_running
         self._queue: list[tuple[bool, float, int]] = []
         self._probes: dict[int, int] = {}  # group -> its probe
         self._estimate: dict[int, float] = {}  # group -> tokens of its longest sample that is done
@@ -61,7 +61,7 @@ class Divided(Schedule):
     def begin(self, event: StepBegan) -> Moves:
         """Queue everything and fill the workers."""
         self._queue, self._probes, self._estimate = [], {}, {}
-        self._reserved = dict.fromkeys(self.board.placed, 0.0)
+        self._reserved = dict.fromkeys(self.cluster_view.placed, 0.0)
         self._room = {}
         for request in event.requests:
             self._probes.setdefault(request.group, request.id)
@@ -73,9 +73,9 @@ class Divided(Schedule):
         """Learn from lengths, and fill the slots that are free now."""
         for request in requests:
             self._free(worker, request)
-            group = self.board.requests[request].group
+            group = self.cluster_view.requests[request].group
             # The last chunk is not reported: what was known before it, and half of it.
-            tokens = self.board.generated[request] + self._config.chunk_tokens / 2
+            tokens = self.cluster_view.generated[request] + self._config.chunk_tokens / 2
             if tokens > self._estimate.get(group, 0.0):
                 self._estimate[group] = tokens
         return self._fill()
@@ -89,7 +89,7 @@ class Divided(Schedule):
 
     def orphaned(self, requests: tuple[int, ...]) -> Moves:
         """Requests of a lost worker queue again."""
-        self._reserved = {worker: self._reserved.get(worker, 0.0) for worker in self.board.placed}
+        self._reserved = {worker: self._reserved.get(worker, 0.0) for worker in self.cluster_view.placed}
         for request in requests:
             self._room.pop(request, None)
             self._push(request)
@@ -97,11 +97,11 @@ class Divided(Schedule):
 
     def over(self) -> bool:
         """Return whether nobody generates and nothing waits."""
-        return not self._queue and not self.board.busy
+        return not self._queue and not self.cluster_view.busy
 
     def _key(self, request: int) -> tuple[bool, float, int]:
-        group = self.board.requests[request].group
-        length = max(self._estimate.get(group, float("inf")), self.board.generated[request])
+        group = self.cluster_view.requests[request].group
+        length = max(self._estimate.get(group, float("inf")), self.cluster_view.generated[request])
         return (self._probes[group] != request, -length, request)
 
     def _push(self, request: int) -> None:
@@ -112,13 +112,13 @@ class Divided(Schedule):
 
     def _fill(self) -> Moves:
         """Give the head of the queue to the worker with the fewest, while anybody has room."""
-        loads = {worker: len(placed) for worker, placed in self.board.placed.items()}
+        loads = {worker: len(placed) for worker, placed in self.cluster_view.placed.items()}
         chosen: dict[int, list[int]] = {}
         while self._queue:
-            entry = heappop(self._queue)
-            request = entry[2]
+            resume_cost = heappop(self._queue)
+            request = resume_cost[2]
             now = self._key(request)
-            if now != entry and self._queue and now > self._queue[0]:
+            if now != resume_cost and self._queue and now > self._queue[0]:
                 heappush(self._queue, now)
                 continue
             worker = self._worker(loads, request)
@@ -137,12 +137,14 @@ class Divided(Schedule):
 
         A worker that has nothing takes a request in any case.
         """
-        board = self.board
+        cluster_view = self.cluster_view
         room = float(
-            board.requests[request].prompt_tokens + board.generated[request] + self._config.chunk_tokens
+            cluster_view.requests[request].prompt_tokens
+            + cluster_view.generated[request]
+            + self._config.chunk_tokens
         )
-        limit = board.capacity.kv_tokens * self._config.kv_share
-        for worker in sorted(loads, key=lambda worker: (loads[worker], board.trains(worker), worker)):
+        limit = cluster_view.capacity.kv_tokens * self._config.kv_share
+        for worker in sorted(loads, key=lambda worker: (loads[worker], cluster_view.trains(worker), worker)):
             full = self._slots and loads[worker] >= self._slots
             if not loads[worker] or not (full or (limit and self._reserved[worker] + room > limit)):
                 self._reserved[worker] += room

@@ -12,7 +12,7 @@ from typing import ClassVar
 from tltsched.dispatch import longest_first
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board, assigns
+from tltsched.schedules.cluster_view import ClusterView, assigns
 
 
 class LongestFirstConfig(ScheduleConfig, tag="longest_first", frozen=True):
@@ -20,9 +20,9 @@ class LongestFirstConfig(ScheduleConfig, tag="longest_first", frozen=True):
 
     knows_lengths: ClassVar[bool] = True
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return LongestFirst(board)
+        return LongestFirst(cluster_view)
 
 
 class LongestFirst(Schedule):
@@ -30,7 +30,7 @@ class LongestFirst(Schedule):
 
     def begin(self, event: StepBegan) -> Moves:
         """Place every request, the longest first, where the fewest tokens are."""
-        living = tuple(self.board.placed)
+        living = tuple(self.cluster_view.placed)
         placement = longest_first(event.requests, len(living))
         return assigns(
             {

@@ -18,7 +18,7 @@ from tltsched.commands import Assign, Drop, TrainOn
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Move, Moves, OnPolicy, Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board
+from tltsched.schedules.cluster_view import ClusterView
 from tltsched.schedules.groups import Groups
 
 
@@ -45,16 +45,16 @@ class OversamplePartialConfig(ScheduleConfig, tag="oversample_partial", frozen=T
         """Resumed responses have tokens of several versions."""
         return "mixed" if self.partial else "yes"
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return OversamplePartial(board, self)
+        return OversamplePartial(cluster_view, self)
 
 
 class OversamplePartial(Schedule):
     """Groups that are alive between two steps are carried over."""
 
-    def __init__(self, board: Board, config: OversamplePartialConfig) -> None:
-        super().__init__(board)
+    def __init__(self, cluster_view: ClusterView, config: OversamplePartialConfig) -> None:
+        super().__init__(cluster_view)
         self._config = config
         self._groups = Groups()
         self._goal = 0
@@ -68,15 +68,15 @@ class OversamplePartial(Schedule):
         self._goal, self.closing = event.groups, False
         fresh = {request.id for request in event.requests}
         carried = [
-            request for request in self.board.requests
-            if request not in fresh and request not in self.board.finished
+            request for request in self.cluster_view.requests
+            if request not in fresh and request not in self.cluster_view.finished
         ]  # fmt: skip
         self._groups.add(event.requests)
         if self._is_enough():
             self.closing = True
             return ()
-        placement = self.board.deal(carried)
-        for worker, requests in self.board.spread(event.requests).items():
+        placement = self.cluster_view.deal(carried)
+        for worker, requests in self.cluster_view.spread(event.requests).items():
             placement.setdefault(worker, []).extend(requests)
         return tuple(Assign(worker, tuple(requests)) for worker, requests in sorted(placement.items()))
 
@@ -87,7 +87,7 @@ class OversamplePartial(Schedule):
         if self.closing or not self._is_enough():
             return ()
         self.closing = True
-        return self.board.withdraw_all()
+        return self.cluster_view.withdraw_all()
 
     def orphaned(self, requests: tuple[int, ...]) -> Moves:
         """While the rollout is being stopped, the requests of a lost worker wait for the next step."""

@@ -16,7 +16,7 @@ from msgspec import Meta
 from tltsched.commands import Assign, Withdraw
 from tltsched.errors import InputError
 from tltsched.schedules.base import Moves, Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board, assigns
+from tltsched.schedules.cluster_view import ClusterView, assigns
 
 
 class RepackConfig(ScheduleConfig, tag="repack", frozen=True):
@@ -39,16 +39,16 @@ class RepackConfig(ScheduleConfig, tag="repack", frozen=True):
         if not 0.0 < self.kv_share <= 1.0:
             raise InputError("kv_share", self.kv_share, "above 0, at most 1", "give a share")
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return Repack(board, self)
+        return Repack(cluster_view, self)
 
 
 class Repack(Schedule):
     """One worker is emptied at a time."""
 
-    def __init__(self, board: Board, config: RepackConfig) -> None:
-        super().__init__(board)
+    def __init__(self, cluster_view: ClusterView, config: RepackConfig) -> None:
+        super().__init__(cluster_view)
         self._config = config
         self._source: int | None = None
 
@@ -57,7 +57,7 @@ class Repack(Schedule):
         del worker, requests
         if self._source is not None:
             return ()
-        busy = {worker: placed for worker, placed in self.board.placed.items() if placed}
+        busy = {worker: placed for worker, placed in self.cluster_view.placed.items() if placed}
         source = min(busy, key=lambda worker: (len(busy[worker]), worker), default=None)
         if source is None or self._target(source, len(busy[source])) is None:
             return ()
@@ -76,21 +76,21 @@ class Repack(Schedule):
 
     def orphaned(self, requests: tuple[int, ...]) -> Moves:
         """A worker that is lost while it is emptied answers no more."""
-        if self._source not in self.board.placed:
+        if self._source not in self.cluster_view.placed:
             self._source = None
-        return assigns(self.board.deal(requests))
+        return assigns(self.cluster_view.deal(requests))
 
     def _target(self, source: int, count: int) -> int | None:
         """Return the fullest busy worker that can take so many requests of `source`, if there is one."""
-        board, limit = self.board, self.board.capacity.kv_tokens * self._config.kv_share
-        moved = board.context_tokens.get(source, 0)
+        cluster_view, limit = self.cluster_view, self.cluster_view.capacity.kv_tokens * self._config.kv_share
+        moved = cluster_view.context_tokens.get(source, 0)
         fitting = [
             (len(placed), -worker)
-            for worker, placed in board.placed.items()
+            for worker, placed in cluster_view.placed.items()
             if worker != source
             and placed
-            and not board.trains(worker)
+            and not cluster_view.trains(worker)
             and len(placed) + count <= self._config.batch
-            and (not limit or board.context_tokens.get(worker, 0) + moved <= limit)
+            and (not limit or cluster_view.context_tokens.get(worker, 0) + moved <= limit)
         ]
         return -max(fitting)[1] if fitting else None

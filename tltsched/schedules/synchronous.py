@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tltsched.schedules.base import Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board
+from tltsched.schedules.cluster_view import ClusterView
 
 
 class SynchronousConfig(ScheduleConfig, tag="synchronous", frozen=True):
     """All requests are placed when the step begins, by `cluster.dispatch`. It has no settings."""
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return Schedule(board)
+        return Schedule(cluster_view)

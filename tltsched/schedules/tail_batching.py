@@ -19,7 +19,7 @@ from tltsched.commands import Drop, Restart, TrainOn
 from tltsched.errors import InputError
 from tltsched.events import StepBegan
 from tltsched.schedules.base import Move, Moves, Schedule, ScheduleConfig
-from tltsched.schedules.cluster_view import Board, assigns
+from tltsched.schedules.cluster_view import ClusterView, assigns
 from tltsched.schedules.groups import Groups
 
 
@@ -42,16 +42,16 @@ class TailBatchingConfig(ScheduleConfig, tag="tail_batching", frozen=True):
             if not 1.0 <= getattr(self, field) <= 64.0:
                 raise InputError(field, getattr(self, field), "1 to 64", "1 submits no more than needed")
 
-    def build(self, board: Board) -> Schedule:
+    def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
-        return TailBatching(board, self)
+        return TailBatching(cluster_view, self)
 
 
 class TailBatching(Schedule):
     """Groups that are alive between two steps are the long queue, oldest first."""
 
-    def __init__(self, board: Board, config: TailBatchingConfig) -> None:
-        super().__init__(board)
+    def __init__(self, cluster_view: ClusterView, config: TailBatchingConfig) -> None:
+        super().__init__(cluster_view)
         self._config = config
         self._groups = Groups()
         self._queue: list[int] = []
@@ -70,12 +70,12 @@ class TailBatching(Schedule):
         self._goal, self._samples, self.closing = event.groups, event.samples, False
         if event.requests:
             self._groups.add(event.requests, event.samples)
-            return assigns(self.board.spread(event.requests))
+            return assigns(self.cluster_view.spread(event.requests))
         chosen, self._queue = self._queue[: self._goal], self._queue[self._goal :]
         requests = tuple(
-            self.board.requests[request] for group in chosen for request in self._groups.members[group]
+            self.cluster_view.requests[request] for group in chosen for request in self._groups.members[group]
         )
-        return assigns(self.board.spread(requests))
+        return assigns(self.cluster_view.spread(requests))
 
     def finished(self, worker: int, requests: tuple[int, ...]) -> Moves:
         """Stop the spare samples of a prompt that is complete, and everybody once enough prompts are."""
@@ -85,8 +85,10 @@ class TailBatching(Schedule):
             return ()
         if len(self._groups.complete) >= self._goal > 0:
             self.closing = True
-            return self.board.withdraw_all()
-        return self.board.withdraw(request for group in completed for request in self._groups.rest(group))
+            return self.cluster_view.withdraw_all()
+        return self.cluster_view.withdraw(
+            request for group in completed for request in self._groups.rest(group)
+        )
 
     def orphaned(self, requests: tuple[int, ...]) -> Moves:
         """What is not needed any more is not generated elsewhere."""
@@ -94,9 +96,9 @@ class TailBatching(Schedule):
             return ()
         needed = [
             request for request in requests
-            if self.board.requests[request].group not in self._groups.complete
+            if self.cluster_view.requests[request].group not in self._groups.complete
         ]  # fmt: skip
-        return assigns(self.board.deal(needed))
+        return assigns(self.cluster_view.deal(needed))
 
     def end(self) -> Moves:
         """Train on the first prompts that were complete; the others join the queue, from scratch."""

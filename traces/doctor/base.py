@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from tlt.traces.doctor.subject import Patient, Subject
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.step_times import StepTimeTable
 
 Severity = Literal["problem", "notice"]
@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     check: str
     severity: Severity
-    arm: str
+    policy: str
     found: str
     why: str
     todo: str
@@ -44,9 +44,9 @@ class CannotRunError(Exception):
 
 
 class StepTimes(Protocol):
-    """Returns the calibrated cycle times of arms up to a batch; raises InputError for arms it cannot time."""
+    """Returns the calibrated engine step times of policies up to a batch; raises InputError for policies it cannot time."""
 
-    def __call__(self, arms: tuple[Arm, ...], max_requests: int) -> StepTimeTable:
+    def __call__(self, policies: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
         """Return the table."""
 
 
@@ -73,7 +73,7 @@ class Check:
     name: str
     looks_for: str
     examine: Callable[[Patient, Subject, Limits], list[Sign]]
-    once: bool = False  # for the subject as a whole: it is called with the first arm
+    once: bool = False  # for the subject as a whole: it is called with the first policy
 
 
 def shares_are_few(responses: int) -> bool:

@@ -10,7 +10,7 @@ from tlt.traces.doctor.subject import Subject
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """One check: the arms that it ran on, and why it could not run on others (arms by reason)."""
+    """One check: the policies that it ran on, and why it could not run on others (policies by reason)."""
 
     check: str
     looks_for: str
@@ -23,7 +23,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     read_as: str
-    arms: tuple[str, ...]
+    policies: tuple[str, ...]
     findings: tuple[Finding, ...]
     checks: tuple[Examined, ...]
 
@@ -34,7 +34,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(subject: Subject, limits: Limits) -> Diagnosis:
-    """Run every check on every arm."""
+    """Run every check on every policy."""
     findings: list[Finding] = []
     examined: list[Examined] = []
     for check in CHECKS:
@@ -49,7 +49,7 @@ def examine(subject: Subject, limits: Limits) -> Diagnosis:
                 continue
             ran_on.append(name)
             findings += [
-                Finding(check=check.name, arm=name, **msgspec.structs.asdict(sign)) for sign in signs
+                Finding(check=check.name, policy=name, **msgspec.structs.asdict(sign)) for sign in signs
             ]
         examined.append(
             Examined(
@@ -62,7 +62,7 @@ def examine(subject: Subject, limits: Limits) -> Diagnosis:
     return Diagnosis(
         source=subject.source,
         read_as=subject.read_as,
-        arms=tuple(patient.name for patient in subject.patients),
+        policies=tuple(patient.name for patient in subject.patients),
         findings=tuple(sorted(findings, key=lambda finding: finding.severity != "problem")),
         checks=tuple(examined),
     )

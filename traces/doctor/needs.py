@@ -8,7 +8,7 @@ import pandas as pd
 from tlt.traces.doctor.base import CannotRunError
 from tlt.traces.doctor.subject import Patient, RunTables
 from tlt.traces.runs.decision_intervals import RECORDS
-from tlt.traces.runs.engine_steps import CYCLES, stretches_of_cycles
+from tlt.traces.runs.engine_steps import ENGINE_STEPS, stretches_of_engine_steps
 
 
 def need_run(patient: Patient) -> RunTables:
@@ -47,11 +47,11 @@ def need_drafts(patient: Patient) -> RunTables:
 
 def stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
     """Return the decode stretches (STRETCH_COLUMNS), and the file that they are of."""
-    if run.cycles is not None:
-        return stretches_of_cycles(run.cycles), CYCLES
-    if run.epochs is not None:
-        return run.epochs.stretches, RECORDS
-    raise CannotRunError(f"neither {CYCLES} nor {RECORDS}: no times by batch")
+    if run.engine_steps is not None:
+        return stretches_of_engine_steps(run.engine_steps), ENGINE_STEPS
+    if run.decision_intervals is not None:
+        return run.decision_intervals.stretches, RECORDS
+    raise CannotRunError(f"neither {ENGINE_STEPS} nor {RECORDS}: no times by batch")
 
 
 def drafting_stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
@@ -59,7 +59,7 @@ def drafting_stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
     rows, source = stretches(run)
     drafting = rows[rows["depth"] > 0].reset_index(drop=True)
     if drafting.empty:
-        raise CannotRunError(f"no steady cycles in {source} that draft")
+        raise CannotRunError(f"no steady engine steps in {source} that draft")
     return drafting, source
 
 

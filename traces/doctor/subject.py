@@ -18,8 +18,8 @@ from tlt.traces.importers.report import Report
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
 from tlt.traces.lengths.schema import COLUMNS
-from tlt.traces.runs.decision_intervals import RECORDS, Epochs, read_epochs
-from tlt.traces.runs.engine_steps import CYCLE_COLUMNS, CYCLES
+from tlt.traces.runs.decision_intervals import RECORDS, DecisionIntervals, read_decision_intervals
+from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS, ENGINE_STEPS
 from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct
 from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.errors import InputError
@@ -35,33 +35,33 @@ class RunTables:
     intervals: pd.DataFrame
     steps: pd.DataFrame
     schedule: tuple[ScheduleFacts, pd.DataFrame] | None
-    cycles: pd.DataFrame | None
+    engine_steps: pd.DataFrame | None
     updates: pd.DataFrame | None
     rewards: pd.DataFrame | None
 
     @cached_property
-    def epochs(self) -> Epochs | None:
-        """What the decision epochs did, out of the record; None without one."""
+    def decision_intervals(self) -> DecisionIntervals | None:
+        """What the decision intervals did, out of the record; None without one."""
         path = self.path / RECORDS
-        return read_epochs(path) if path.is_file() else None
+        return read_decision_intervals(path) if path.is_file() else None
 
     def keeps_order(self) -> bool:
         """Return whether each step trains on the responses to its own prompts."""
         return self.schedule is None or self.schedule[0].keeps_order
 
     def drafts(self) -> bool:
-        """Return whether any cycle drafted."""
-        return int(self.steps["request_cycles"].sum()) > 0
+        """Return whether any engine step drafted."""
+        return int(self.steps["request_steps"].sum()) > 0
 
 
 @dataclass(frozen=True)
 class Patient:
-    """One arm, or one log. rows: columns of a trace, unchecked; None: only phase times are known."""
+    """One policy, or one log. rows: columns of a trace, unchecked; None: only phase times are known."""
 
     name: str
     rows: pd.DataFrame | None
     kind: str  # of tlt.traces.lengths.schema.Kind
-    cap_tokens: int | None
+    max_response_tokens: int | None
     run: RunTables | None = None
     phases: PhaseTimes | None = None
     report: Report | None = None
@@ -69,7 +69,7 @@ class Patient:
 
 @dataclass(frozen=True)
 class Subject:
-    """All that one path means; the first arm is the baseline."""
+    """All that one path means; the first policy is the baseline."""
 
     source: str
     read_as: str
@@ -93,7 +93,7 @@ def read_subject(path: Path, options: Options, format_name: str | None = None) -
         return Subject(str(path), f"{patient.run.summary.kind} run", (patient,))
     if format_name is None and holds_trace(path):
         trace = read_trace(path)
-        known = Patient("", trace.rows, trace.origin.kind, trace.origin.cap_tokens)
+        known = Patient("", trace.rows, trace.origin.kind, trace.origin.max_response_tokens)
         return Subject(str(path), "trace", (known,))
     return _of_log(path, options, format_name)
 
@@ -108,7 +108,7 @@ def _of_run(path: Path, name: str) -> Patient:
         intervals=folder.intervals(),
         steps=folder.steps().sort_values("step", ignore_index=True),
         schedule=folder.schedule(),
-        cycles=_table(path / CYCLES, CYCLE_COLUMNS),
+        engine_steps=_table(path / ENGINE_STEPS, ENGINE_STEP_COLUMNS),
         updates=_table(path / "updates.parquet", UPDATE_COLUMNS),
         rewards=_table(path / "rewards.parquet", REWARD_COLUMNS),
     )
@@ -124,12 +124,12 @@ def _of_run(path: Path, name: str) -> Patient:
             "sample": responses.groupby(["step", "group"]).cumcount(),
             "prompt_tokens": responses["prompt_tokens"],
             "response_tokens": responses["response_tokens"],
-            "capped": responses["capped"],
+            "truncated": responses["truncated"],
         }
     ).astype(COLUMNS)
     trained = run.rewards is not None and summary.kind == "measured"
-    capped = rows.loc[rows["capped"], "response_tokens"]
-    cap = int(capped.max()) if len(capped) else None
+    truncated = rows.loc[rows["truncated"], "response_tokens"]
+    cap = int(truncated.max()) if len(truncated) else None
     return Patient(name, rows, "rollout" if trained else "unstated", cap, run)
 
 
@@ -167,7 +167,7 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
             str(path), f"metrics of {phases.framework}", (Patient("", None, "unstated", None, phases=phases),)
         )
     patient = Patient(
-        "", trace.rows, trace.origin.kind, trace.origin.cap_tokens, phases=phases, report=report
+        "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, phases=phases, report=report
     )
     return Subject(str(path), f"{report.framework} ({report.format}), {shown(path)}", (patient,))
 

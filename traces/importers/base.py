@@ -32,7 +32,7 @@ class Response(msgspec.Struct, gc=False):
     group: int | str
     response_tokens: int
     prompt_tokens: int = 0
-    capped: bool = False
+    truncated: bool = False
     step: int | None = None
     sample: int | None = None
     arrived_s: float | None = None
@@ -62,9 +62,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user states. cap_tokens: longest response allowed. seed: of generated lengths."""
+    """What a user states. max_response_tokens: longest response allowed. seed: of generated lengths."""
 
-    cap_tokens: int | None = None
+    max_response_tokens: int | None = None
     step: int = 0
     tokenise: Tokenise | None = None
     seed: int = 0

@@ -54,12 +54,12 @@ class Collector:
         if why:
             self._skip(why, item.line, f"{item.response_tokens} tokens, step {step}"[:200].encode())
             return
-        tokens, capped = self._at_cap(item)
+        tokens, truncated = self._at_cap(item)
         sample = NOT_SAID if item.sample is None else item.sample
         arrived = np.nan if item.arrived_s is None else item.arrived_s
         if item.lag is not None and abs(item.lag) <= INT32_MAX:
             self._lag(item.lag)
-        values = (step, self._group(item.group), sample, item.prompt_tokens, tokens, capped, arrived)
+        values = (step, self._group(item.group), sample, item.prompt_tokens, tokens, truncated, arrived)
         self.held.append((*values, len(self.names) - 1, item.line))
         if len(self.held) >= BLOCK_ROWS:
             self._flush()
@@ -83,9 +83,9 @@ class Collector:
         return table[wanted].reset_index(drop=True)
 
     def _at_cap(self, item: Response) -> tuple[int, bool]:
-        cap = self.options.cap_tokens
+        cap = self.options.max_response_tokens
         if cap is None or item.response_tokens < cap:
-            return item.response_tokens, item.capped
+            return item.response_tokens, item.truncated
         if item.response_tokens > cap:
             if self.importer.lengths == "exact":
                 where = f"response_tokens in {self.names[-1]}:{item.line}"
@@ -155,7 +155,7 @@ class Collector:
         report.files, report.rows = len(self.names), len(table)
         report.steps = int(table["step"].nunique())
         report.groups = int((~table.duplicated(["step", "prompt_id"])).sum())
-        report.capped = int(table["capped"].sum())
+        report.truncated = int(table["truncated"].sum())
         report.skipped = self.skipped.most_first()
         if self.lags:
             report.staleness = Staleness(

@@ -63,7 +63,7 @@ def import_trace(
     origin = Origin(
         source=f"{importer.framework} {name}",
         kind=importer.kind,
-        cap_tokens=options.cap_tokens,
+        max_response_tokens=options.max_response_tokens,
         note=report.note(),
     )
     return Trace(rows, origin), report

@@ -26,7 +26,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     mean_tokens: float
     max_tokens: int
     min_tokens: int
-    capped_share: float
+    truncated_share: float
     responses: int
 
 
@@ -34,7 +34,7 @@ class Drawn(msgspec.Struct, frozen=True):
     """Generated lengths (tokens, shape [n]) and which of them are at the cap."""
 
     tokens: npt.NDArray[np.int64]
-    capped: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
 
 
 def draw(aggregate: Aggregate, rng: np.random.Generator) -> Drawn | None:
@@ -51,18 +51,18 @@ def draw(aggregate: Aggregate, rng: np.random.Generator) -> Drawn | None:
     shares = (np.arange(count) + rng.uniform(0.25, 0.75)) / count
     tokens = np.exp(np.minimum(mu + sigma * ndtri(shares), math.log(longest)))
     tokens = np.clip(np.rint(tokens), max(aggregate.min_tokens, 1), longest).astype(np.int64)
-    at_cap = round(aggregate.capped_share * count)
-    capped = np.arange(count) >= count - at_cap
-    tokens[capped] = longest
+    at_cap = round(aggregate.truncated_share * count)
+    truncated = np.arange(count) >= count - at_cap
+    tokens[truncated] = longest
     tokens[-1] = longest
     order = rng.permutation(count)
-    return Drawn(tokens[order], capped[order])
+    return Drawn(tokens[order], truncated[order])
 
 
 def _law(aggregate: Aggregate) -> tuple[float, float] | None:
     """Return (mu, sigma), or None if no sigma gives the mean."""
     longest, mean = float(aggregate.max_tokens), aggregate.mean_tokens
-    share = aggregate.capped_share or 1.0 - 0.5 ** (1.0 / aggregate.responses)
+    share = aggregate.truncated_share or 1.0 - 0.5 ** (1.0 / aggregate.responses)
     top = float(ndtri(1.0 - share))
     if not math.isfinite(top):
         return (math.log(longest), 0.0) if mean >= longest * (1 - 1e-9) else None

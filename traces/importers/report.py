@@ -39,7 +39,7 @@ class Report(msgspec.Struct, kw_only=True):
     rows: int = 0
     steps: int = 0
     groups: int = 0
-    capped: int = 0
+    truncated: int = 0
     set_to_cap: int = 0  # re-tokenised lengths above the cap
     skipped: list[Left] = msgspec.field(default_factory=list)
     files_left_out: list[Left] = msgspec.field(default_factory=list)

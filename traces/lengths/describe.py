@@ -36,7 +36,7 @@ class Description(msgspec.Struct, kw_only=True, frozen=True):
     p99: float
     max: int
     max_over_median: float
-    cap_tokens: int | None
+    max_response_tokens: int | None
     share_at_cap: float
     batches: tuple[BatchTail, ...]
     kind: Kind
@@ -57,7 +57,7 @@ def describe(hist: LengthHistogram) -> Description:
         p99=hist.percentile(99),
         max=hist.max,
         max_over_median=hist.max_over_median,
-        cap_tokens=hist.cap_tokens,
+        max_response_tokens=hist.max_response_tokens,
         share_at_cap=hist.share_at_cap,
         batches=tuple(_batch_tail(hist, batch) for batch in BATCHES),
         kind=hist.origin.kind,

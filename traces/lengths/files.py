@@ -83,13 +83,13 @@ def read_trace(path: Path, origin: Origin | None = None, progress: Progress | No
     stated, rows_stated = _origin_of(path, origin)
     blocks: list[pd.DataFrame] = []
     for place, block in iter_blocks(path):
-        check_below_cap(block["response_tokens"].to_numpy(), stated.cap_tokens, place)
+        check_below_cap(block["response_tokens"].to_numpy(), stated.max_response_tokens, place)
         blocks.append(block)
         if progress:
             progress(len(block))
     rows = pd.concat(blocks, ignore_index=True)
     _check_rows(path, len(rows), rows_stated)
-    rows = complete(rows, stated.cap_tokens)
+    rows = complete(rows, stated.max_response_tokens)
     check_unique(rows, path.name)
     return Trace(rows, stated)
 
@@ -105,10 +105,14 @@ def length_histogram(
     values, counts, cut = (np.zeros(0, np.int64) for _ in range(3))
     for place, block in iter_blocks(path):
         lengths = block["response_tokens"].to_numpy()
-        check_below_cap(lengths, stated.cap_tokens, place)
-        capped = block["capped"].to_numpy() if "capped" in block else at_cap(lengths, stated.cap_tokens)
+        check_below_cap(lengths, stated.max_response_tokens, place)
+        truncated = (
+            block["truncated"].to_numpy()
+            if "truncated" in block
+            else at_cap(lengths, stated.max_response_tokens)
+        )
         new, where, new_counts = np.unique(lengths, return_inverse=True, return_counts=True)
-        new_cut = np.bincount(where[capped], minlength=len(new))
+        new_cut = np.bincount(where[truncated], minlength=len(new))
         merged = np.union1d(values, new)
         total, total_cut = np.zeros(len(merged), np.int64), np.zeros(len(merged), np.int64)
         for some, amount, some_cut in ((values, counts, cut), (new, new_counts, new_cut)):
@@ -119,7 +123,7 @@ def length_histogram(
         if progress:
             progress(len(block))
     _check_rows(path, int(counts.sum()), rows_stated)
-    return LengthHistogram(values, counts, stated.cap_tokens, stated, cut)
+    return LengthHistogram(values, counts, stated.max_response_tokens, stated, cut)
 
 
 def write_trace(trace: Trace, path: Path, force: bool = False) -> None:

@@ -86,7 +86,7 @@ def fit_lengths(hist: LengthHistogram, seed: int = 0, max_rows: int = SUBSAMPLE_
 
 def _subsample(hist: LengthHistogram, seed: int, max_rows: int) -> tuple[Floats, Floats]:
     """Return (exact lengths, lengths of cut responses) of at most `max_rows` rows."""
-    groups = np.concatenate([hist.counts - hist.capped, hist.capped])
+    groups = np.concatenate([hist.counts - hist.truncated, hist.truncated])
     if hist.rows > max_rows:
         rng = np.random.default_rng(seed)
         groups = rng.multivariate_hypergeometric(groups, max_rows, method="marginals")
@@ -116,7 +116,7 @@ def _fit(law: str, exact: Floats, cut: Floats, hist: LengthHistogram, seed: int)
 
 def _first_cut(hist: LengthHistogram) -> float:
     """Return the shortest length at which a response was cut; inf if none was."""
-    cut = hist.values[hist.capped > 0]
+    cut = hist.values[hist.truncated > 0]
     return float(cut[0]) if len(cut) else np.inf
 
 

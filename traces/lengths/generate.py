@@ -21,7 +21,7 @@ def generate(
     steps: int,
     prompts_per_step: int,
     samples_per_prompt: int,
-    cap_tokens: int | None = None,
+    max_response_tokens: int | None = None,
     group_correlation: float = 0.0,
     length_drift_per_step: float = 0.0,
     prompt_tokens: int | LengthHistogram = 0,
@@ -33,22 +33,22 @@ def generate(
     u = Phi(sqrt(rho) z_prompt + sqrt(1 - rho) z_sample) goes through the empirical quantile function,
     so the distribution of one response stays that of `hist`.
     length_drift_per_step: lengths of step s (from 0) are multiplied by exp(drift s) before the cap.
-    cap_tokens: None keeps the cap of the recording.
+    max_response_tokens: None keeps the cap of the recording.
     prompt_tokens: one value, or a histogram drawn once a prompt, independently of the responses.
     Draws of step s depend on `seed`, s and the sizes of a step, not on `steps`. Raises InputError.
     """
     _check(steps, prompts_per_step, samples_per_prompt, group_correlation, length_drift_per_step)
     _check_prompt_tokens(prompt_tokens)
     _check_seed(seed)
-    check_cap(cap_tokens)
-    cap = cap_tokens or hist.cap_tokens
+    check_cap(max_response_tokens)
+    cap = max_response_tokens or hist.max_response_tokens
     shape = (steps, prompts_per_step, samples_per_prompt)
     uniforms, prompts = _draws(shape, group_correlation, prompt_tokens, seed)
     drawn = hist.quantile(uniforms)
     growth = np.exp(length_drift_per_step * np.arange(steps))[:, None, None]
     lengths = np.clip(np.rint(drawn * growth), 1, cap or INT32_MAX)
     # A draw that the recording itself had cut stays cut, even where the new cap is higher.
-    capped = (lengths >= (cap or np.inf)) | (drawn >= (hist.cap_tokens or np.inf))
+    truncated = (lengths >= (cap or np.inf)) | (drawn >= (hist.max_response_tokens or np.inf))
     count = steps * prompts_per_step
     rows = pd.DataFrame(
         {
@@ -57,7 +57,7 @@ def generate(
             "sample": np.tile(np.arange(samples_per_prompt, dtype=np.int32), count),
             "prompt_tokens": np.repeat(prompts.ravel(), samples_per_prompt),
             "response_tokens": lengths.ravel().astype(np.int32),
-            "capped": capped.ravel(),
+            "truncated": truncated.ravel(),
         }
     )
     note = _note(hist, group_correlation, length_drift_per_step, prompt_tokens, seed)
@@ -66,7 +66,7 @@ def generate(
         kind="generated",
         model=hist.origin.model,
         tokenizer=hist.origin.tokenizer,
-        cap_tokens=cap,
+        max_response_tokens=cap,
         licence=hist.origin.licence,
         note=note,
     )

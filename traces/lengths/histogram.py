@@ -22,37 +22,40 @@ class LengthHistogram:
 
     values: distinct lengths in tokens, ascending, shape [k].
     counts: responses of that length, shape [k], >= 1.
-    cap_tokens: longest response that generation allowed, or None.
+    max_response_tokens: longest response that generation allowed, or None.
     capped_counts: how many of `counts` were cut, shape [k]; without it all responses at the cap count as cut.
     Raises InputError if these do not agree.
     """
 
     values: Ints
     counts: Ints
-    cap_tokens: int | None
+    max_response_tokens: int | None
     origin: Origin
-    capped_counts: Ints | None = None
+    truncated_counts: Ints | None = None
 
     def __post_init__(self) -> None:
         values, counts = np.asarray(self.values, np.int64), np.asarray(self.counts, np.int64)
-        check_cap(self.cap_tokens)
+        check_cap(self.max_response_tokens)
         if not len(values):
             raise empty_trace(self.origin.source)
         if values.shape != counts.shape or np.any(np.diff(values) <= 0) or np.any(counts < 1):
             raise InputError(
                 "histogram", f"{len(values)} values", "ascending values with counts >= 1", "sum equal lengths"
             )
-        if values[0] < 1 or values[-1] > (self.cap_tokens or INT32_MAX):
+        if values[0] < 1 or values[-1] > (self.max_response_tokens or INT32_MAX):
             bad = int(values[0] if values[0] < 1 else values[-1])
             raise InputError(
-                "length", bad, f"1 to {self.cap_tokens or INT32_MAX}", "correct the length or the cap"
+                "length",
+                bad,
+                f"1 to {self.max_response_tokens or INT32_MAX}",
+                "correct the length or the cap",
             )
-        capped = self.capped_counts
-        if capped is None:
-            capped = np.where(values >= (self.cap_tokens or INT32_MAX + 1), counts, 0)
+        truncated = self.truncated_counts
+        if truncated is None:
+            truncated = np.where(values >= (self.max_response_tokens or INT32_MAX + 1), counts, 0)
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "counts", counts)
-        object.__setattr__(self, "capped_counts", np.asarray(capped, np.int64))
+        object.__setattr__(self, "truncated_counts", np.asarray(truncated, np.int64))
 
     @cached_property
     def cumulative(self) -> Ints:
@@ -65,10 +68,10 @@ class LengthHistogram:
         return int(self.cumulative[-1])
 
     @property
-    def capped(self) -> Ints:
+    def truncated(self) -> Ints:
         """Responses that were cut, by value, shape [k]."""
-        assert self.capped_counts is not None  # set in __post_init__
-        return self.capped_counts
+        assert self.truncated_counts is not None  # set in __post_init__
+        return self.truncated_counts
 
     def at_rank(self, ranks: Ints) -> Ints:
         """Return the lengths at 0-based `ranks` of the sorted responses; any shape, values in [0, rows)."""
@@ -103,7 +106,7 @@ class LengthHistogram:
     @property
     def share_at_cap(self) -> float:
         """Share of responses that were cut."""
-        return int(self.capped.sum()) / self.rows
+        return int(self.truncated.sum()) / self.rows
 
     def expected_max(self, batch: int) -> float:
         """Return the mean of the longest of `batch` independent draws: sum of v (F(v)^n - F(v-)^n), exact."""
@@ -118,38 +121,38 @@ class LengthHistogram:
             raise InputError("n", n, "0 or more", "state how many responses to draw")
         return self.at_rank(rng.integers(self.rows, size=n))
 
-    def truncate(self, cap_tokens: int) -> LengthHistogram:
+    def truncate(self, max_response_tokens: int) -> LengthHistogram:
         """Return the lengths under a lower cap: what was longer, or as long, ends there and counts as cut.
 
         A cap above the one of the recording changes nothing: longer responses were never recorded.
         """
-        check_cap(cap_tokens)
-        if self.cap_tokens is not None and cap_tokens >= self.cap_tokens:
+        check_cap(max_response_tokens)
+        if self.max_response_tokens is not None and max_response_tokens >= self.max_response_tokens:
             return self
-        below = self.values < cap_tokens
+        below = self.values < max_response_tokens
         cut = int(self.counts[~below].sum())
         ends = np.array([cut] if cut else [], np.int64)
-        note = f"{self.origin.note} Cut at {cap_tokens:,} tokens after the recording.".lstrip()
-        origin = msgspec.structs.replace(self.origin, cap_tokens=cap_tokens, note=note)
+        note = f"{self.origin.note} Cut at {max_response_tokens:,} tokens after the recording.".lstrip()
+        origin = msgspec.structs.replace(self.origin, max_response_tokens=max_response_tokens, note=note)
         return LengthHistogram(
-            np.append(self.values[below], [cap_tokens] * len(ends)),
+            np.append(self.values[below], [max_response_tokens] * len(ends)),
             np.append(self.counts[below], ends),
-            cap_tokens,
+            max_response_tokens,
             origin,
-            np.append(self.capped[below], ends),
+            np.append(self.truncated[below], ends),
         )
 
 
 def histogram_of(trace: Trace) -> LengthHistogram:
     """Return the response lengths of `trace` as a histogram."""
     lengths = trace.rows["response_tokens"].to_numpy()
-    return from_lengths(lengths, trace.rows["capped"].to_numpy(), trace.origin)
+    return from_lengths(lengths, trace.rows["truncated"].to_numpy(), trace.origin)
 
 
 def from_lengths(
-    lengths: npt.NDArray[np.integer], capped: npt.NDArray[np.bool_], origin: Origin
+    lengths: npt.NDArray[np.integer], truncated: npt.NDArray[np.bool_], origin: Origin
 ) -> LengthHistogram:
-    """Return the histogram of `lengths` (tokens, shape [n]); `capped` (shape [n]) says which were cut."""
+    """Return the histogram of `lengths` (tokens, shape [n]); `truncated` (shape [n]) says which were cut."""
     values, where, counts = np.unique(lengths, return_inverse=True, return_counts=True)
-    cut = np.bincount(where[capped], minlength=len(values))
-    return LengthHistogram(values.astype(np.int64), counts, origin.cap_tokens, origin, cut)
+    cut = np.bincount(where[truncated], minlength=len(values))
+    return LengthHistogram(values.astype(np.int64), counts, origin.max_response_tokens, origin, cut)

@@ -24,7 +24,7 @@ TRAINING = "rewards.parquet"  # what only a training run leaves beside its respo
 class RolloutSettings(msgspec.Struct, frozen=True):
     """The part of a training run's settings that bounds its lengths."""
 
-    cap_tokens: int | None = None
+    max_response_tokens: int | None = None
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def as_trace_columns(columns: dict[str, Any]) -> dict[str, Any]:
     The index in a group is left out: readers count it in the order of the rows.
     """
     step = columns["step"].cast("int64")
-    kept = {name: columns[name] for name in ("step", "prompt_tokens", "response_tokens", "capped")}
+    kept = {name: columns[name] for name in ("step", "prompt_tokens", "response_tokens", "truncated")}
     return kept | {"prompt_id": pc.add(pc.multiply(step, GROUPS_OF_A_STEP), columns["group"].cast("int64"))}
 
 
@@ -65,13 +65,13 @@ def origin_of_run(path: Path) -> Origin | None:
     trained = summary.kind == "measured" and (folder / TRAINING).is_file()
     kind: Kind = "rollout" if trained else "unstated"
     return Origin(
-        source=f"{summary.kind} run {summary.name}, arm {summary.policy}",
+        source=f"{summary.kind} run {summary.name}, policy {summary.policy}",
         kind=kind,
         model=summary.model,
-        cap_tokens=_cap_tokens(folder / "resolved_config.json"),
+        max_response_tokens=_cap_tokens(folder / "resolved_config.json"),
         note=summary.lengths_source,
     )
 
 
 def _cap_tokens(path: Path) -> int | None:
-    return read_struct(path, RunSettings).rollout.cap_tokens if path.is_file() else None
+    return read_struct(path, RunSettings).rollout.max_response_tokens if path.is_file() else None

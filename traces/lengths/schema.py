@@ -27,7 +27,7 @@ COLUMNS: dict[str, str] = {
     "sample": "int32",  # index in its group
     "prompt_tokens": "int32",  # 0: not known
     "response_tokens": "int32",  # >= 1
-    "capped": "bool",  # generation was cut at the cap, so the full length is not known
+    "truncated": "bool",  # generation was cut at the cap, so the full length is not known
 }
 OPTIONAL_COLUMNS: dict[str, str] = {"arrived_s": "float64"}  # seconds since the first request
 ALL_COLUMNS = COLUMNS | OPTIONAL_COLUMNS
@@ -53,16 +53,20 @@ class Origin(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     kind: Kind
     model: str = "not stated"
     tokenizer: str = "not stated"
-    cap_tokens: int | None = None  # longest response that generation allowed; None: not known
+    max_response_tokens: int | None = None  # longest response that generation allowed; None: not known
     licence: str = "not stated"
     note: str = ""
 
     def __post_init__(self) -> None:
-        check_cap(self.cap_tokens)
+        check_cap(self.max_response_tokens)
 
     def text(self) -> str:
         """Return one line for people: source, model, cap, kind and note."""
-        cap = "cap not known" if self.cap_tokens is None else f"cap {self.cap_tokens:,} tokens"
+        cap = (
+            "cap not known"
+            if self.max_response_tokens is None
+            else f"cap {self.max_response_tokens:,} tokens"
+        )
         line = f"{self.source} (model: {self.model}; {cap}): {KIND_LABELS[self.kind]}"
         return f"{line}. {self.note}" if self.note else line
 
@@ -90,10 +94,15 @@ class Trace:
             raise empty_trace(self.origin.source)
 
 
-def check_cap(cap_tokens: int | None) -> None:
-    """Raise InputError unless `cap_tokens` is None or a positive int32."""
-    if cap_tokens is not None and not 1 <= cap_tokens <= INT32_MAX:
-        raise InputError("cap_tokens", cap_tokens, f"1 to {INT32_MAX}", "state the longest response allowed")
+def check_cap(max_response_tokens: int | None) -> None:
+    """Raise InputError unless `max_response_tokens` is None or a positive int32."""
+    if max_response_tokens is not None and not 1 <= max_response_tokens <= INT32_MAX:
+        raise InputError(
+            "max_response_tokens",
+            max_response_tokens,
+            f"1 to {INT32_MAX}",
+            "state the longest response allowed",
+        )
 
 
 def empty_trace(name: str) -> InputError:

@@ -36,7 +36,7 @@ def _servegen(who: str) -> Origin:
         source=f"alibaba/ServeGen, DeepSeek-R1 production traffic, {who}",
         kind="serving",
         model="DeepSeek-R1",
-        cap_tokens=32_768,
+        max_response_tokens=32_768,
         licence="Apache-2.0",
         note="Windows that start at 0, 6, 12 and 18 h, summed; no prompts, no order, no training step.",
     )
@@ -52,7 +52,7 @@ SHIPPED: dict[str, Shipped] = {
             source="kvcache-ai/Mooncake, FAST'25 conversation trace",
             kind="serving",
             model="not stated (chat service of Kimi)",
-            cap_tokens=2_000,
+            max_response_tokens=2_000,
             licence="Apache-2.0",
             note="Cap inferred: 30 responses end at exactly 2,000 tokens, 2 at each length just below.",
         ),
@@ -63,7 +63,7 @@ SHIPPED: dict[str, Shipped] = {
         Origin(
             source="Azure/AzurePublicDataset, LLM inference trace 2023, conversation",
             kind="serving",
-            cap_tokens=1_000,
+            max_response_tokens=1_000,
             licence="CC-BY-4.0",
             note="Cap inferred: 11 responses end at exactly 1,000 tokens, 2 to 4 at lengths just below.",
         ),
@@ -75,7 +75,10 @@ SHIPPED: dict[str, Shipped] = {
 def _shipped_histogram(shipped: Shipped) -> LengthHistogram:
     totals = pd.read_csv(DATA / shipped.file).groupby("output_tokens")["count"].sum().sort_index()
     return LengthHistogram(
-        totals.index.to_numpy(np.int64), totals.to_numpy(np.int64), shipped.origin.cap_tokens, shipped.origin
+        totals.index.to_numpy(np.int64),
+        totals.to_numpy(np.int64),
+        shipped.origin.max_response_tokens,
+        shipped.origin,
     )
 
 
@@ -142,5 +145,5 @@ def load_prompt_histogram(name_or_path: str) -> LengthHistogram:
             "a trace that knows all prompt lengths",
             f"use another trace than {name_or_path}",
         )
-    origin = msgspec.structs.replace(trace.origin, cap_tokens=None)
+    origin = msgspec.structs.replace(trace.origin, max_response_tokens=None)
     return from_lengths(tokens, np.zeros(len(tokens), bool), origin)

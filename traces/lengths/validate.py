@@ -81,7 +81,7 @@ def column_of(field: str, values: Sequence[Any] | npt.NDArray[Any], place: Place
         raise _bad(field, values[row], place, row) from None
 
 
-def complete(rows: pd.DataFrame, cap_tokens: int | None) -> pd.DataFrame:
+def complete(rows: pd.DataFrame, max_response_tokens: int | None) -> pd.DataFrame:
     """Return `rows` with the columns that the file lacked, in the order of COLUMNS.
 
     Defaults: step 0; each row its own prompt; sample = order within the prompt of a step; prompt length 0
@@ -97,22 +97,22 @@ def complete(rows: pd.DataFrame, cap_tokens: int | None) -> pd.DataFrame:
         filled["sample"] = filled.groupby(["step", "prompt_id"], sort=False).cumcount().astype(np.int32)
     if "prompt_tokens" not in filled:
         filled["prompt_tokens"] = np.zeros(count, np.int32)
-    if "capped" not in filled:
-        filled["capped"] = at_cap(filled["response_tokens"].to_numpy(), cap_tokens)
+    if "truncated" not in filled:
+        filled["truncated"] = at_cap(filled["response_tokens"].to_numpy(), max_response_tokens)
     return filled[[*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in filled)]]
 
 
-def at_cap(lengths: npt.NDArray[np.integer], cap_tokens: int | None) -> npt.NDArray[np.bool_]:
+def at_cap(lengths: npt.NDArray[np.integer], max_response_tokens: int | None) -> npt.NDArray[np.bool_]:
     """Return which `lengths` (tokens, shape [n]) reach the cap; none if it is not known."""
-    return lengths >= (np.inf if cap_tokens is None else cap_tokens)
+    return lengths >= (np.inf if max_response_tokens is None else max_response_tokens)
 
 
-def check_below_cap(lengths: npt.NDArray[np.integer], cap_tokens: int | None, place: Place) -> None:
+def check_below_cap(lengths: npt.NDArray[np.integer], max_response_tokens: int | None, place: Place) -> None:
     """Raise InputError if a length passes the cap that the origin states."""
-    if cap_tokens is not None and np.any(lengths > cap_tokens):
-        row = int(np.argmax(lengths > cap_tokens))
+    if max_response_tokens is not None and np.any(lengths > max_response_tokens):
+        row = int(np.argmax(lengths > max_response_tokens))
         where = f"response_tokens in {place.of(row)}"
-        allowed = f"at most the stated cap, {cap_tokens}"
+        allowed = f"at most the stated cap, {max_response_tokens}"
         raise InputError(where, int(lengths[row]), allowed, "correct the length or the cap")
 
 
@@ -136,8 +136,8 @@ def to_trace(frame: pd.DataFrame, origin: Origin) -> Trace:
         str(field): check_column(str(field), column_of(str(field), values.to_numpy(), place), place)
         for field, values in frame.items()
     }
-    check_below_cap(checked["response_tokens"], origin.cap_tokens, place)
-    rows = complete(pd.DataFrame(checked), origin.cap_tokens)
+    check_below_cap(checked["response_tokens"], origin.max_response_tokens, place)
+    rows = complete(pd.DataFrame(checked), origin.max_response_tokens)
     check_unique(rows, name)
     return Trace(rows, origin)
 

@@ -6,24 +6,24 @@ from typing import Literal
 
 import msgspec
 
-from tltsched.draft_config import Arm
-from tltsched.policies.base import OffState
+from tltsched.draft_config import DraftConfig
+from tltsched.policies.base import WhenOff
 
 Provenance = Literal["measured", "published", "assumed"]
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One observed engine cycle: `batch` requests of `context_tokens` each, under one arm.
+    """One observed engine step: `batch` requests of `context_tokens` each, under one draft configuration.
 
     A field that a file leaves out has its default.
     """
 
     provenance: Provenance
-    off_state: OffState  # "plain": no speculation configured; "in_step": configured
-    arm: Arm
+    when_off: WhenOff  # "not_configured": no speculation; "k0": configured
+    draft_config: DraftConfig
     batch: int
     context_tokens: float  # mean of one request while it was timed
-    cycle_s: float  # the median where there are repeats
+    engine_step_s: float  # the median where there are repeats
     repeats: int = 1
     spread_s: float = 0.0  # interquartile range over the repeats; with a single one it is not known
     held_out: bool = False  # not used by the fit; the reported error is on these
@@ -41,9 +41,9 @@ class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SwitchPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What changing the chain length cost: the first cycles after it over as many steady ones.
+    """What changing the chain length cost: the first engine steps after it over as many steady ones.
 
-    The first cycle still verifies what the old chain drafted, so a change to a longer chain may cost less
+    The first engine step still verifies what the old chain drafted, so a change to a longer chain may cost less
     than nothing; a change and its return together show what switching costs.
     """
 
@@ -69,8 +69,8 @@ class MeasuredPoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     notes: tuple[str, ...]
     graph_tokens: float | None  # no CUDA graph was captured past so many tokens; None: not known
     graph_batches: tuple[int, ...]  # batches that graphs were captured for; empty: no padding
-    chunk_tokens: float  # prompt tokens that the engine prefills in one cycle at most
+    chunk_tokens: float  # prompt tokens that the engine prefills in one engine step at most
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]
     switch_points: tuple[SwitchPoint, ...] = ()
-    compiled_cycles: int = 0  # dropped because something was compiled or captured inside them
+    compiled_engine_steps: int = 0  # dropped because something was compiled or captured inside them

@@ -6,10 +6,10 @@ import msgspec
 
 from tlt.traces.runs.runfolder import FORMAT_VERSION
 
-POSTERIOR = "posterior.json"
+COST_DRAWS = "cost_error.json"
 
 
-class Posterior(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class CostDraws(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What cost_draws.parquet rests on."""
 
     format_version: int = FORMAT_VERSION

@@ -18,7 +18,7 @@ OBSERVED_TRACE = "observed.parquet"
 
 
 class LengthFacts(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Response lengths in tokens. `cap_tokens` None: not known."""
+    """Response lengths in tokens. `max_response_tokens` None: not known."""
 
     responses: int
     prompts: int
@@ -28,8 +28,8 @@ class LengthFacts(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     p90: float
     p99: float
     longest: int
-    capped: int
-    cap_tokens: int | None
+    truncated: int
+    max_response_tokens: int | None
 
 
 class LoggedTime(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class ObservedStep(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 class LogFit(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """One factor on all step times of the engine: logged over modelled rollout seconds.
 
-    For the errors it is fitted to the first half of the steps and judged by the second; all arms are
+    For the errors it is fitted to the first half of the steps and judged by the second; all policies are
     simulated with the factor of all steps.
     """
 

@@ -1,4 +1,4 @@
-"""The K* map: which arm is best at which batch, context and acceptance, and from which acceptance on it pays.
+"""The K* map: which draft configuration is best at which batch, context and acceptance, and from which acceptance on it pays.
 
 A folder of a map holds kstar.json (KStar: what it rests on), kstar.parquet (KSTAR_COLUMNS) and
 breakeven.parquet (BREAKEVEN_COLUMNS). Gains are tokens per second over an engine without speculation
@@ -23,7 +23,7 @@ KSTAR_COLUMNS = {
     "rate": "float64",  # chance that each further draft is accepted; CONFIGURED: the configured law
     "batch": "int32",
     "context_tokens": "float64",  # of one request
-    "arm": "str",
+    "draft_config": "str",
     "gain": "float64",
     "gain_low": "float64",  # 95 % interval over the error of the step times
     "gain_high": "float64",
@@ -31,16 +31,16 @@ KSTAR_COLUMNS = {
     "runner_up_gain": "float64",
     "may_flip": "bool",
     "extrapolated": "bool",  # outside the points that the step times were fitted to
-    "length_with_bonus": "float64",  # tokens that a cycle of the best arm emits for one request
+    "length_with_bonus": "float64",  # tokens that an engine step of the best draft configuration emits for one request
 }
 BREAKEVEN_COLUMNS = {
     "batch": "int32",
     "context_tokens": "float64",
-    "arm": "str",
-    "length_with_bonus": "float64",  # at which the arm is as fast as plain decode: its cycle over a plain one
-    "most_with_bonus": "float64",  # that the arm can emit: depth + 1
+    "draft_config": "str",
+    "length_with_bonus": "float64",  # at which the draft configuration is as fast as plain decode: its engine step over a plain one
+    "most_with_bonus": "float64",  # that the draft configuration can emit: depth + 1
     "rate": "float64",  # of geometric acceptance that gives this length; NaN: none below 1, or a tree
-    "pays_first": "bool",  # the arm with the smallest rate of all at this batch and context
+    "pays_first": "bool",  # the draft configuration with the smallest rate of all at this batch and context
     "extrapolated": "bool",
 }
 
@@ -63,7 +63,7 @@ class KStar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     draws: int
     seed: int
     tool_version: str
-    arms: tuple[str, ...]  # `off` is always among them
+    draft_configs: tuple[str, ...]  # `off` is always among them
     batches: tuple[int, ...]
     contexts: tuple[float, ...]  # tokens
     rates: tuple[float, ...]  # empty for trees: their acceptance is not a rate

@@ -1,6 +1,6 @@
 """What the simulator learned from the first half of a measured training run, and how it did on the second.
 
-A folder of training arms that were simulated again holds retrain.json (Retrain) beside their run folders.
+A folder of training policies that were simulated again holds retrain.json (Retrain) beside their run folders.
 Lengths count the bonus token. An update is the policy_update phase of one RL step.
 """
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-RETRAIN = "retrain.json"
+PREDICTED_TRAINING = "predicted_training.json"
 Verdict = Literal["falls", "rises", "none visible"]
 Quantity = Literal["rollout seconds", "step seconds", "acceptance length"]
 
@@ -66,7 +66,7 @@ class DriftFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TrainingFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that was fitted on some steps of one arm."""
+    """All that was fitted on some steps of one policy."""
 
     steps: tuple[int, ...]
     survival_by_position: tuple[float, ...]  # of a head that is trained in full; empty: nothing was drafted
@@ -97,38 +97,42 @@ class PredictionError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     error: Figure
 
 
-class RetrainedArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One arm, by the name of its run folder."""
+class PredictedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One policy, by the name of its run folder."""
 
     run: str
-    arm: str
+    policy: str
     fit: TrainingFit
     steps: tuple[StepPrediction, ...]
     errors: tuple[PredictionError, ...]
     same_placement: bool  # every request ran on the worker that it was simulated on
 
 
-class Retrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the simulation rests on, and every arm."""
+class PredictedTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the simulation rests on, and every policy."""
 
     calibration: str  # one line: engine, device, date
     step_time_error: float  # mean of the calibration on points that its fit did not see, as a share
-    arms: tuple[RetrainedArm, ...]
+    policies: tuple[PredictedPolicy, ...]
     warnings: tuple[str, ...]
 
 
-def sentences(told: Retrain) -> list[str]:
-    """Return in words how well every arm was predicted, what its drafter did, and what to keep in mind."""
-    found = [sentence for arm in told.arms for sentence in (prediction_sentence(arm), drift_sentence(arm))]
+def sentences(told: PredictedTraining) -> list[str]:
+    """Return in words how well every policy was predicted, what its drafter did, and what to keep in mind."""
+    found = [
+        sentence
+        for policy in told.policies
+        for sentence in (prediction_sentence(policy), drift_sentence(policy))
+    ]
     return [*found, *(f"Note: {warning}." for warning in told.warnings)]
 
 
-def prediction_sentence(arm: RetrainedArm) -> str:
+def prediction_sentence(policy: PredictedPolicy) -> str:
     """Return how far simulated and measured lie apart in the steps that were not fitted."""
-    judged = [step.step for step in arm.steps if step.judged]
-    errors = ", ".join(f"{signed(error.error)} in {error.quantity}" for error in arm.errors)
+    judged = [step.step for step in policy.steps if step.judged]
+    errors = ", ".join(f"{signed(error.error)} in {error.quantity}" for error in policy.errors)
     return (
-        f"{arm.arm}: fitted on {len(arm.fit.steps)} steps, the prediction of steps {judged[0]} to "
+        f"{policy.policy}: fitted on {len(policy.fit.steps)} steps, the prediction of steps {judged[0]} to "
         f"{judged[-1]} is off by {errors} (95 % intervals over steps)."
     )
 
@@ -138,18 +142,18 @@ def signed(error: Figure) -> str:
     return figure(error, "+z.1%")
 
 
-def drift_sentence(arm: RetrainedArm) -> str:
+def drift_sentence(policy: PredictedPolicy) -> str:
     """Return what the drafter's acceptance did as the policy was updated."""
-    drift = arm.fit.drift
+    drift = policy.fit.drift
     if drift is None:
-        return f"{arm.arm}: no drift is fitted, since {arm.fit.no_drift_because}."
+        return f"{policy.policy}: no drift is fitted, since {policy.fit.no_drift_because}."
     seen = {
         "falls": "acceptance falls as the policy is updated",
         "rises": "acceptance rises as the policy is updated",
         "none visible": "no drift of acceptance is visible, and none is simulated",
     }[drift.verdict]
     per_update = f"exponent {figure(drift.per_update, '+.4f')} an update, from {drift.measured_on}"
-    words = f"{arm.arm}: {seen} ({per_update})"
+    words = f"{policy.policy}: {seen} ({per_update})"
     if drift.recovery_tokens is None:
         return f"{words}."
     bound = "" if drift.recovery_resolved else "no fewer than "

@@ -66,7 +66,7 @@ RESPONSE_COLUMNS = {
     "worker": "int16",
     "prompt_tokens": "int32",
     "response_tokens": "int32",
-    "capped": "bool",
+    "truncated": "bool",
     "start_s": "float64",
     "finish_s": "float64",
 }
@@ -82,7 +82,7 @@ STEP_COLUMNS = {
     "start_s": "float64",
     "rollout_end_s": "float64",
     "end_s": "float64",
-    "request_cycles": "int64",  # of drafting epochs only: acceptance is accepted_tokens / request_cycles
+    "request_steps": "int64",  # of drafting decision intervals only: acceptance is accepted_tokens / request_steps
     "accepted_tokens": "int64",  # the bonus token is not counted
     "drafter_version": "int32",  # -1: no drafter
     "drafter_age_steps": "int32",  # policy updates since that version was published
@@ -148,11 +148,11 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class BatchAdvice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The best arm for one batch size, and its tokens per second over those without speculation."""
+    """The best policy for one batch size, and its tokens per second over those without speculation."""
 
     requests: int
     context_tokens: float  # of one request when so many are left
-    arm: str
+    draft_config: str
     gain: float  # 1.0: as fast as without speculation
     gain_low: float  # 95 % interval over the uncertainty of the step times
     gain_high: float
@@ -170,7 +170,7 @@ class Advice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     rows: tuple[BatchAdvice, ...]
 
 
-# Step times of every arm under step-time coefficients drawn within their error; draw 0 is the fit itself.
+# Step times of every policy under step-time coefficients drawn within their error; draw 0 is the fit itself.
 COST_DRAW_COLUMNS = {"draw": "int32", "run": "str", "step": "int32", "step_s": "float64"}
 
 
@@ -178,9 +178,9 @@ def _frame(rows: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
     return rows[list(columns)].astype(columns)
 
 
-def run_name(arm: str) -> str:
-    """Return a folder name for an arm as the user wrote it."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", arm).strip("-.") or "arm"
+def run_name(policy: str) -> str:
+    """Return a folder name for a policy as the user wrote it."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", policy).strip("-.") or "policy"
 
 
 def write_json(path: Path, value: object) -> None:

@@ -37,7 +37,7 @@ class Responses(msgspec.Struct, frozen=True):
     samples: list[Sample]
     rewards: list[float]
     seconds: float
-    acceptance_with_bonus: float  # emitted tokens a request and drafting cycle; 1 without drafts
+    acceptance_with_bonus: float  # emitted tokens a request and drafting engine step; 1 without drafts
 
     def describe(self) -> str:
         """Return one line: answers right, lengths, speed."""
@@ -66,7 +66,7 @@ def generate(
     while len(asked) < count:
         for group, prompt in enumerate(problems.prompts(step)[: count - len(asked)]):
             number = len(asked)
-            tokens = lengths[number] if lengths else config.rollout.cap_tokens
+            tokens = lengths[number] if lengths else config.rollout.max_response_tokens
             seed = response_seed(config.seed, step, group)
             asked.append(EngineRequest(number, prompt, tokens, lengths is not None, seed))
             places.append((step, group))
@@ -74,17 +74,17 @@ def generate(
     engine.responses()
     start_s = perf_counter()
     engine.submit(asked)
-    accepted = request_cycles = 0
+    accepted = request_steps = 0
     while engine.pending():
         facts = engine.step(k)
         if facts.drafted_tokens and not facts.prompt_tokens:
             accepted += sum(facts.accepted_by_position)
-            request_cycles += facts.batch
+            request_steps += facts.batch
     seconds = perf_counter() - start_s
     found = engine.responses()
     samples = [Sample(each.id, each.prompt_token_ids, found[each.id]) for each in asked]
     rewards = [problems.score(*place, sample.response) for place, sample in zip(places, samples, strict=True)]
-    return Responses(samples, rewards, seconds, 1.0 + accepted / max(request_cycles, 1))
+    return Responses(samples, rewards, seconds, 1.0 + accepted / max(request_steps, 1))
 
 
 def warm_up_head(

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tlt.sim.advise.advice import candidate_arms
+from tlt.sim.advise.advice import candidate_draft_configs
 from tlt.sim.advise.export.formats import (
     BY_BATCH,
     CHECKED,
@@ -20,13 +20,13 @@ from tlt.sim.advise.export.formats import (
     Target,
     to_sglang_flags,
 )
-from tlt.sim.advise.export.table import BatchTable, batch_table, static_arm
+from tlt.sim.advise.export.table import BatchTable, batch_table, static_draft_config
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, load_workload
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
-from tltsched.draft_config import Arm
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 
 SUFFIX = ".provenance.json"
@@ -40,7 +40,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: Format
     names_from: str
     checked_by_engine: str
-    policy: str  # the same rule as `tlt` takes it for --arms
+    policy: str  # the same rule as `tlt` takes it for --draft configurations
     step_times: str
     step_times_date: str  # "" for a roofline
     model: str
@@ -49,8 +49,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     acceptance: str
     lengths: str
     seed: int
-    table: BatchTable  # what the format rests on, best arm by batch
-    static_gain: float | None  # of one arm for all batches, over no speculation; None: a table
+    table: BatchTable  # what the format rests on, best draft configuration by batch
+    static_gain: (
+        float | None
+    )  # of one draft configuration for all batches, over no speculation; None: a table
     warnings: tuple[str, ...]
     usage: str
     tool_version: str
@@ -76,19 +78,24 @@ def simulation_of(folder: Path) -> Simulation:
 
 
 def export(
-    simulation: Simulation, form: Format, arms: Sequence[Arm], tolerance: float, target: Target, out: Path
+    simulation: Simulation,
+    form: Format,
+    draft_configs: Sequence[DraftConfig],
+    tolerance: float,
+    target: Target,
+    out: Path,
 ) -> tuple[Export, Exported]:
     """Write the export to `out`, and its origin beside it; returns both. Raises InputError."""
     if not out.parent.is_dir():
         raise InputError("--out", str(out), "a file in a folder that exists", "choose another path")
     config = simulation.config
     rng = np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(5,)))
-    used = arms or candidate_arms(config)
+    used = draft_configs or candidate_draft_configs(config)
     table = batch_table(simulation, used, OFF_STATES[form], tolerance, rng)
     policy, static_gain = table.policy, None
     if form == "sglang-flags":
-        arm, static_gain = static_arm(simulation, used)
-        made, policy = to_sglang_flags(arm, target), f"static:{arm}"
+        draft_config, static_gain = static_draft_config(simulation, used)
+        made, policy = to_sglang_flags(draft_config, target), f"static:{draft_config}"
     else:
         made = BY_BATCH[form](table, target, str(out))
     calibration = simulation.calibration
@@ -123,7 +130,7 @@ def warnings_of(simulation: Simulation, table: BatchTable) -> tuple[str, ...]:
     flips = [row.best.requests for row in rows if row.best.may_flip]
     outside = [row.best.requests for row in rows if row.best.extrapolated]
     unreached = [row.best.requests for row in rows if not row.reached]
-    unsure = [row.best.requests for row in rows if row.arm != "off" and row.best.gain_low < 1]
+    unsure = [row.best.requests for row in rows if row.draft_config != "off" and row.best.gain_low < 1]
     losing = [row.best.requests for row in rows if row.gain < 1]
     found = [
         (flips, "the runner-up may be ahead, by the error of the step times, at batch {}"),

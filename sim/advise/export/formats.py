@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 
 from tlt.sim.advise.export.table import BatchTable
-from tltsched.draft_config import OFF, Arm, parse_arm
+from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.errors import InputError
-from tltsched.policies.base import OffState
+from tltsched.policies.base import WhenOff
 
 Format = Literal["vllm", "sglang", "sglang-flags", "fastrl"]
 FORMATS: tuple[Format, ...] = ("vllm", "sglang", "sglang-flags", "fastrl")
@@ -34,11 +34,11 @@ CHECKED: dict[Format, str] = {
     "fastrl": "no: fastrl is not installed with this project",
 }
 # How each engine runs while it drafts nothing. fastrl is plain until it switches speculation on.
-OFF_STATES: dict[Format, OffState] = {
-    "vllm": "in_step",
-    "sglang": "in_step",
-    "sglang-flags": "plain",
-    "fastrl": "plain",
+OFF_STATES: dict[Format, WhenOff] = {
+    "vllm": "k0",
+    "sglang": "k0",
+    "sglang-flags": "not_configured",
+    "fastrl": "not_configured",
 }
 
 
@@ -69,16 +69,16 @@ def k_ranges(table: BatchTable) -> list[tuple[int, int, int]]:
     """Return (first batch, last batch, K), K = 0 where off; raises InputError for trees."""
     ranges = []
     for each in table.ranges:
-        arm = parse_arm(each.arm)
-        _only_chain(arm)
-        ranges.append((each.first, each.last, arm.depth))
+        draft_config = parse_draft_config(each.draft_config)
+        _only_chain(draft_config)
+        ranges.append((each.first, each.last, draft_config.depth))
     return ranges
 
 
-def _only_chain(arm: Arm) -> None:
-    if not arm.is_chain:
+def _only_chain(draft_config: DraftConfig) -> None:
+    if not draft_config.is_chain:
         fix = "set acceptance.kind to 'per_position' or 'geometric', or export --format fastrl"
-        raise InputError("--format", str(arm), "chains of K drafts: this format holds no trees", fix)
+        raise InputError("--format", str(draft_config), "chains of K drafts: this format holds no trees", fix)
 
 
 def _some_draft(table: BatchTable) -> None:
@@ -129,7 +129,7 @@ def to_sglang(table: BatchTable, target: Target, name: str) -> Export:
     most = max(k for _, _, k in ranges)
     return Export(
         text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
-        usage=f"python -m sglang.launch_server --model-path MODEL {_flags(target, Arm(most, 1, most + 1))} "
+        usage=f"python -m sglang.launch_server --model-path MODEL {_flags(target, DraftConfig(most, 1, most + 1))} "
         f"--speculative-adaptive --speculative-adaptive-config {quote(name)}",
         notes=(
             "SGLang pads a batch to its CUDA-graph size before it looks up the slot.",
@@ -147,18 +147,24 @@ def to_fastrl(table: BatchTable, target: Target, name: str) -> Export:
     """
     del name
     _some_draft(table)
-    drafting = [(each.first, each.last, parse_arm(each.arm)) for each in table.ranges if each.arm != str(OFF)]
-    for _, _, arm in drafting:
-        if arm.is_chain:
+    drafting = [
+        (each.first, each.last, parse_draft_config(each.draft_config))
+        for each in table.ranges
+        if each.draft_config != str(OFF)
+    ]
+    for _, _, draft_config in drafting:
+        if draft_config.is_chain:
             raise InputError(
-                "--format", f"the chain {arm}", "trees such as 8_4_48: fastrl drafts no chains",
+                "--format", f"the chain {draft_config}", "trees such as 8_4_48: fastrl drafts no chains",
                 "set acceptance.kind to 'published_tree', or export --format vllm or sglang",
             )  # fmt: skip
     _check_buckets(table, drafting)
     buckets: dict[int, int] = {}  # tokens to verify -> first batch
-    for first, _, arm in drafting:
-        buckets.setdefault(arm.verify_tokens, first)
-    strategies = [str(arm) for arm in dict.fromkeys(arm for _, _, arm in drafting)]
+    for first, _, draft_config in drafting:
+        buckets.setdefault(draft_config.verify_tokens, first)
+    strategies = [
+        str(draft_config) for draft_config in dict.fromkeys(draft_config for _, _, draft_config in drafting)
+    ]
     threshold, deepest = drafting[-1][1], drafting[0][2]
     edges = ", ".join(map(str, buckets.values()))
     others = ", ".join(f'"{name}"' for name in strategies[1:])
@@ -198,43 +204,45 @@ def _yaml(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _check_buckets(table: BatchTable, drafting: list[tuple[int, int, Arm]]) -> None:
+def _check_buckets(table: BatchTable, drafting: list[tuple[int, int, DraftConfig]]) -> None:
     """Raise InputError unless fastrl can hold the table."""
-    if [each.arm for each in table.ranges[: len(drafting)]] != [str(arm) for _, _, arm in drafting]:
+    if [each.draft_config for each in table.ranges[: len(drafting)]] != [
+        str(draft_config) for _, _, draft_config in drafting
+    ]:
         raise InputError(
             "--format", table.policy, "drafting up to one batch and off above it, which is all fastrl has",
-            "raise --tolerance, or name the --arms",
+            "raise --tolerance, or name the --draft configurations",
         )  # fmt: skip
-    widths = [arm.verify_tokens for _, _, arm in drafting]
+    widths = [draft_config.verify_tokens for _, _, draft_config in drafting]
     if widths != sorted(widths, reverse=True):
         raise InputError(
             "--format", table.policy, "fewer tokens to verify at larger batches, as fastrl's buckets have",
-            "raise --tolerance, or name the --arms",
+            "raise --tolerance, or name the --draft configurations",
         )  # fmt: skip
 
 
-def to_sglang_flags(arm: Arm, target: Target) -> Export:
-    """Return SGLang's flags for one arm at every batch; raises InputError if the arm is off."""
-    if not arm.depth:
+def to_sglang_flags(draft_config: DraftConfig, target: Target) -> Export:
+    """Return SGLang's flags for one draft configuration at every batch; raises InputError if the draft configuration is off."""
+    if not draft_config.depth:
         raise InputError(
-            "--format", "off", "an arm that gains over the whole workload",
+            "--format", "off", "a draft configuration that gains over the whole workload",
             "leave the flags out, or export --format sglang, which can switch off at some batches",
         )  # fmt: skip
-    flags = _flags(target, arm)
+    flags = _flags(target, draft_config)
     comment = f"# Names read from {NAMES_FROM['sglang-flags']}; not checked by SGLang's own parser."
     return Export(
         text=f"{comment}\n{flags}\n",
         usage=f"python -m sglang.launch_server --model-path MODEL {flags}",
-        notes=("One arm for all batches: --format sglang has one for each.",),
+        notes=("One draft configuration for all batches: --format sglang has one for each.",),
     )
 
 
-def _flags(target: Target, arm: Arm) -> str:
-    """Return the flags of a static arm. SGLang's draft tokens count the root, as verify_tokens does."""
+def _flags(target: Target, draft_config: DraftConfig) -> str:
+    """Return the flags of a static draft configuration. SGLang's draft tokens count the root, as verify_tokens does."""
     model = f" --speculative-draft-model-path {quote(target.draft_model)}" if target.draft_model else ""
     return (
-        f"--speculative-algorithm {target.method.upper()}{model} --speculative-num-steps {arm.depth} "
-        f"--speculative-eagle-topk {arm.topk} --speculative-num-draft-tokens {arm.verify_tokens}"
+        f"--speculative-algorithm {target.method.upper()}{model} --speculative-num-steps {draft_config.depth} "
+        f"--speculative-eagle-topk {draft_config.topk} --speculative-num-draft-tokens {draft_config.verify_tokens}"
     )
 
 

@@ -1,10 +1,10 @@
-"""The table from batch size to arm that is handed to an engine, made from the advice for a workload.
+"""The table from batch size to draft configuration that is handed to an engine, made from the advice for a workload.
 
 Each batch size of the advice stands for those between it and the next smaller one: a batch in between drafts
 as the larger one would, which costs less when it is wrong. Batches above those that the workload reaches are
-judged at the context of the largest reached one. Neighbours share an arm where that loses no more than a
-tolerance of tokens per second at any of them: every further arm has graphs of its own to capture, and a
-change of arm takes time that the step times do not hold.
+judged at the context of the largest reached one. Neighbours share a draft configuration where that loses no more than a
+tolerance of tokens per second at any of them: every further draft configuration has graphs of its own to capture, and a
+change of draft configuration takes time that the step times do not hold.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import msgspec
 import numpy as np
 
 from tlt.sim.advise.advice import BATCHES, advise_at, contexts_by_batch
-from tlt.sim.advise.best_draft import CostDraws, cycle_s, gains_of
+from tlt.sim.advise.best_draft import CostDraws, engine_step_s, gains_of
 from tlt.sim.simulation import Simulation
 from tlt.traces.runs.runfolder import BatchAdvice
-from tltsched.draft_config import OFF, Arm, parse_arm
-from tltsched.policies.base import OffState
+from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
+from tltsched.policies.base import WhenOff
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arm that the table takes at one batch size, and the best one there."""
+    """The draft configuration that the table takes at one batch size, and the best one there."""
 
-    arm: str
+    draft_config: str
     gain: float  # tokens per second over an engine without speculation configured
     reached: bool  # the workload runs so many requests at once in every step
     best: BatchAdvice
 
 
 class TableRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An arm for all batches between two, inclusive."""
+    """A draft configuration for all batches between two, inclusive."""
 
     first: int
     last: int
-    arm: str
+    draft_config: str
     rows: tuple[TableRow, ...]
 
 
 class BatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ranges that cover 1 to the largest running batch without gaps."""
 
-    off_state: OffState
+    when_off: WhenOff
     tolerance: float
     cost_error: float
     cost_error_source: str
@@ -53,46 +53,48 @@ class BatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def policy(self) -> str:
         """The table as a policy: `vllm_table:1-8=4+9-32=0` for chains, `table:1=8_4_48+9=off` for trees."""
-        arms = [parse_arm(each.arm) for each in self.ranges]
-        if not all(arm.is_chain for arm in arms):
-            return "table:" + "+".join(f"{each.first}={each.arm}" for each in self.ranges)
-        pairs = zip(self.ranges, arms, strict=True)
-        return "vllm_table:" + "+".join(f"{each.first}-{each.last}={arm.depth}" for each, arm in pairs)
+        draft_configs = [parse_draft_config(each.draft_config) for each in self.ranges]
+        if not all(draft_config.is_chain for draft_config in draft_configs):
+            return "table:" + "+".join(f"{each.first}={each.draft_config}" for each in self.ranges)
+        pairs = zip(self.ranges, draft_configs, strict=True)
+        return "vllm_table:" + "+".join(
+            f"{each.first}-{each.last}={draft_config.depth}" for each, draft_config in pairs
+        )
 
     @property
     def drafts(self) -> bool:
         """Whether any range drafts."""
-        return any(each.arm != str(OFF) for each in self.ranges)
+        return any(each.draft_config != str(OFF) for each in self.ranges)
 
 
 def batch_table(
     simulation: Simulation,
-    arms: Sequence[Arm],
-    off_state: OffState,
+    draft_configs: Sequence[DraftConfig],
+    when_off: WhenOff,
     tolerance: float,
     rng: np.random.Generator,
 ) -> BatchTable:
-    """Return the table over the drafting `arms` and off, up to engine.max_running."""
+    """Return the table over the drafting `draft_configs` and off, up to engine.max_running."""
     contexts, reached = _contexts(simulation)
-    advice = advise_at(simulation, contexts, arms, off_state, rng)
-    gains = _gains(simulation, arms, off_state, contexts)
-    named = [*map(str, arms), str(OFF)]
+    advice = advise_at(simulation, contexts, draft_configs, when_off, rng)
+    gains = _gains(simulation, draft_configs, when_off, contexts)
+    named = [*map(str, draft_configs), str(OFF)]
     ranges, first = [], 1
-    for start, stop, arm in _cover(gains, tolerance):
+    for start, stop, draft_config in _cover(gains, tolerance):
         rows = tuple(
             TableRow(
-                arm=named[arm],
-                gain=float(gains[index, arm]),
+                draft_config=named[draft_config],
+                gain=float(gains[index, draft_config]),
                 reached=advice.rows[index].requests in reached,
                 best=advice.rows[index],
             )
             for index in range(start, stop)
         )
         last = rows[-1].best.requests
-        ranges.append(TableRange(first=first, last=last, arm=named[arm], rows=rows))
+        ranges.append(TableRange(first=first, last=last, draft_config=named[draft_config], rows=rows))
         first = last + 1
     return BatchTable(
-        off_state=off_state,
+        when_off=when_off,
         tolerance=tolerance,
         cost_error=advice.cost_error,
         cost_error_source=advice.cost_error_source,
@@ -100,8 +102,10 @@ def batch_table(
     )
 
 
-def static_arm(simulation: Simulation, arms: Sequence[Arm]) -> tuple[Arm, float]:
-    """Return the one arm (or off) with the shortest decode of the whole workload, and its gain over off.
+def static_draft_config(
+    simulation: Simulation, draft_configs: Sequence[DraftConfig]
+) -> tuple[DraftConfig, float]:
+    """Return the one draft configuration (or off) with the shortest decode of the whole workload, and its gain over off.
 
     Requests run in step: while the batch falls from one size to the next, each emits as many tokens as the
     contexts at the two sizes differ by. A worker's first batch starts from the prompt.
@@ -109,23 +113,25 @@ def static_arm(simulation: Simulation, arms: Sequence[Arm]) -> tuple[Arm, float]
     config = simulation.config
     reached = contexts_by_batch(simulation.trace, config.workers)
     before = float(simulation.trace.rows["prompt_tokens"].mean())
-    seconds = dict.fromkeys((OFF, *arms), 0.0)
+    seconds = dict.fromkeys((OFF, *draft_configs), 0.0)
     for batch in sorted((batch for batch in reached if batch <= config.engine.max_running), reverse=True):
         tokens, middle = reached[batch] - before, (reached[batch] + before) / 2
-        for arm in seconds:
-            state: OffState = "in_step" if arm.depth else "plain"
-            cycle = cycle_s(simulation.coefficients, arm, state, batch, middle)
-            seconds[arm] += max(tokens, 0.0) * cycle / _emitted(simulation, arm)
+        for draft_config in seconds:
+            state: WhenOff = "k0" if draft_config.depth else "not_configured"
+            engine_step = engine_step_s(simulation.coefficients, draft_config, state, batch, middle)
+            seconds[draft_config] += max(tokens, 0.0) * engine_step / _emitted(simulation, draft_config)
         before = reached[batch]
-    best = min(seconds, key=lambda arm: (seconds[arm], arm))
+    best = min(seconds, key=lambda draft_config: (seconds[draft_config], draft_config))
     return best, seconds[OFF] / seconds[best] if seconds[best] else 1.0
 
 
-def _emitted(simulation: Simulation, arm: Arm) -> float:
-    """Return the tokens of a cycle, bonus included."""
-    if not arm.depth:
+def _emitted(simulation: Simulation, draft_config: DraftConfig) -> float:
+    """Return the tokens of an engine step, bonus included."""
+    if not draft_config.depth:
         return 1.0
-    return 1.0 + float((simulation.law.survival(arm) ** simulation.config.drafter.initial_exponent).sum())
+    return 1.0 + float(
+        (simulation.law.survival(draft_config) ** simulation.config.drafter.initial_exponent).sum()
+    )
 
 
 def _contexts(simulation: Simulation) -> tuple[dict[int, float], frozenset[int]]:
@@ -152,14 +158,17 @@ def _mean_context(simulation: Simulation) -> float:
 
 
 def _gains(
-    simulation: Simulation, arms: Sequence[Arm], off_state: OffState, contexts: dict[int, float]
+    simulation: Simulation,
+    draft_configs: Sequence[DraftConfig],
+    when_off: WhenOff,
+    contexts: dict[int, float],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return the gains by the fit, [batches, arms + 1]; the last column is off."""
-    tokens = np.array([_emitted(simulation, arm) for arm in arms])
-    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(arms))))
+    """Return the gains by the fit, [batches, draft configurations + 1]; the last column is off."""
+    tokens = np.array([_emitted(simulation, draft_config) for draft_config in draft_configs])
+    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
     return np.vstack(
         [
-            gains_of(simulation.coefficients, arms, tokens, batch, context, fit, off_state)
+            gains_of(simulation.coefficients, draft_configs, tokens, batch, context, fit, when_off)
             for batch, context in contexts.items()
         ]
     )
@@ -168,7 +177,7 @@ def _gains(
 def _cover(
     gains: np.ndarray[tuple[int, int], np.dtype[np.float64]], tolerance: float
 ) -> list[tuple[int, int, int]]:
-    """Return (start, stop, arm) of the fewest runs of rows in which one arm is near enough to the best."""
+    """Return (start, stop, draft configuration) of the fewest runs of rows in which one draft configuration is near enough to the best."""
     share = gains / gains.max(axis=1, keepdims=True)
     near = share >= 1.0 - tolerance
     runs = []

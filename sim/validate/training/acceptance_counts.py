@@ -1,7 +1,7 @@
 """Acceptance by position, counted from the records of a run.
 
-Position j (from 0) of a chain is drafted in each cycle of an epoch whose chain has more than j drafts, so
-accepted[j] / cycles[j] is P(accepted drafts > j) over the epochs that drafted as many.
+Position j (from 0) of a chain is drafted in each engine step of a decision interval whose chain has more than j drafts, so
+accepted[j] / engine steps[j] is P(accepted drafts > j) over the decision intervals that drafted as many.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import numpy as np
 
 from tlt.sim.steptimes.law import Floats
 from tltsched.event_log import Record
-from tltsched.events import EpochEnded, RolloutBegan
+from tltsched.events import DecisionEnded, RolloutBegan
 
 
 class PositionCounts(msgspec.Struct, frozen=True):
-    """Drafts accepted and request cycles that drafted so far, by position, [depth]; counts add up."""
+    """Drafts accepted and request-steps that drafted so far, by position, [depth]; counts add up."""
 
     accepted: Floats
-    cycles: Floats
+    engine_steps: Floats
 
     def __add__(self, other: PositionCounts) -> PositionCounts:
         """Return the counts of both."""
         depth = max(len(self.accepted), len(other.accepted))
         return PositionCounts(
             _padded(self.accepted, depth) + _padded(other.accepted, depth),
-            _padded(self.cycles, depth) + _padded(other.cycles, depth),
+            _padded(self.engine_steps, depth) + _padded(other.engine_steps, depth),
         )
 
     def survival(self) -> Floats:
         """Return P(accepted drafts >= j) for j = 1.. of the positions that were drafted; never rises."""
-        drafted = self.cycles > 0
-        return np.minimum.accumulate(self.accepted[drafted] / self.cycles[drafted])
+        drafted = self.engine_steps > 0
+        return np.minimum.accumulate(self.accepted[drafted] / self.engine_steps[drafted])
 
 
 NOTHING = PositionCounts(np.zeros(0), np.zeros(0))
@@ -47,11 +47,11 @@ def position_counts(records: Iterable[Record]) -> dict[int, PositionCounts]:
         event = record.body
         if isinstance(event, RolloutBegan):
             step_of[record.owner] = event.step
-        if isinstance(event, EpochEnded) and event.arm.depth and record.owner in step_of:
-            step, depth = step_of[record.owner], event.arm.depth
+        if isinstance(event, DecisionEnded) and event.draft_config.depth and record.owner in step_of:
+            step, depth = step_of[record.owner], event.draft_config.depth
             accepted = _padded(np.asarray(event.accepted_by_position[:depth], np.float64), depth)
-            epoch = PositionCounts(accepted, np.full(depth, float(event.request_cycles)))
-            counts[step] = counts.get(step, NOTHING) + epoch
+            decision_interval = PositionCounts(accepted, np.full(depth, float(event.request_steps)))
+            counts[step] = counts.get(step, NOTHING) + decision_interval
     return counts
 
 

@@ -48,11 +48,11 @@ def exponent_of(law: Floats, counts: PositionCounts) -> float:
 
     NaN if there is none: everything or nothing was accepted.
     """
-    depth = min(len(law), len(counts.cycles))
-    cycles, accepted = counts.cycles[:depth], float(counts.accepted[:depth].sum())
+    depth = min(len(law), len(counts.engine_steps))
+    engine_steps, accepted = counts.engine_steps[:depth], float(counts.accepted[:depth].sum())
 
     def excess(exponent: float) -> float:
-        return float((cycles * law[:depth] ** exponent).sum()) - accepted
+        return float((engine_steps * law[:depth] ** exponent).sum()) - accepted
 
     if excess(EXPONENTS[0]) <= 0.0 or excess(EXPONENTS[1]) >= 0.0:
         return float("nan")
@@ -80,7 +80,7 @@ def series(
     exponents = np.array([exponent_of(law, each) for each in counts], np.float64)
     known = np.isfinite(exponents)
     lengths = [
-        1.0 + float(each.accepted.sum() / each.cycles[0])
+        1.0 + float(each.accepted.sum() / each.engine_steps[0])
         for each, use in zip(counts, known, strict=True)
         if use
     ]
@@ -89,10 +89,10 @@ def series(
 
 def _survival(rows: Sequence[tuple[PositionCounts, float]], position: int) -> float:
     """Return the s[position] under which the position accepts as many drafts as were counted."""
-    drafted = [(each, x) for each, x in rows if len(each.cycles) > position]
-    cycles = np.array([each.cycles[position] for each, _ in drafted])
+    drafted = [(each, x) for each, x in rows if len(each.engine_steps) > position]
+    engine_steps = np.array([each.engine_steps[position] for each, _ in drafted])
     exponents = np.array([x for _, x in drafted])
     accepted = float(sum(each.accepted[position] for each, _ in drafted))
-    if accepted <= 0.0 or accepted >= cycles.sum():
+    if accepted <= 0.0 or accepted >= engine_steps.sum():
         return float(accepted > 0.0)
-    return float(brentq(lambda s: float((cycles * s**exponents).sum()) - accepted, 0.0, 1.0))
+    return float(brentq(lambda s: float((engine_steps * s**exponents).sum()) - accepted, 0.0, 1.0))

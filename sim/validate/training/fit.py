@@ -1,4 +1,4 @@
-"""Everything that the simulator takes from some steps of a measured training arm."""
+"""Everything that the simulator takes from some steps of a measured training policy."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def fit_training(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> Tr
 
 
 def drafter_config(run: TrainingRun, fit: TrainingFit) -> DrafterConfig:
-    """Return the simulated drafter of the arm; what never happened in the fitted steps takes no time."""
+    """Return the simulated drafter of the policy; what never happened in the fitted steps takes no time."""
     medians = {median.name: median.value for median in fit.medians}
     drift = fit.drift
     recovery = drift.recovery_tokens if drift else None
     return DrafterConfig(
-        exists=run.arm.drafts,
+        exists=run.policy.drafts,
         initial_exponent=drift.initial_exponent.value if drift else 1.0,
         drift_per_update=drift.simulated_per_update() if drift else 0.0,
         recovery_tokens=recovery.value if recovery else NO_RECOVERY_TOKENS,

@@ -23,12 +23,12 @@ from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_trai
 from tlt.sim.validate.training.resampling import interval, resampled
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.results.predicted_training import (
-    RETRAIN,
+    PREDICTED_TRAINING,
     Figure,
+    PredictedPolicy,
+    PredictedTraining,
     PredictionError,
     Quantity,
-    Retrain,
-    RetrainedArm,
     StepPrediction,
     TrainingFit,
 )
@@ -51,8 +51,8 @@ class TrainSettings(msgspec.Struct, frozen=True):
     update: UpdateSettings
 
 
-def retrain(measured: Path, calibration: str, out: Path) -> Retrain:
-    """Fit and simulate every arm of the measured training comparison (or run) into the folder `out`.
+def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTraining:
+    """Fit and simulate every policy of the measured training comparison (or run) into the folder `out`.
 
     Writes the simulated run folders, comparison.json and retrain.json. `calibration` is a calibration.json or
     the name of a shipped one. Raises InputError for folders that hold no training run.
@@ -62,15 +62,17 @@ def retrain(measured: Path, calibration: str, out: Path) -> Retrain:
     alone = not (measured / "comparison.json").is_file()
     runs = [TrainingRun(measured if alone else measured / name) for name in comparison.runs]
     out.mkdir(parents=True, exist_ok=True)
-    arms = [_retrain(run, fitted, out / name) for name, run in zip(comparison.runs, runs, strict=True)]
-    told = Retrain(
+    policies = [
+        _predict_training(run, fitted, out / name) for name, run in zip(comparison.runs, runs, strict=True)
+    ]
+    told = PredictedTraining(
         calibration=fitted.describe(),
         step_time_error=fitted.residuals.held_out_mean,
-        arms=tuple(arms),
+        policies=tuple(policies),
         warnings=_warnings(fitted, runs),
     )
     write_json(out / "comparison.json", comparison)
-    write_json(out / RETRAIN, told)
+    write_json(out / PREDICTED_TRAINING, told)
     return told
 
 
@@ -80,24 +82,24 @@ def first_half(run: TrainingRun) -> npt.NDArray[np.int64]:
 
 
 def _rng(run: TrainingRun) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(run.arm.setup.seed, spawn_key=(SEED_KEY,)))
+    return np.random.default_rng(np.random.SeedSequence(run.policy.setup.seed, spawn_key=(SEED_KEY,)))
 
 
-def _retrain(run: TrainingRun, calibration: Calibration, folder: Path) -> RetrainedArm:
+def _predict_training(run: TrainingRun, calibration: Calibration, folder: Path) -> PredictedPolicy:
     rng = _rng(run)
     fit = fit_training(run, first_half(run), rng)
     law = PerPosition(fit.survival_by_position, ACCEPTANCE) if fit.survival_by_position else None
     _, responses = simulate_into(
-        folder, run.arm, calibration, law, drafter_config(run, fit), FittedPhases(fit)
+        folder, run.policy, calibration, law, drafter_config(run, fit), FittedPhases(fit)
     )
     steps = _predictions(run, fit, folder)
-    return RetrainedArm(
+    return PredictedPolicy(
         run=folder.name,
-        arm=run.arm.summary.policy,
+        policy=run.policy.summary.policy,
         fit=fit,
         steps=steps,
         errors=prediction_errors(steps, rng),
-        same_placement=same_placement(run.arm, responses),
+        same_placement=same_placement(run.policy, responses),
     )
 
 
@@ -105,9 +107,11 @@ def _predictions(run: TrainingRun, fit: TrainingFit, folder: Path) -> tuple[Step
     simulated = RunFolder(folder).steps().sort_values("step", ignore_index=True)
     columns = []
     for steps in (run.steps, simulated):
-        cycles = steps["request_cycles"].to_numpy(np.float64)
+        engine_steps = steps["request_steps"].to_numpy(np.float64)
         accepted = steps["accepted_tokens"].to_numpy(np.float64)
-        lengths = 1.0 + np.divide(accepted, cycles, out=np.full(len(steps), np.nan), where=cycles > 0)
+        lengths = 1.0 + np.divide(
+            accepted, engine_steps, out=np.full(len(steps), np.nan), where=engine_steps > 0
+        )
         columns += [
             (steps["rollout_end_s"] - steps["start_s"]).tolist(),
             (steps["end_s"] - steps["start_s"]).tolist(),
@@ -164,7 +168,7 @@ def prediction_error(quantity: Quantity, pairs: Floats, rng: np.random.Generator
 
 def _warnings(calibration: Calibration, runs: list[TrainingRun]) -> tuple[str, ...]:
     found = []
-    summary = runs[0].arm.summary
+    summary = runs[0].policy.summary
     if calibration.model != summary.model:
         found.append(f"the calibration is of {calibration.model}, the run trained {summary.model}")
     if summary.gpu != calibration.device:
@@ -182,26 +186,29 @@ def drift_curve(measured: Path, name: str) -> DriftCurve:
     """
     if (measured / "comparison.json").is_file():
         raise InputError(
-            "--save-drift", str(measured), "the run folder of one arm", "name the arm whose drift is meant"
+            "--save-drift",
+            str(measured),
+            "the run folder of one policy",
+            "name the policy whose drift is meant",
         )
     run = TrainingRun(measured)
     steps = np.arange(len(run.steps))
     law = fit_drift(run, steps, _rng(run))
     if not isinstance(law, FittedLaw):
         raise InputError("--save-drift", str(measured), "a run whose drift can be fitted", law)
-    summary = run.arm.summary
+    summary = run.policy.summary
     return DriftCurve(
         name=name,
         provenance=summary.cost_source,
         model=summary.model,
-        arm=summary.policy,
+        policy=summary.policy,
         learning_rate=read_struct(measured / "resolved_config.json", TrainSettings).update.learning_rate,
         updates=len(steps) - 1,
         fit=law.drift,
     )
 
 
-def judged(curve: DriftCurve, told: Retrain) -> DriftCurve:
+def judged(curve: DriftCurve, told: PredictedTraining) -> DriftCurve:
     """Return the curve with how the first half of its run predicted the acceptance of the second."""
-    errors = [error for error in told.arms[0].errors if error.quantity == "acceptance length"]
+    errors = [error for error in told.policies[0].errors if error.quantity == "acceptance length"]
     return msgspec.structs.replace(curve, held_out=errors[0] if errors else None)

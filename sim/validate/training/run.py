@@ -1,4 +1,4 @@
-"""A measured training arm, as far as the simulator learns from it: what each RL step did and took."""
+"""A measured training policy, as far as the simulator learns from it: what each RL step did and took."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tlt.sim.steptimes.law import Floats
-from tlt.sim.validate.replay_measured import MeasuredArm
+from tlt.sim.validate.replay_measured import MeasuredPolicy
 from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts, position_counts
 from tlt.traces.runs.runfolder import RunFolder
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS
@@ -32,7 +32,7 @@ class StepTimes(msgspec.Struct):
 
 
 class TrainingRun:
-    """One training arm. Tables have a row a step and are sorted by step."""
+    """One training policy. Tables have a row a step and are sorted by step."""
 
     def __init__(self, path: Path) -> None:
         """Read the run folder; raises InputError if it holds no training run, or a too short one."""
@@ -41,7 +41,7 @@ class TrainingRun:
                 raise InputError(
                     "training run", str(path), f"a folder with {name}", "give what `tlt real train` wrote"
                 )
-        self.arm = MeasuredArm(path)
+        self.policy = MeasuredPolicy(path)
         folder = RunFolder(path)
         self.steps = folder.steps().sort_values("step", ignore_index=True)
         self.intervals = folder.intervals()
@@ -53,7 +53,7 @@ class TrainingRun:
                 "steps of the training run", len(self.steps), f"{MIN_STEPS} or more",
                 "train longer: the first half is fitted, the second predicted",
             )  # fmt: skip
-        records = list(self.arm.records())
+        records = list(self.policy.records())
         counts = position_counts(records)
         self.counts: list[PositionCounts] = [counts.get(step, NOTHING) for step in self.steps["step"]]
         times = step_times(records)
@@ -61,14 +61,14 @@ class TrainingRun:
 
     def tokens(self) -> Floats:
         """Return the tokens of each step, prompts included, [steps]."""
-        rows = self.arm.responses
+        rows = self.policy.responses
         return np.asarray(
             (rows["prompt_tokens"] + rows["response_tokens"]).groupby(rows["step"]).sum(), np.float64
         )
 
     def responses(self) -> Floats:
         """Return the responses of each step, [steps]."""
-        return np.asarray(self.arm.responses.groupby("step").size(), np.float64)
+        return np.asarray(self.policy.responses.groupby("step").size(), np.float64)
 
     def trained_tokens(self) -> Floats:
         """Return the tokens that the drafter was trained on in each step, [steps]."""
@@ -80,7 +80,7 @@ class TrainingRun:
 
     def probe(self, head: str) -> tuple[npt.NDArray[np.int64], Floats]:
         """Return the steps in which a head was probed [n], and P(accepted drafts >= j) in each [n, depth]."""
-        kind = "sampled" if self.arm.settings.engine.temperature else "greedy"
+        kind = "sampled" if self.policy.settings.engine.temperature else "greedy"
         rows = self.probes[self.probes["head"] == head]
         table = rows.pivot_table(index="step", columns="position", values=kind).dropna().sort_index()
         return table.index.to_numpy(np.int64), table.to_numpy(np.float64)

@@ -65,7 +65,7 @@ class ScriptedExecutor:
             return
         work = self._work[worker]
         done = tuple(Finish(request.id, TOKENS[request.id], 0.0) for request in work.requests)
-        report = Report(work.arm, work.step, 0.0, done, (("decode", 0.0),), (), (), over=True, works=1)
+        report = Report(work.policy, work.step, 0.0, done, (("decode", 0.0),), (), (), over=True, works=1)
         self._answers.append((worker, report))
 
     def _phase(self, worker: int, order: Phase) -> PhaseDone:
@@ -138,7 +138,7 @@ def test_drafts_without_a_model_serve_until_the_head_gets_more_accepted() -> Non
     orders = [order for worker, order in executor.orders if worker == 0]
     assert orders[0] == Serve("model_free")
     assert part.drafter == "model_free"
-    assert part.drafter_next == "head"  # the probes expect 1.4 tokens a cycle, bonus counted
+    assert part.drafter_next == "head"  # the probes expect 1.4 tokens an engine step, bonus counted
     kinds = [type(order).__name__ for order in orders]
     assert kinds.index("Publish") < len(kinds) - 2
     assert orders[-2:] == [Serve("head"), orders[-1]]  # before the policy's weights go out

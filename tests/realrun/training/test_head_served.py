@@ -39,7 +39,7 @@ def greedy(policy: Any, request: EngineRequest) -> Any:
 
 
 def predicted(same: Any) -> list[int]:
-    """Return how many drafts each cycle gets accepted, by the steps at which each chain agrees."""
+    """Return how many drafts each engine step gets accepted, by the steps at which each chain agrees."""
     accepted, chain = [], 0
     while chain < len(same):
         accepted.append(int(same[chain].long().cumprod(0).sum()))
@@ -73,7 +73,11 @@ def test_an_engine_accepts_the_drafts_that_training_predicts(tmp_path: Path) -> 
     for request, sample in zip(asked, said, strict=True):
         facts = run(engine, [request], (KS[-1],))
         assert engine.responses() == {request.id: sample.response}
-        accepted = [sum(cycle.accepted_by_position) for cycle in facts if cycle.drafted_tokens == KS[-1]]
+        accepted = [
+            sum(engine_step.accepted_by_position)
+            for engine_step in facts
+            if engine_step.drafted_tokens == KS[-1]
+        ]
         chains = agreements.compare(
             trainer.head, [features[request.id]], policy.embedding(), policy.output_layer(), 1.0
         )

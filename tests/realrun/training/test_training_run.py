@@ -35,7 +35,7 @@ def tiny(root: Path, steps: int) -> TrainConfig:
         ),
         workers=WorkersConfig(count=2),
         tasks=TasksConfig(random_prompt_tokens=8),
-        rollout=RolloutConfig(prompts=4, samples=4, cap_tokens=96),
+        rollout=RolloutConfig(prompts=4, samples=4, max_response_tokens=96),
         update=UpdateConfig(learning_rate=1e-4, token_budget=512),
         head=HeadConfig(batch_tokens=256),
     )
@@ -45,7 +45,7 @@ def long_tail(root: Path, config: TrainConfig) -> str:
     """Write lengths that leave the second worker idle for most of each rollout."""
     count = config.rollout.prompts * config.rollout.samples
     rows = [
-        (step, request, config.rollout.cap_tokens if request < count // 2 else 8)
+        (step, request, config.rollout.max_response_tokens if request < count // 2 else 8)
         for step in range(config.steps)
         for request in range(count)
     ]

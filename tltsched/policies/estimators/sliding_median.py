@@ -26,7 +26,7 @@ def weighted_median(entries: Iterable[tuple[float, int]]) -> float:
 
 
 class Window:
-    """The last `length` values, where an epoch of many equal cycles takes one entry.
+    """The last `length` values, where a decision interval of many equal engine steps takes one entry.
 
     It answers as a plain deque of `length` values would: when it is full, the oldest repeats fall out one by
     one. The median is kept until a value arrives.

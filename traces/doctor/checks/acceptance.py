@@ -10,10 +10,10 @@ from tlt.traces.doctor.needs import drafting_stretches, need_drafts
 from tlt.traces.doctor.subject import Patient, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from tlt.traces.runs.decision_intervals import RECORDS
-from tlt.traces.runs.engine_steps import CYCLES
+from tlt.traces.runs.engine_steps import ENGINE_STEPS
 
-DEAD = 0.02  # accepted drafts a request cycle: below it speculation only costs
-FEWEST_REQUEST_CYCLES = 500  # on each side of a limit of context
+DEAD = 0.02  # accepted drafts a request engine step: below it speculation only costs
+FEWEST_REQUEST_STEPS = 500  # on each side of a limit of context
 CONTEXT_BINS = 128
 COLLAPSE, FALL = 0.3, 0.7  # acceptance past a limit over that before it
 BROKEN_CHAIN = 0.1  # share accepted at a position of those accepted at the one before
@@ -30,13 +30,13 @@ def _dead(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
         Sign(
             severity="problem",
             found=f"acceptance length {length:.3f} with the bonus token over "
-            f"{int(run.steps['request_cycles'].sum()):,} request cycles: hardly a draft was accepted",
-            why="Each cycle pays for drafting and verification and emits what plain decode would. A "
+            f"{int(run.steps['request_cycles'].sum()):,} request-steps: hardly a draft was accepted",
+            why="Each engine step pays for drafting and verification and emits what plain decode would. A "
             "wrong name "
             "of the drafter's algorithm, or weights of another model, look like this.",
             todo="Check that the engine loaded the drafter that belongs to this policy; until then turn "
             "speculation off.",
-            source="steps.parquet: accepted_tokens, request_cycles",
+            source="steps.parquet: accepted_tokens, request_steps",
         )
     ]
 
@@ -44,17 +44,17 @@ def _dead(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
 def _perfect(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
     run = need_drafts(patient)
-    if run.cycles is None:
-        raise CannotRunError(f"no {CYCLES}: drafted tokens are not counted")
-    if not every_draft_accepted(run.cycles):
+    if run.engine_steps is None:
+        raise CannotRunError(f"no {ENGINE_STEPS}: drafted tokens are not counted")
+    if not every_draft_accepted(run.engine_steps):
         return []
     return [
         Sign(
             severity="problem",
-            found=f"all {int(run.cycles['drafted_tokens'].sum()):,} drafts were accepted",
+            found=f"all {int(run.engine_steps['drafted_tokens'].sum()):,} drafts were accepted",
             why="No drafter achieves this: verification was not at work, so neither times nor texts count.",
             todo="Check the acceptance settings of the engine (a forced or synthetic acceptance?).",
-            source=f"{CYCLES}: drafted_tokens, accepted_tokens",
+            source=f"{ENGINE_STEPS}: drafted_tokens, accepted_tokens",
         )
     ]
 
@@ -66,17 +66,17 @@ def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
     context = rows["context_tokens"].to_numpy(np.float64)
     edges = np.linspace(0.0, float(context.max()) if len(context) else 1.0, CONTEXT_BINS + 1)
     place = np.clip(np.digitize(context, edges) - 1, 0, CONTEXT_BINS - 1)
-    by_depth = rows.groupby("depth")[["accepted_tokens", "request_cycles"]].transform("sum")
-    expected = by_depth["accepted_tokens"] / by_depth["request_cycles"] * rows["request_cycles"]
+    by_depth = rows.groupby("depth")[["accepted_tokens", "request_steps"]].transform("sum")
+    expected = by_depth["accepted_tokens"] / by_depth["request_steps"] * rows["request_steps"]
     accepted, usual, count = (
         np.bincount(place, weights=values.to_numpy(np.float64), minlength=CONTEXT_BINS)
-        for values in (rows["accepted_tokens"], expected, rows["request_cycles"])
+        for values in (rows["accepted_tokens"], expected, rows["request_steps"])
     )
     before, after = np.cumsum(count)[:-1], np.cumsum(count[::-1])[::-1][1:]
-    enough = (before >= FEWEST_REQUEST_CYCLES) & (after >= FEWEST_REQUEST_CYCLES)
+    enough = (before >= FEWEST_REQUEST_STEPS) & (after >= FEWEST_REQUEST_STEPS)
     usual_before, usual_after = np.cumsum(usual)[:-1], np.cumsum(usual[::-1])[::-1][1:]
     if not enough.any() or not usual.sum():
-        raise CannotRunError("too few drafting cycles, or one context only")
+        raise CannotRunError("too few drafting engine steps, or one context only")
     low = np.cumsum(accepted)[:-1] / np.maximum(usual_before, 1e-12)
     high = np.cumsum(accepted[::-1])[::-1][1:] / np.maximum(usual_after, 1e-12)
     ratio = np.where(enough & (low > 0), high / np.maximum(low, 1e-12), np.inf)
@@ -96,31 +96,31 @@ def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
             "a lesser degree, do long responses of another kind.",
             todo="Check the drafter's longest position and the engine's limit for it; turn speculation off "
             "past it, or train the drafter on longer texts.",
-            source=f"{source}: {int(after[at]):,} request cycles past that context",
+            source=f"{source}: {int(after[at]):,} request-steps past that context",
         )
     ]
 
 
 def _rate(rows: pd.DataFrame) -> float:
-    return float(rows["accepted_tokens"].sum()) / max(int(rows["request_cycles"].sum()), 1)
+    return float(rows["accepted_tokens"].sum()) / max(int(rows["request_steps"].sum()), 1)
 
 
 def _by_position(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
     run = need_drafts(patient)
-    if run.epochs is None or run.epochs.positions.empty:
+    if run.decision_intervals is None or run.decision_intervals.positions.empty:
         raise CannotRunError(f"no {RECORDS} with acceptance by position")
-    sums = run.epochs.positions.groupby("position")[["drafted", "accepted"]].sum()
+    sums = run.decision_intervals.positions.groupby("position")[["drafted", "accepted"]].sum()
     share = (sums["accepted"] / sums["drafted"].clip(lower=1)).to_numpy(np.float64)
     for position in range(1, len(share)):
         before = share[position - 1]
         reached = before * float(sums["drafted"].iloc[position])
-        if reached < FEWEST_REQUEST_CYCLES or share[position] / before >= BROKEN_CHAIN:
+        if reached < FEWEST_REQUEST_STEPS or share[position] / before >= BROKEN_CHAIN:
             continue
         return [
             Sign(
                 severity="problem",
-                found=f"draft position {position} is accepted in {share[position]:.1%} of the cycles, "
+                found=f"draft position {position} is accepted in {share[position]:.1%} of the engine steps, "
                 f"position "
                 f"{position - 1} in {before:.1%}: the chain breaks there",
                 why="What is drafted past that position is paid for and thrown away.",

@@ -93,7 +93,7 @@ def _idle(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
             why="Idle GPUs cost as much as busy ones, and a drafter trained in that time stays fresh for "
             "free.",
             todo="Try drafter training on idle workers, or a schedule that refills them: `tlt sim compare` "
-            "with --arms none,tlt, or `tlt sim counterfactual`.",
+            "with --policies none,tlt, or `tlt sim counterfactual`.",
             source="intervals.parquet: idle causes over all",
         )
     ]

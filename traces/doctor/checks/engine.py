@@ -1,14 +1,14 @@
-"""What the engines did that they should not: work done twice, compilation in timed cycles, stale samples."""
+"""What the engines did that they should not: work done twice, compilation in timed engine steps, stale samples."""
 
 from __future__ import annotations
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
 from tlt.traces.doctor.subject import Patient, RunTables, Subject
-from tlt.traces.runs.engine_steps import CYCLES
+from tlt.traces.runs.engine_steps import ENGINE_STEPS
 
 AGAIN_NOTICE, AGAIN_PROBLEM = 0.001, 0.02  # recomputed, as a share of the rollout time or of all tokens
-COMPILED_NOTICE, COMPILED_PROBLEM = 1e-9, 0.01  # of the cycles' time
+COMPILED_NOTICE, COMPILED_PROBLEM = 1e-9, 0.01  # of the engine steps' time
 
 
 def _preempted(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
@@ -42,35 +42,37 @@ def _recomputed(run: RunTables) -> tuple[float, str, str]:
         return share, f"{again_s:,.1f} worker-seconds ({share:.1%}) prefill again what was computed before", (
             "intervals.parquet: recompute"
         )  # fmt: skip
-    if run.cycles is None or not run.keeps_order():
+    if run.engine_steps is None or not run.keeps_order():
         if run.summary.kind == "simulated" and run.keeps_order():
             return 0.0, "", ""  # a simulated run books what it computes again
-        raise CannotRunError(f"no {CYCLES} to count prefilled tokens in, or a schedule that resumes requests")
-    filled, prompts = int(run.cycles["prompt_tokens"].sum()), int(run.responses["prompt_tokens"].sum())
+        raise CannotRunError(
+            f"no {ENGINE_STEPS} to count prefilled tokens in, or a schedule that resumes requests"
+        )
+    filled, prompts = int(run.engine_steps["prompt_tokens"].sum()), int(run.responses["prompt_tokens"].sum())
     share = max(filled - prompts, 0) / max(prompts + run.summary.response_tokens, 1)
     told = f"{filled - prompts:,} tokens were prefilled beyond the {prompts:,} of the prompts"
-    return share, told, f"{CYCLES}: prompt_tokens; responses.parquet: prompt_tokens"
+    return share, told, f"{ENGINE_STEPS}: prompt_tokens; responses.parquet: prompt_tokens"
 
 
 def _compiled(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
     run = need_run(patient)
-    if run.cycles is None:
-        raise CannotRunError(f"no {CYCLES}")
-    lost_s = float(run.cycles["seconds"][run.cycles["compiled"]].sum())
-    share = lost_s / max(float(run.cycles["seconds"].sum()), 1e-12)
+    if run.engine_steps is None:
+        raise CannotRunError(f"no {ENGINE_STEPS}")
+    lost_s = float(run.engine_steps["seconds"][run.engine_steps["compiled"]].sum())
+    share = lost_s / max(float(run.engine_steps["seconds"].sum()), 1e-12)
     severity = grade(share, COMPILED_NOTICE, COMPILED_PROBLEM)
     if severity is None:
         return []
     return [
         Sign(
             severity=severity,
-            found=f"something was compiled or captured inside {int(run.cycles['compiled'].sum()):,} "
-            f"timed cycles "
-            f"({lost_s:,.2f} s, {share:.1%} of the cycles' time)",
+            found=f"something was compiled or captured inside {int(run.engine_steps['compiled'].sum()):,} "
+            f"timed engine steps "
+            f"({lost_s:,.2f} s, {share:.1%} of the engine steps' time)",
             why="It happens once in a run and then belongs to no policy; in a short run it decides.",
             todo="Warm the engine up at every batch and K that the run meets, then measure again.",
-            source=f"{CYCLES}: compiled",
+            source=f"{ENGINE_STEPS}: compiled",
         )
     ]
 
@@ -115,6 +117,6 @@ def _staleness(patient: Patient) -> tuple[int, float, str]:
 
 CHECKS = (
     Check(name="preemptions", looks_for="prefill of what was computed before", examine=_preempted),
-    Check(name="compilation", looks_for="compilation inside timed cycles", examine=_compiled),
+    Check(name="compilation", looks_for="compilation inside timed engine steps", examine=_compiled),
     Check(name="staleness", looks_for="samples older than a bound", examine=_stale),
 )

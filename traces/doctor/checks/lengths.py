@@ -23,18 +23,18 @@ def _cap(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
     rows = need_rows(patient)
     lengths = rows["response_tokens"].to_numpy(np.int64)
-    longest, share = int(lengths.max()), float(rows["capped"].mean())
+    longest, share = int(lengths.max()), float(rows["truncated"].mean())
     told = f"{int(rows['capped'].sum()):,} of {len(rows):,} responses ({share:.1%}) were cut"
     if not share:
         at_most = int((lengths == longest).sum())
-        if patient.cap_tokens is not None or at_most < max(LEAST_PILE, PILE * len(lengths)):
+        if patient.max_response_tokens is not None or at_most < max(LEAST_PILE, PILE * len(lengths)):
             return []
         share = at_most / len(lengths)
         told = (
             f"{at_most:,} of {len(lengths):,} responses ({share:.1%}) have exactly the longest length, "
             f"{longest:,} tokens, and none is marked as cut: this looks like a cap that nobody stated"
         )
-    cap, median = patient.cap_tokens or longest, max(float(np.median(lengths)), 1.0)
+    cap, median = patient.max_response_tokens or longest, max(float(np.median(lengths)), 1.0)
     few = shares_are_few(len(lengths))
     severity = grade(share, CUT_NOTICE, CUT_PROBLEM, few)
     if severity is None:

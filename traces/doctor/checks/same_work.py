@@ -1,4 +1,4 @@
-"""Did the arms of a comparison do the same work?"""
+"""Did the policies of a comparison do the same work?"""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MEAN_COUNTS = 0.02  # a smaller difference of the mean length is told, but no pr
 
 
 def _lengths(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
-    """Compare each arm's lengths with the first arm's: equal, or paired by step where each has its own."""
+    """Compare each policy's lengths with the first policy's: equal, or paired by step where each has its own."""
     del patient, limits
     if len(subject.patients) < 2:
-        raise CannotRunError("one arm")
+        raise CannotRunError("one policy")
     runs = [(other.name, other.run) for other in subject.patients if other.run is not None]
     signs = []
     for name, run in runs[1:]:
@@ -39,8 +39,8 @@ def _against(base_name: str, base: RunTables, name: str, run: RunTables) -> list
                 found=f"{name} rolled out other lengths than {base_name}: "
                 f"{int(run.responses['response_tokens'].sum()):,} "
                 f"response tokens, not {int(base.responses['response_tokens'].sum()):,}",
-                why="The arms did different work, so the ratio of their times is no speedup.",
-                todo="Run every arm on the same recorded lengths, with the same seed.",
+                why="The policies did different work, so the ratio of their times is no speedup.",
+                todo="Run every policy on the same recorded lengths, with the same seed.",
                 source=f"responses.parquet of {base_name} and {name}",
             )
         ]
@@ -69,7 +69,7 @@ def _paired(base_name: str, base: RunTables, name: str, run: RunTables) -> list[
             f"({told}); the longest of a step {tail:.3f} times",
             why="A speedup of times includes the difference, "
             + ("which chance does not explain." if beyond else "which chance explains."),
-            todo="Judge by tokens a second, or replay the same lengths in both arms."
+            todo="Judge by tokens a second, or replay the same lengths in both policies."
             if run.keeps_order() and base.keeps_order()
             else "Judge by seconds per trained token, over so many steps that the rest counts little.",
             source=f"responses.parquet of {base_name} and {name}",
@@ -77,4 +77,6 @@ def _paired(base_name: str, base: RunTables, name: str, run: RunTables) -> list[
     ]
 
 
-CHECKS = (Check(name="arm-lengths", looks_for="arms with different lengths", examine=_lengths, once=True),)
+CHECKS = (
+    Check(name="policy-lengths", looks_for="policies with different lengths", examine=_lengths, once=True),
+)

@@ -9,16 +9,16 @@ from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import drafting_stretches, need_drafts, need_run, some, span, stretches
 from tlt.traces.doctor.subject import Patient, RunTables, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
-from tlt.traces.runs.engine_steps import cells, cycle_seconds_by_cell
+from tlt.traces.runs.engine_steps import cells, engine_step_seconds_by_cell
 from tltsched.draft_config import OFF
 from tltsched.policies.base import Batch
 
 LOSES = 0.98  # plain over drafted seconds for the same tokens: below it a loss is more than noise
-FEWEST_CYCLES = 20  # in a cell that is said to lose
+FEWEST_ENGINE_STEPS = 20  # in a cell that is said to lose
 COVERED = 0.1  # share of drafting time that must have a plain time to be compared with
 LOST_NOTICE, LOST_PROBLEM = 0.005, 0.02  # of the decode time
 TAX_NOTICE, TAX_PROBLEM = 0.005, 0.03
-LEAST_TAX = 0.03  # of a cycle
+LEAST_TAX = 0.03  # of an engine step
 STALE_FALL = 0.1  # of accepted drafts: with an old drafter this is a problem
 TIMES_TODO = (
     "Draft less or not at all there: `tlt sim recommend` gives the K for each batch, `tlt sim export` writes "
@@ -27,7 +27,7 @@ TIMES_TODO = (
 
 
 def _own_times(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
-    """Compare drafting with the run's own cycles at K = 0, or those of arms beside it on the same engine."""
+    """Compare drafting with the run's own engine steps at K = 0, or those of policies beside it on the same engine."""
     del limits
     run = need_drafts(patient)
     rows, source = drafting_stretches(run)
@@ -43,12 +43,12 @@ def _calibrated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
     if limits.step_times is None:
         raise CannotRunError("no --calibration")
     rows, source = drafting_stretches(run)
-    batch = (rows["request_cycles"] / rows["cycles"]).to_numpy(np.float64)
+    batch = (rows["request_steps"] / rows["engine_steps"]).to_numpy(np.float64)
     table = limits.step_times((OFF,), int(np.ceil(batch.max())))
     context = batch * rows["context_tokens"].to_numpy(np.float64)
     plain_s = np.array(
         [
-            table.cycle_s(OFF, Batch(max(round(size), 1), round(tokens)))
+            table.engine_step_s(OFF, Batch(max(round(size), 1), round(tokens)))
             for size, tokens in zip(batch, context, strict=True)
         ]
     )
@@ -56,40 +56,40 @@ def _calibrated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
 
 
 def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str, origin: str) -> list[Sign]:
-    """plain_s: seconds of a plain cycle at each row's batch and context, shape (rows,); NaN: not known."""
+    """plain_s: seconds of a plain engine step at each row's batch and context, shape (rows,); NaN: not known."""
     seconds = rows["seconds"].to_numpy(np.float64)
     known = np.isfinite(plain_s)
     if seconds[known].sum() < COVERED * seconds.sum():
-        raise CannotRunError("no cycles at K = 0 at the batches and contexts that it drafted at")
-    emitted = 1.0 + rows["accepted_tokens"].to_numpy(np.float64) / rows["request_cycles"].to_numpy(np.float64)
-    plain_total = emitted * plain_s * rows["cycles"].to_numpy(np.float64)
-    frame = rows.assign(cell=cells(rows), plain=plain_total, batch=rows["request_cycles"] / rows["cycles"])[
-        known
-    ]
-    sums = frame.groupby(["arm", "cell"])[
-        ["seconds", "plain", "cycles", "request_cycles", "accepted_tokens"]
+        raise CannotRunError("no engine steps at K = 0 at the batches and contexts that it drafted at")
+    emitted = 1.0 + rows["accepted_tokens"].to_numpy(np.float64) / rows["request_steps"].to_numpy(np.float64)
+    plain_total = emitted * plain_s * rows["engine_steps"].to_numpy(np.float64)
+    frame = rows.assign(
+        cell=cells(rows), plain=plain_total, batch=rows["request_steps"] / rows["engine_steps"]
+    )[known]
+    sums = frame.groupby(["policy", "cell"])[
+        ["seconds", "plain", "engine_steps", "request_steps", "accepted_tokens"]
     ].sum()
-    losing = sums[(sums["plain"] < LOSES * sums["seconds"]) & (sums["cycles"] >= FEWEST_CYCLES)]
+    losing = sums[(sums["plain"] < LOSES * sums["seconds"]) & (sums["engine_steps"] >= FEWEST_ENGINE_STEPS)]
     lost_s = float((losing["seconds"] - losing["plain"]).sum())
     decode_s = float(stretches(run)[0]["seconds"].sum())
     severity = grade(lost_s / decode_s, LOST_NOTICE, LOST_PROBLEM)
     if severity is None:
         return []
-    where = frame.set_index(["arm", "cell"]).loc[losing.index]
-    length = 1 + float(losing["accepted_tokens"].sum()) / float(losing["request_cycles"].sum())
+    where = frame.set_index(["policy", "cell"]).loc[losing.index]
+    length = 1 + float(losing["accepted_tokens"].sum()) / float(losing["request_steps"].sum())
     needed = length * float(losing["seconds"].sum()) / float(losing["plain"].sum())
-    arms = ", ".join(dict.fromkeys(str(arm) for arm, _ in losing.index))
+    policies = ", ".join(dict.fromkeys(str(policy) for policy, _ in losing.index))
     return [
         Sign(
             severity=severity,
-            found=f"speculation loses at batches of {span(where['batch'])} (K {arms}): it took "
+            found=f"speculation loses at batches of {span(where['batch'])} (K {policies}): it took "
             f"{float(losing['seconds'].sum()):,.1f} s for what plain decode does in about "
             f"{float(losing['plain'].sum()):,.1f} s, {lost_s / decode_s:.1%} of the decode time; acceptance "
             f"length {length:.2f} there, break-even {needed:.2f} (with the bonus token)",
             why="Verifying costs more the more requests run, so the acceptance that pays rises with the "
             "batch.",
             todo=TIMES_TODO,
-            source=f"{source}: {int(losing['cycles'].sum()):,} cycles in {len(losing)} groups of like "
+            source=f"{source}: {int(losing['cycles'].sum()):,} engine steps in {len(losing)} groups of like "
             f"batch and "
             f"context; plain times from {origin}",
         )
@@ -97,18 +97,18 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
 
 
 def _plain_times(run: RunTables, subject: Subject) -> tuple[pd.Series[float], str]:
-    """Return the seconds of a plain cycle by cell: of arms that never draft, else of the run's own K = 0."""
+    """Return the seconds of a plain engine step by cell: of policies that never draft, else of the run's own K = 0."""
     never = _never_drafting(run, subject)
     own, source = stretches(run)
-    own_s = cycle_seconds_by_cell(own[own["depth"] == 0])
+    own_s = engine_step_seconds_by_cell(own[own["depth"] == 0])
     if never is None:
-        return own_s, f"its own cycles at K = 0 ({source})"
+        return own_s, f"its own engine steps at K = 0 ({source})"
     times, name = never
     return times.combine_first(own_s), f"{name}, which never drafts"
 
 
 def _never_drafting(run: RunTables, subject: Subject) -> tuple[pd.Series[float], str] | None:
-    """Return plain times by cell of the first arm beside this one that never drafts, on the same engine."""
+    """Return plain times by cell of the first policy beside this one that never drafts, on the same engine."""
     for other in subject.patients:
         if other.run is None or other.run is run or other.run.drafts():
             continue
@@ -116,7 +116,7 @@ def _never_drafting(run: RunTables, subject: Subject) -> tuple[pd.Series[float],
         if (one.kind, one.gpu, one.model, one.cost_source) != (two.kind, two.gpu, two.model, two.cost_source):
             continue
         try:
-            return cycle_seconds_by_cell(stretches(other.run)[0]), other.name
+            return engine_step_seconds_by_cell(stretches(other.run)[0]), other.name
         except CannotRunError:
             continue
     return None
@@ -138,7 +138,7 @@ def _stated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
             f"{limits.break_even:.2f}",
             why="At that acceptance speculation is slower than plain decode.",
             todo=TIMES_TODO,
-            source="steps.parquet: accepted_tokens, request_cycles",
+            source="steps.parquet: accepted_tokens, request_steps",
         )
     ]
 
@@ -149,16 +149,16 @@ def _off_tax(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     rows, source = stretches(run)
     off = rows[rows["depth"] == 0]
     if not run.drafts() or off.empty:
-        raise CannotRunError("no cycles at K = 0 in a run that drafts")
+        raise CannotRunError("no engine steps at K = 0 in a run that drafts")
     never = _never_drafting(run, subject)
     if never is None:
-        raise CannotRunError("no arm beside it that never drafts, on the same engine")
+        raise CannotRunError("no policy beside it that never drafts, on the same engine")
     plain_s = never[0].reindex(cells(off)).to_numpy(np.float64)
     known = np.isfinite(plain_s)
     took_s = float(off["seconds"][known].sum())
-    plain = float((plain_s * off["cycles"].to_numpy(np.float64))[known].sum())
+    plain = float((plain_s * off["engine_steps"].to_numpy(np.float64))[known].sum())
     if not plain:
-        raise CannotRunError("no batch and context at which both arms ran at K = 0")
+        raise CannotRunError("no batch and context at which both policies ran at K = 0")
     tax, share = took_s / plain - 1.0, (took_s - plain) / float(rows["seconds"].sum())
     severity = grade(share, TAX_NOTICE, TAX_PROBLEM) if tax >= LEAST_TAX else None
     if severity is None:
@@ -166,7 +166,7 @@ def _off_tax(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     return [
         Sign(
             severity=severity,
-            found=f"with speculation configured but off a cycle takes {tax:.1%} longer than in "
+            found=f"with speculation configured but off an engine step takes {tax:.1%} longer than in "
             f"{never[1]}, at "
             f"the same batch and context: {took_s - plain:,.1f} s, {share:.1%} of its decode time",
             why="The drafter is kept in step, or graphs and buffers differ, though nothing is drafted.",
@@ -180,7 +180,7 @@ def _off_tax(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
 def _drafter_age(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     del subject
     run = need_drafts(patient)
-    steps = run.steps[(run.steps["request_cycles"] > 0) & (run.steps["drafter_version"] >= 0)]
+    steps = run.steps[(run.steps["request_steps"] > 0) & (run.steps["drafter_version"] >= 0)]
     old = steps[steps["drafter_age_steps"] > limits.drafter_age_steps]
     if steps.empty:
         raise CannotRunError("no drafter with a version: drafts come from elsewhere")

@@ -19,10 +19,10 @@ def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
             f"contents of {source.name}", "no parquet", "responses.parquet", "give a run folder"
         )
     for place, block in iter_blocks(source.path):
-        names = ("step", "prompt_id", "prompt_tokens", "response_tokens", "capped")
+        names = ("step", "prompt_id", "prompt_tokens", "response_tokens", "truncated")
         columns = [block[name].tolist() for name in names]
-        for index, (step, group, prompt, tokens, capped) in enumerate(zip(*columns, strict=True)):
-            yield Response(place.first + index, group, tokens, prompt, capped, step)
+        for index, (step, group, prompt, tokens, truncated) in enumerate(zip(*columns, strict=True)):
+            yield Response(place.first + index, group, tokens, prompt, truncated, step)
 
 
 def _detect(head: Head) -> str:

@@ -24,7 +24,7 @@ class Record(msgspec.Struct):
 def _row(record: Record, line: int, source: Source) -> TextResponse:
     prompt = need("input_prompt", text_of(record.input_prompt))
     cut = single_text(record.stop_reason) == "length"
-    response = Response(line, encoded(record.input_prompt), 0, capped=cut, step=source.step)
+    response = Response(line, encoded(record.input_prompt), 0, truncated=cut, step=source.step)
     return TextResponse(response, prompt, need("output_response", text_of(record.output_response)))
 
 

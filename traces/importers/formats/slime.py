@@ -97,7 +97,7 @@ def _sample(sample: Any, index: int, step: int | None) -> Response:
         group=f"sample {index}" if group is None else group,
         response_tokens=tokens,
         prompt_tokens=max(before, 0),
-        capped=status == "truncated",
+        truncated=status == "truncated",
         step=step,
         lag=_lag(sample.get("weight_versions")),
     )

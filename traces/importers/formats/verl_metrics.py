@@ -59,11 +59,11 @@ def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
             yield Skip(metrics.line, "no lognormal law has this mean, maximum and clip ratio", metrics.text)
             continue
         prompt = round(min(max(metrics.values.get("prompt_length/mean", 0.0), 0.0), MOST_TOKENS))
-        for index, (tokens, capped) in enumerate(
-            zip(drawn.tokens.tolist(), drawn.capped.tolist(), strict=True)
+        for index, (tokens, truncated) in enumerate(
+            zip(drawn.tokens.tolist(), drawn.truncated.tolist(), strict=True)
         ):
             yield Response(
-                metrics.line, (metrics.step << 32) + index, tokens, prompt, capped, metrics.step, sample=0
+                metrics.line, (metrics.step << 32) + index, tokens, prompt, truncated, metrics.step, sample=0
             )
 
 

@@ -1,15 +1,15 @@
 """What simulating a measured run again leaves beside the simulated run folders, for the cross-check.
 
 A simulated comparison that was made so holds resimulation.json (Resimulation), and each run folder in it
-predicted_cycles.parquet (PREDICTED_COLUMNS): the measured cycles with what the law predicts for each.
+predicted_engine_steps.parquet (PREDICTED_COLUMNS): the measured engine steps with what the law predicts for each.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-RESIMULATION = "resimulation.json"
-PREDICTED = "predicted_cycles.parquet"
+SIMULATED_REPLAY = "simulated_replay.json"
+PREDICTED = "predicted_engine_steps.parquet"
 PREDICTED_COLUMNS = {
     "step": "int32",
     "worker": "int16",
@@ -19,7 +19,7 @@ PREDICTED_COLUMNS = {
     "batch": "int32",
     "context_tokens": "int64",  # of all requests together
     "k": "int16",
-    "steady": "bool",  # decode alone, and what was verified is what `k` drafts: the law speaks of such cycles
+    "steady": "bool",  # decode alone, and what was verified is what `k` drafts: the law speaks of such engine steps
     "compiled": "bool",  # the measured time means nothing
 }
 
@@ -33,15 +33,17 @@ class CalibratedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     held_tokens: float  # most of a whole batch
 
 
-class ResimulatedArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One arm, by the name of its run folder."""
+class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One policy, by the name of its run folder."""
 
     run: str
     same_placement: bool  # every request ran on the worker that it was simulated on
-    break_even_length: float | None  # accepted length with bonus at which its drafting cycles pay; None: none
+    break_even_length: (
+        float | None
+    )  # accepted length with bonus at which its drafting engine steps pay; None: none
 
 
-class Resimulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SimulatedReplay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the simulation rests on."""
 
     calibration: str
@@ -53,4 +55,4 @@ class Resimulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     calibrated: CalibratedRange
     acceptance_source: str
     acceptance_steps: tuple[int, ...]  # rollouts that acceptance was measured on: not to be judged by
-    arms: tuple[ResimulatedArm, ...]
+    policies: tuple[SimulatedPolicy, ...]

@@ -109,8 +109,8 @@ def load_run(path: Path) -> Run:
 def load_runs(path: Path) -> RunSet:
     """Read a comparison folder, with its recommendation if it has one, or a run folder as a set of one.
 
-    Policies have the names of their policies, or of their folders if two runs share a policy. Raises InputError
-    if the folder is neither, or a file in it is malformed.
+    Policies have the names of their policies, or of their folders if two runs share a policy. Raises
+    InputError if the folder is neither, or a file in it is malformed.
     """
     if not (path / "comparison.json").is_file():
         run = load_run(path)

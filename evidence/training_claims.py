@@ -64,7 +64,8 @@ def figures(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_larger_passes() -> float:
-    """Return the speedup if passes held 32,768 tokens: what training_passes measured, taken off both policies.
+    """Return the speedup if passes held 32,768 tokens: what training_passes measured, taken off both
+    policies.
 
     Only the update is taken off TLT's step: most of its log-probabilities are made while it would be idle.
     """

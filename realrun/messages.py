@@ -19,7 +19,9 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
 
 
 class PolicySetup(msgspec.Struct, frozen=True, gc=False):
-    """How a worker builds one draft configuration. `past` are the lines of its scheduler from rollouts that are done."""
+    """How a worker builds one draft configuration. `past` are the lines of its scheduler from rollouts that
+    are done.
+    """
 
     setup: SchedulerSetup
     speculating: bool
@@ -27,7 +29,8 @@ class PolicySetup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prepare(Message, frozen=True, tag="prepare", gc=False):
-    """Build the engines and schedulers of all draft configurations, and warm every (batch, K) up; answered by Ready.
+    """Build the engines and schedulers of all draft configurations, and warm every (batch, K) up; answered by
+    Ready.
 
     `factory` names the engine as `module:function`; it is imported in the worker.
     """
@@ -43,7 +46,8 @@ class Prepare(Message, frozen=True, tag="prepare", gc=False):
 class Work(Message, frozen=True, tag="work", gc=False):
     """Generate these requests; to a worker that is in this rollout already they come on top.
 
-    `origin_s` is the reading of the worker's own clock at which the draft configuration's clock would have stood at 0.
+    `origin_s` is the reading of the worker's own clock at which the draft configuration's clock would have
+    stood at 0.
     """
 
     policy: str
@@ -57,7 +61,8 @@ class Close(Message, frozen=True, tag="close", gc=False):
 
 
 class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
-    """As Prepare, for one policy of RL training, with the model it trains and, if it drafts with a head, a head's trainer.
+    """As Prepare, for one policy of RL training, with the model it trains and, if it drafts with a head, a
+    head's trainer.
 
     Workers sum gradients through a store at `host` and `port`; rank 0 holds it. `ranks` are the workers in
     order of rank. `checkpoint` is a folder to go on from, or empty; `drafter_version` is of the head that
@@ -150,7 +155,9 @@ class Ready(Message, frozen=True, tag="ready", gc=False):
 
 
 class EngineStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One engine step that began at `t_s` of the draft configuration's clock; `k` was drafted for the engine step after it."""
+    """One engine step that began at `t_s` of the draft configuration's clock; `k` was drafted for the engine
+    step after it.
+    """
 
     t_s: float
     seconds: float

@@ -14,7 +14,9 @@ from tltsched.errors import InputError
 
 
 def load_workload(config: WorkloadConfig, seed: int) -> Trace:
-    """Return the trace to roll out. Lengths depend on the seed and the workload alone, so policies share them."""
+    """Return the trace to roll out. Lengths depend on the seed and the workload alone, so policies share
+    them.
+    """
     if config.replay_steps:
         return _replayed(config)
     return generate(

@@ -21,8 +21,8 @@ class Command(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
 class SetDraftConfig(Command, frozen=True, tag="set_draft_config", gc=False):
     """Use `draft_config` for the next decision interval.
 
-    The decision interval ends after `max_engine_steps` engine steps (None: no limit), as soon as fewer than `min_requests`
-    are running, or when a request is admitted, whichever comes first.
+    The decision interval ends after `max_engine_steps` engine steps (None: no limit), as soon as fewer than
+    `min_requests` are running, or when a request is admitted, whichever comes first.
     """
 
     worker: int

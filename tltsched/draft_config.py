@@ -1,4 +1,6 @@
-"""A draft configuration: how one engine step drafts and verifies. A chain of K, a tree, or no drafting at all."""
+"""A draft configuration: how one engine step drafts and verifies. A chain of K, a tree, or no drafting at
+all.
+"""
 
 from __future__ import annotations
 

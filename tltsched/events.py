@@ -48,9 +48,9 @@ class BatchFormed(Event, frozen=True, tag="batch_formed", gc=False):
 class DecisionEnded(Event, frozen=True, tag="decision_ended", gc=False):
     """What one decision interval did, and the batch that is left after it.
 
-    `request_steps` is the batch summed over the engine steps, so the mean acceptance length with the bonus token
-    is `1 + sum(accepted_by_position) / request_steps`. `accepted_by_position[j]` counts accepted drafts at
-    position j. `decode_s` excludes prefill.
+    `request_steps` is the batch summed over the engine steps, so the mean acceptance length with the bonus
+    token is `1 + sum(accepted_by_position) / request_steps`. `accepted_by_position[j]` counts accepted drafts
+    at position j. `decode_s` excludes prefill.
     """
 
     worker: int
@@ -102,8 +102,8 @@ class RequestsFinished(Event, frozen=True, tag="requests_finished", gc=False, om
 class RequestsWithdrawn(Event, frozen=True, tag="requests_withdrawn", gc=False):
     """A worker has let go of requests that it was told to, at the end of the engine step in flight.
 
-    Those that finished in that engine step were reported before and are missing here. `generated_tokens` counts
-    what each has emitted so far, over all workers.
+    Those that finished in that engine step were reported before and are missing here. `generated_tokens`
+    counts what each has emitted so far, over all workers.
     """
 
     worker: int

@@ -13,7 +13,8 @@ from tltsched.policies.base import Batch
 
 
 class DraftConfigTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds of one engine step under one draft configuration: `fixed_s[requests] + kv_s_per_token * context_tokens`.
+    """Seconds of one engine step under one draft configuration: `fixed_s[requests] + kv_s_per_token *
+    context_tokens`.
 
     `fixed_s[b]` is the part that does not depend on context, for a batch of b requests, from b = 0 on.
     """
@@ -69,7 +70,9 @@ class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         return {row.draft_config: row for row in self.draft_configs}
 
     def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
-        """Return the predicted seconds of one engine step; raises InputError for a draft configuration without times."""
+        """Return the predicted seconds of one engine step; raises InputError for a draft configuration
+        without times.
+        """
         row = self._rows.get(draft_config)
         if row is None:
             allowed = ", ".join(str(known) for known in self._rows)

@@ -1,4 +1,5 @@
-"""The scheduler beside one engine: which draft configuration drafts, for how long, and what turning it on costs.
+"""The scheduler beside one engine: which draft configuration drafts, for how long, and what turning it on
+costs.
 
 Two rules of this file. It holds no clock: time is what the last event said. It holds no engine: a decision is
 the return value of `handle`, and the driver carries it out.
@@ -7,9 +8,9 @@ Theory of operation. A rollout is a row of decision intervals. Each begins with 
 EpochEnded, whose facts go to the policy before the next choice is made. A batch that is formed while a Draft
 stands open (requests were admitted before it ran an engine step) replaces that Draft.
 
-An `resume_cost` is due from the moment the engine has decoded without its drafter until it has decoded with it: the
-driver pays it right before the first engine step of the decision interval that carries it, and a decision interval of no engine steps has not
-paid.
+An `resume_cost` is due from the moment the engine has decoded without its drafter until it has decoded with
+it: the driver pays it right before the first engine step of the decision interval that carries it, and a
+decision interval of no engine steps has not paid.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class WorkerScheduler:
     def _check(self, event: DecisionEnded) -> None:
         if event.draft_config != self._draft_config:
             raise ProtocolError(
-                f"worker {self.worker} was to use draft configuration {self._draft_config}, not {event.draft_config}: {event}"
+                f"worker {self.worker} was to use draft configuration {self._draft_config}, not "
+                f"{event.draft_config}: {event}"
             )
         counts = (event.engine_steps, event.requests, event.context_tokens, *event.accepted_by_position)
         # An engine step decodes one request or more and takes time; the rates of the policies divide by both.

@@ -168,7 +168,8 @@ def _own_lengths(baseline: Run, reference: pd.DataFrame, run: Run) -> list[str]:
         return []
     mean, base = (float(each["response_tokens"].mean()) for each in (rows, reference))
     return [
-        f"{run.policy} generated other lengths than {baseline.policy}: {mean:,.1f} tokens a response in the mean, "
+        f"{run.policy} generated other lengths than {baseline.policy}: {mean:,.1f} tokens a response in "
+        f"the mean, "
         f"not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
     ]
 
@@ -187,7 +188,8 @@ def _own_batches(baseline: Run, run: Run) -> list[str]:
         )  # fmt: skip
     mean, base = (float(each.responses["response_tokens"].mean()) for each in (run, baseline))
     words = (
-        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: {mean:,.0f} tokens in the "
+        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: {mean:,.0f} "
+        f"tokens in the "
         f"mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
     )
     left = 0 if run.schedule is None else int(run.schedule[1]["carried_responses"].iloc[-1])

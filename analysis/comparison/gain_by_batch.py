@@ -19,7 +19,8 @@ _COLOUR = "#08519c"
 
 def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
     """Draw the gain of the best draft configuration at each batch size with its interval. `advice` has a row
-    or more."""
+    or more.
+    """
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
@@ -31,9 +32,11 @@ def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
 
     title, png = draw(build, 4.1, runs)
     caption = (
-        "Tokens per second of the best draft configuration over those without speculation, by the number of requests that "
+        "Tokens per second of the best draft configuration over those without speculation, by the number "
+        "of requests that "
         "one worker runs. Fewer running requests are also longer ones: the context is that of the table. A "
-        "name stands where the best draft configuration changes. The band is a 95 % interval over step-time error alone."
+        "name stands where the best draft configuration changes. The band is a 95 % interval over "
+        "step-time error alone."
     )
     return Picture("gain", title, caption, png)
 
@@ -72,7 +75,10 @@ def _scales(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
 
 def _names(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
     """Write the draft configuration's name above the first batch at which it is best, going from small to
-    large batches.""" before = None for row in rows:
+    large batches.
+    """
+    before = None
+    for row in rows:
         if row.draft_config != before:
             axes.annotate(
                 plain(f"chain {row.draft_config}" if row.draft_config.isdigit() else row.draft_config),

@@ -17,10 +17,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_lengths(run: Run) -> Picture:
-    """Draw the CDF of response lengths of all steps (in a simulation or replay all policies have the
-    same).""" lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64)) truncated =
-    run.responses["truncated"].to_numpy() cap = float(run.responses["response_tokens"][truncated].max()) if
-    truncated.any() else None
+    """Draw the CDF of response lengths of all steps (in a simulation or replay all policies have the same)."""
+    lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64))
+    truncated = run.responses["truncated"].to_numpy()
+    cap = float(run.responses["response_tokens"][truncated].max()) if truncated.any() else None
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()

@@ -44,7 +44,8 @@ NOTE = (
     "Intervals are paired over the steps and pooled over draws of the step times: their error is that of the "
     "calibration, and where the log has rollout seconds those of the observed policy stay as they were, "
     "within the error of the fitted factor. They do not cover acceptance. Fastest in: share of the resamples "
-    "in which a policy is the fastest of those that are ranked. Policies that change the order of samples are "
+    "in which a policy is the fastest of those that are ranked. Policies that change the order of samples "
+    "are "
     "counted as if they trained on as many tokens."
 )
 

@@ -20,8 +20,7 @@ Sums = Callable[[Floats], Floats]
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine steps of which a figure lies in [low, high]; `error` is predicted over measured seconds, less
-    1."""
+    """Engine steps of which a figure lies in [low, high]; `error` is predicted over measured seconds, less 1."""
 
     low: float
     high: float
@@ -32,7 +31,8 @@ class Bin(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineStepCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Steady decode engine steps. `typical_error` is the median of the absolute errors of single engine
-    steps."""
+    steps.
+    """
 
     engine_steps: int
     left_out: int  # with prefill, right after a change of K, or with a compilation
@@ -55,9 +55,9 @@ def load_engine_steps(folder: Path, steps: npt.NDArray[np.int64]) -> pd.DataFram
 
 
 def steady(engine_steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the engine steps that the law speaks of, with `context`, the mean of one request, and
-    `error`.""" rows = engine_steps[engine_steps["steady"] & ~engine_steps["compiled"] &
-    (engine_steps["seconds"] > 0)] return rows.assign(
+    """Return the engine steps that the law speaks of, with `context`, the mean of one request, and `error`."""
+    rows = engine_steps[engine_steps["steady"] & ~engine_steps["compiled"] & (engine_steps["seconds"] > 0)]
+    return rows.assign(
         context=rows["context_tokens"] / rows["batch"], error=rows["predicted_s"] / rows["seconds"] - 1.0
     )
 
@@ -113,8 +113,9 @@ def _edges(values: pd.Series[float]) -> Floats:
 
 
 def _slope(rows: pd.DataFrame) -> float:
-    """Return the slope of a line through the errors over the mean context, each engine step with its
-    seconds.""" context, error = rows["context"].to_numpy(np.float64), rows["error"].to_numpy(np.float64)
-    weight = rows["seconds"].to_numpy(np.float64) context = context - np.average(context, weights=weight)
-    squares = float((weight * context**2).sum()) return float((weight * context * error).sum()) / squares if
-    squares > 0 else 0.0
+    """Return the slope of a line through the errors over the mean context, each engine step with its seconds."""
+    context, error = rows["context"].to_numpy(np.float64), rows["error"].to_numpy(np.float64)
+    weight = rows["seconds"].to_numpy(np.float64)
+    context = context - np.average(context, weights=weight)
+    squares = float((weight * context**2).sum())
+    return float((weight * context * error).sum()) / squares if squares > 0 else 0.0

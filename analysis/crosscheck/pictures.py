@@ -1,5 +1,4 @@
-"""The cross-check as pictures: times on the identity line, speedups side by side, engine steps over
-context."""
+"""The cross-check as pictures: times on the identity line, speedups side by side, engine steps over context."""
 
 from __future__ import annotations
 
@@ -34,7 +33,10 @@ def draw_crosscheck(pair: Pair, check: Crosscheck) -> list[Picture]:
 
 def _all_engine_steps(pair: Pair) -> pd.DataFrame:
     """Return the steady engine steps of all policies; `series` is K, or -1 where no speculation was
-    configured.""" found = [pd.DataFrame()] for run in pair.simulated:
+    configured.
+    """
+    found = [pd.DataFrame()]
+    for run in pair.simulated:
         engine_steps = load_engine_steps(run.path, pair.steps)
         if engine_steps is not None:
             rows = steady(engine_steps)
@@ -120,7 +122,8 @@ def _speedups(pair: Pair, check: Crosscheck) -> Picture:
 
     title, png = draw(build, 0.5 * len(check.policies) + 1.6, (*pair.measured, *pair.simulated))
     caption = (
-        "Speedup of each policy over the first, each world against its own baseline, with 95 % intervals over "
+        "Speedup of each policy over the first, each world against its own baseline, with 95 % intervals "
+        "over "
         "rollouts. The simulator need not be right about a time to be right about which policy is faster."
     )
     return Picture("crosscheck_speedup", title, caption, png)
@@ -161,7 +164,8 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
 
     title, png = draw(build, 4.4, (*pair.measured, *pair.simulated))
     caption = (
-        "Each dot is a measured decode engine step against the law at its own batch, context and K; the lines are "
+        "Each dot is a measured decode engine step against the law at its own batch, context and K; the "
+        "lines are "
         "medians. A line that leaves zero with the context shows a cost of context that the law lacks. "
         "Not configured: the engine without speculation; K = 0: with it, while nothing is drafted."
     )

@@ -40,8 +40,10 @@ NOTE = (
     "Errors are simulated over measured, less 1. Intervals are 95 % percentile intervals of a paired "
     "bootstrap over rollouts: they say how much a figure varies from rollout to rollout, not how another "
     "machine, engine or model would differ. Acceptance lengths count the bonus token. The difference of a "
-    "cause is a share of the measured GPU time. Time between engine steps is what workers were busy with outside "
-    "engine steps, which the simulator does not know. Left out of the engine steps are those with prefill, right "
+    "cause is a share of the measured GPU time. Time between engine steps is what workers were busy with "
+    "outside "
+    "engine steps, which the simulator does not know. Left out of the engine steps are those with "
+    "prefill, right "
     "after a change of K, or with a compilation."
 )
 

@@ -1,4 +1,6 @@
-"""The K* map as pictures: the best draft configuration and its gain over batch and acceptance, and over batch and context."""
+"""The K* map as pictures: the best draft configuration and its gain over batch and acceptance, and over batch
+and context.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,8 @@ def _by_acceptance(found: KStarMap) -> Picture:
 
     title, png = draw_above(build, 0.9 + 2.15 * rows, _footer(about))
     caption = (
-        "The best draft configuration (label) and its tokens per second over an engine without speculation configured "
+        "The best draft configuration (label) and its tokens per second over an engine without "
+        "speculation configured "
         "(colour), by batch and by the chance that each further draft is accepted. Above the red line "
         "drafting pays. The gain is of decode alone."
     )
@@ -156,7 +159,8 @@ def _by_context(found: KStarMap) -> Picture:
     height_in = 1.5 + 0.4 * max(4, len(about.contexts))
     title, png = draw_above(build, height_in, _footer(about))
     caption = (
-        "The best draft configuration and its gain under the configured acceptance, by batch and context. Few running "
+        "The best draft configuration and its gain under the configured acceptance, by batch and context. "
+        "Few running "
         "requests are also the longest ones: a rollout moves from the lower right to the upper left."
     )
     return Picture("kstar-configured", title, caption, png)
@@ -167,7 +171,9 @@ def _norm(best: pd.DataFrame) -> Normalize:
 
 
 def _cells(axes: Axes, grid: Grid, norm: Normalize, names: bool) -> None:
-    """Fill the cells, draw the borders between draft configurations, hatch what is extrapolated, name regions or cells."""
+    """Fill the cells, draw the borders between draft configurations, hatch what is extrapolated, name regions
+    or cells.
+    """
     shown = np.where(grid.draft_config == "off", np.nan, grid.gain)
     axes.set_facecolor(OFF_COLOUR)
     axes.pcolormesh(grid.x_edges, grid.y_edges, shown, cmap=COLOURS, norm=norm)
@@ -199,9 +205,11 @@ def _borders(axes: Axes, grid: Grid) -> None:
 
 
 def _region_names(axes: Axes, grid: Grid) -> None:
-    """Name each connected region of one drafting draft configuration at the cell that lies deepest in it, large ones first.
+    """Name each connected region of one drafting draft configuration at the cell that lies deepest in it,
+    large ones first.
 
-    A name that would touch another one is left out: its region is small, and its neighbours tell its draft configuration.
+    A name that would touch another one is left out: its region is small, and its neighbours tell its draft
+    configuration.
     """
     regions = []
     for draft_config in sorted(set(grid.draft_config[grid.draft_config != "off"].tolist())):

@@ -16,12 +16,14 @@ from tlt.analysis.kstar.pictures import draw_kstar, even_sentence
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, read_kstar
 
 NOTES = (
-    "Each cell: the draft configuration with most tokens per second (one number: a chain of so many drafts) and its gain "
+    "Each cell: the draft configuration with most tokens per second (one number: a chain of so many "
+    "drafts) and its gain "
     "over an engine without speculation configured, of decode alone. ?: the runner-up may be ahead, by the "
     "error of the step times. *: outside the points that the step times were fitted to."
 )
 EVEN_NOTES = (
-    "Each cell: the smallest acceptance rate of each further draft at which a draft configuration pays, and the acceptance "
+    "Each cell: the smallest acceptance rate of each further draft at which a draft configuration pays, "
+    "and the acceptance "
     "length, bonus token counted, that the draft configuration needs for it. -: none pays at any rate."
 )
 TREE_NOTES = (
@@ -37,7 +39,8 @@ def present_kstar(folder: Path, console: Console) -> None:
     best = found.best[found.best["rate"] == CONFIGURED]
     console.print(
         _terminal(
-            "Best draft configuration and gain under the configured acceptance, by batch and context (tokens)",
+            "Best draft configuration and gain under the configured acceptance, by batch and context "
+            "(tokens)",
             found.about,
             best,
             best_cell,
@@ -59,7 +62,9 @@ def present_kstar(folder: Path, console: Console) -> None:
 
 
 def first_to_pay(found: KStarMap) -> pd.DataFrame:
-    """Return a row for each batch and context: the draft configuration that pays first, for trees that with least length."""
+    """Return a row for each batch and context: the draft configuration that pays first, for trees that with
+    least length.
+    """
     rows = found.breakeven
     if found.about.rates:
         return rows[rows["pays_first"]]

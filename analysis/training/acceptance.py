@@ -1,8 +1,8 @@
 """Acceptance over a training run: by step, by position, by the drafter's age, and across policy updates.
 
-Acceptance lengths are tokens that a drafting engine step yields for a request, the bonus token counted. Those of a
-rollout mix whatever numbers of drafts the policy chose; probes measure the served head and the initial head
-on the same responses, those of the step, and so compare drafters and nothing else.
+Acceptance lengths are tokens that a drafting engine step yields for a request, the bonus token counted. Those
+of a rollout mix whatever numbers of drafts the policy chose; probes measure the served head and the initial
+head on the same responses, those of the step, and so compare drafters and nothing else.
 """
 
 from __future__ import annotations

@@ -173,7 +173,8 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
     span = "first and the last step" if count == 1 else f"first and the last {count} steps"
     caption = (
         "Mean reward of each RL step; bands are 95 % bootstrap intervals over its prompt groups. The title "
-        f"is about the {span}; policies are paired by step and prompt group. Not covered: how another seed would "
+        f"is about the {span}; policies are paired by step and prompt group. Not covered: how another "
+        f"seed would "
         "have trained."
     )
     return Picture("train_rewards", title, caption, png)

@@ -1,7 +1,7 @@
 """Response lengths of a training policy: how long the tail is, and how far they differ from the baseline's.
 
-With natural lengths two policies that sample from the same policy still get other lengths, by chance; a rollout
-ends with its longest response, so that chance is part of a rollout's speedup.
+With natural lengths two policies that sample from the same policy still get other lengths, by chance; a
+rollout ends with its longest response, so that chance is part of a rollout's speedup.
 """
 
 from __future__ import annotations

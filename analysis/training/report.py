@@ -36,8 +36,10 @@ from tlt.traces.runs.runfolder import write_json
 NAME = "train"
 _INSIDE = re.compile(r"(?<=[0-9x%]), (?=[+-]?[0-9]+[^ ]*\])")  # of an interval, where a line must not break
 NOTE = (
-    "Brackets are 95 % percentile intervals of a bootstrap over RL steps, policies paired by step; of rewards "
-    "over prompt groups, policies paired by step and group. They say how much a figure varies from step to step, "
+    "Brackets are 95 % percentile intervals of a bootstrap over RL steps, policies paired by step; of "
+    "rewards "
+    "over prompt groups, policies paired by step and group. They say how much a figure varies from step "
+    "to step, "
     "or from prompt to prompt, in these runs: not how another seed, model or machine would differ. Steps of "
     "one run follow from one another, which a bootstrap over steps does not know."
 )
@@ -48,8 +50,10 @@ IDLE_NOTE = (
     "drafter shows how long it takes without."
 )
 ACCEPTANCE_NOTE = (
-    "Tokens that a drafting engine step yields for a request, the bonus token counted. A position's share is of "
-    "the engine steps that drafted so far. Served and initial head are probed on the same responses, those of the "
+    "Tokens that a drafting engine step yields for a request, the bonus token counted. A position's share "
+    "is of "
+    "the engine steps that drafted so far. Served and initial head are probed on the same responses, "
+    "those of the "
     "step. From one step to the next the policy is updated: the same head shows what the update costs, a new "
     "head what is left of that after training."
 )
@@ -60,8 +64,8 @@ PICTURES = ("train_step_time", "train_amdahl", "train_acceptance", "train_reward
 def present_training(folder: Path, console: Console) -> TrainFacts:
     """Write train.json, train.html and pictures into `folder`, and print the table and the answer.
 
-    Raises BooksError if the books of a policy do not close, and InputError for a folder that holds no training
-    comparison; then nothing is written or printed.
+    Raises BooksError if the books of a policy do not close, and InputError for a folder that holds no
+    training comparison; then nothing is written or printed.
     """
     runs = load_training(folder)
     facts = examine(runs)

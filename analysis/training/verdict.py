@@ -41,7 +41,8 @@ def judge_training(facts: TrainFacts) -> str:
 def _alone(policy: PolicyFacts) -> str:
     share = policy.time.rollout_s.value / policy.time.step_s.value
     return (
-        f"Under {policy.policy} an RL step takes {interval_words(policy.time.step_s, ' s')}, {share:.1%} of it "
+        f"Under {policy.policy} an RL step takes {interval_words(policy.time.step_s, ' s')}, {share:.1%} "
+        f"of it "
         "rollout. A speedup needs a second policy."
     )
 

@@ -1,7 +1,7 @@
 """Other workers that decode while an engine is calibrated, as they do in a replay.
 
-On CPU the workers of one machine share its memory bandwidth, so an engine step takes longer while others run. A
-calibration without them would predict a machine that no worker ever has. On GPUs nothing is shared.
+On CPU the workers of one machine share its memory bandwidth, so an engine step takes longer while others run.
+A calibration without them would predict a machine that no worker ever has. On GPUs nothing is shared.
 """
 
 from __future__ import annotations

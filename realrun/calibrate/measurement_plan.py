@@ -18,8 +18,8 @@ from tltsched.errors import InputError
 CONTEXTS = {"cpu": (32, 128, 384), "cuda": (256, 2048, 8192)}
 MOST_TOKENS = {"cpu": 8192, "cuda": 262_144}
 ENGINE_STEPS = {"cpu": 4, "cuda": 8}
-# Steps after a change of K whose facts are not steady: drafts made in one engine step are verified in the next, and
-# an engine on a GPU plans one engine step ahead.
+# Steps after a change of K whose facts are not steady: drafts made in one engine step are verified in the
+# next, and an engine on a GPU plans one engine step ahead.
 SETTLE_ENGINE_STEPS = {"cpu": 2, "cuda": 3}
 TIME_LIMIT_S = {"cpu": 900.0, "cuda": 240.0}
 SMALLEST_CHUNK_TOKENS = 512  # that an engine prefills in one engine step, where it does not tell
@@ -38,7 +38,9 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
         return self.batch * self.prompt_tokens
 
     def fill_engine_steps(self, chunk_tokens: int) -> int:
-        """Return within how many engine steps all prompts are prefilled; early requests emit tokens meanwhile."""
+        """Return within how many engine steps all prompts are prefilled; early requests emit tokens
+        meanwhile.
+        """
         return FILL_ENGINE_STEPS + ceil(self.tokens() / chunk_tokens)
 
 

@@ -1,4 +1,5 @@
-"""Measures what the simulator needs of a live engine: engine steps by batch, context and K, prefill, switches.
+"""Measures what the simulator needs of a live engine: engine steps by batch, context and K, prefill,
+switches.
 
 Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
 a replay has them. The repeats of a point are spread over rounds through the whole grid. The order of engines
@@ -197,8 +198,10 @@ class Sweep:
         )
         weights = "random weights" if config.model.random_weights else "trained weights"
         return [
-            f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of {plan.engine_steps} "
-            f"engine steps, {plan.settle_engine_steps} after a change of K left out; engine_step_s is the median of them",
+            f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of "
+            f"{plan.engine_steps} "
+            f"engine steps, {plan.settle_engine_steps} after a change of K left out; engine_step_s is the "
+            f"median of them",
             f"drafter {drafter.kind}; {weights}; {acceptance}; temperature {config.engine.temperature:g}",
             f"{config.calibration.neighbours} other engines decoded on the same machine meanwhile",
         ]

@@ -33,8 +33,8 @@ class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     """What one engine step did.
 
     `batch` requests took part, with `context_tokens` in their caches together before the engine step.
-    `prompt_tokens` of prefill were computed in it (0: a pure decode engine step). `accepted_by_position[j]` counts
-    accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified.
+    `prompt_tokens` of prefill were computed in it (0: a pure decode engine step). `accepted_by_position[j]`
+    counts accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified.
     """
 
     seconds: float
@@ -61,7 +61,9 @@ class Engine(Protocol):
         """Queue requests; they are admitted by the engine's own scheduler."""
 
     def step(self, k: int) -> EngineStepFacts:
-        """Run one engine step and draft `k` tokens a request for the next one. There must be pending requests."""
+        """Run one engine step and draft `k` tokens a request for the next one. There must be pending
+        requests.
+        """
 
     def running(self) -> tuple[int, int]:
         """Return (requests in the running batch, their context tokens) as of now."""

@@ -267,7 +267,8 @@ def widen_candidates(candidates: dict[tuple[int, int], list[Any]]) -> None:
         candidates[tokens, adapters] = [lengths[length] for length in sorted(lengths)] + others
 
 
-# --- compilation inside a timed engine step ---------------------------------------------------------------------
+# --- compilation inside a timed engine step
+# ---------------------------------------------------------------------
 
 
 class CompileWatch:

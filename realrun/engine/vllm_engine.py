@@ -1,18 +1,21 @@
 """The real engine: vLLM 0.32.0 in this process, with K chosen every engine step through its own scheduler.
 
 Theory of operation. vLLM takes a scheduler class. Ours is vLLM's own with realrun.engine.vllm_hooks mixed in:
-it writes the K that `step` was given into the plan of each engine step, and reads each engine step's facts when its
-outputs come back. The table of K by batch size stays configured, with every K of `drafter.ks` in it, so that
-vLLM captures the graphs of each.
+it writes the K that `step` was given into the plan of each engine step, and reads each engine step's facts
+when its outputs come back. The table of K by batch size stays configured, with every K of `drafter.ks` in it,
+so that vLLM captures the graphs of each.
 
-On CPU an engine step is one call of the engine: it is planned, run and read, and its drafts are verified in the next
-one. On CUDA vLLM plans engine step n + 1 while engine step n runs. Then
+On CPU an engine step is one call of the engine: it is planned, run and read, and its drafts are verified in
+the next one. On CUDA vLLM plans engine step n + 1 while engine step n runs. Then
 
-- `step(k)` plans the next engine step with k and returns the facts of the one before, so that drafts made with k
+- `step(k)` plans the next engine step with k and returns the facts of the one before, so that drafts made
+with k
   are verified in the facts of the second step after this one (`lag_engine_steps` = 2; on CPU 1);
-- the time of an engine step is that between the returns of two steps, and the first one after the engine was empty
+- the time of an engine step is that between the returns of two steps, and the first one after the engine was
+empty
   begins with its call;
-- a request may still take part in the engine step after the one that finished it. That engine step counts it in `batch`,
+- a request may still take part in the engine step after the one that finished it. That engine step counts it
+in `batch`,
   for the GPU computed it, and counts its acceptance too, so that rates stay unbiased;
 - what is in flight when the last request finishes is thrown away before the next one is submitted.
 """

@@ -1,4 +1,5 @@
-"""What is mixed into vLLM's scheduler: K goes into each engine step's plan, and each engine step's facts come out.
+"""What is mixed into vLLM's scheduler: K goes into each engine step's plan, and each engine step's facts come
+out.
 
 Only attributes of vLLM's objects are used here, so that this file loads without vLLM.
 """

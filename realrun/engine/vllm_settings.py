@@ -25,7 +25,8 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
         "skip_tokenizer_init": True,
         "dtype": config.model.dtype,
         "load_format": "dummy" if config.model.random_weights else "auto",
-        # Room for the drafts of the last engine step, so that no batch is cut at the end of its longest request.
+        # Room for the drafts of the last engine step, so that no batch is cut at the end of its longest
+        # request.
         "max_model_len": engine.max_context_tokens + max(config.drafter.ks) + 1,
         "max_num_seqs": engine.max_running,
         "max_num_batched_tokens": chunk_tokens(config),

@@ -1,7 +1,7 @@
 """The live cluster of one policy: carries out what the ClusterScheduler decides, on the wall clock.
 
-The policy's clock runs during its own rollouts alone, so policies may take turns on the same workers. What a worker
-reports arrives a moment after it happened: the scheduler gets the time of arrival.
+The policy's clock runs during its own rollouts alone, so policies may take turns on the same workers. What a
+worker reports arrives a moment after it happened: the scheduler gets the time of arrival.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     parts/POLICY/0003.msgpack one finished rollout (Rollout); removed when all are done
     comparison.json, lengths.parquet, engine.json, and a run folder a policy (tlt.traces.runs.runfolder)
 
-A run folder holds the rounds that all policies have finished, so that a replay that was stopped can be read and
-compared; the same command goes on with what is missing.
+A run folder holds the rounds that all policies have finished, so that a replay that was stopped can be read
+and compared; the same command goes on with what is missing.
 """
 
 from __future__ import annotations

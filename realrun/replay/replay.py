@@ -1,7 +1,7 @@
 """Replays recorded lengths on live engines: all policies on the same requests, in turns on the same workers.
 
-The order of the policies rotates from rollout to rollout, so that a machine that drifts favours none. Each policy
-has its own clock and schedulers; a worker that dies is lost to all policies from then on.
+The order of the policies rotates from rollout to rollout, so that a machine that drifts favours none. Each
+policy has its own clock and schedulers; a worker that dies is lost to all policies from then on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def replay(
     step_times: StepTimesOf | None = None,
     factory: str = MAKE_ENGINE,
 ) -> None:
-    """Run all rollouts of all policies and write the comparison folder `out`; the first policy is the baseline.
+    """Run all rollouts of all policies and write the comparison folder `out`; the first policy is the
+    baseline.
 
     A replay that was stopped goes on. `step_times` comes from a calibration; `factory` names the engine, as
     `module:function`. Raises InputError, and WorkerError if no worker is left.

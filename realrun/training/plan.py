@@ -1,7 +1,7 @@
 """The policies of a training comparison: a policy, and whether its drafter is trained on idle workers.
 
-A policy is written POLICY or POLICY/online or POLICY/frozen: `none`, `static:4/frozen`, `tlt_chains/online`. A
-policy that drafts is online unless it says otherwise, as TLT is; `none` has no drafter.
+A policy is written POLICY or POLICY/online or POLICY/frozen: `none`, `static:4/frozen`, `tlt_chains/online`.
+A policy that drafts is online unless it says otherwise, as TLT is; `none` has no drafter.
 """
 
 from __future__ import annotations

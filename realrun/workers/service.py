@@ -1,4 +1,5 @@
-"""A worker's process: builds its engines, keeps a scheduler a draft configuration, and does what the driver orders.
+"""A worker's process: builds its engines, keeps a scheduler a draft configuration, and does what the driver
+orders.
 
 Both executors run `serve`; they differ in the channel alone.
 """

@@ -1,11 +1,12 @@
 """The live worker: one engine under its scheduler; reads schedule -> run -> observe, as the simulated one.
 
-An engine says only afterwards what an engine step did. So the engine step that turns out to admit requests is held: the
-decision interval ends before it, and prefill begins with it. An engine step without a prompt that ends a prefill is held, too,
-and becomes the first of the decision interval that follows.
+An engine says only afterwards what an engine step did. So the engine step that turns out to admit requests is
+held: the decision interval ends before it, and prefill begins with it. An engine step without a prompt that
+ends a prefill is held, too, and becomes the first of the decision interval that follows.
 
-Drafts are verified one engine step after they were made, or two where the engine plans ahead. So the first engine step or
-two of a decision interval verify what the draft configuration before it drafted; a draft configuration that goes on has no such edge.
+Drafts are verified one engine step after they were made, or two where the engine plans ahead. So the first
+engine step or two of a decision interval verify what the draft configuration before it drafted; a draft
+configuration that goes on has no such edge.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Worker:
         clock: Callable[[], float],
         report: Callable[[Log], None],
     ) -> None:
-        """`clock` gives the draft configuration's seconds; `report` takes the log after each decision interval that finished requests.
+        """`clock` gives the draft configuration's seconds; `report` takes the log after each decision
+        interval that finished requests.
 
         `keep`, if set, takes each finished request with its tokens.
         """
@@ -149,7 +151,9 @@ class Worker:
         return decision_interval
 
     def _observe(self, decision_interval: DecisionInterval, drafts: Drafts) -> Drafts:
-        """Tell the scheduler what the decision interval did; a decision interval of no engine steps leaves its Draft open."""
+        """Tell the scheduler what the decision interval did; a decision interval of no engine steps leaves
+        its Draft open.
+        """
         if not decision_interval.engine_steps:
             return drafts
         held, finished = self._held, tuple(finish.request for finish in self.log.finished)

@@ -1,9 +1,11 @@
-"""Which draft configuration to draft with at which batch size, and how far the error of the step times could change that.
+"""Which draft configuration to draft with at which batch size, and how far the error of the step times could
+change that.
 
-The gain of a draft configuration at batch b is E[tokens per engine step] x plain engine step / its engine step, at the context that requests
-have when b of them are left. The error of the step times is taken from the calibration (1.48 times the median
-error on unseen points, the standard deviation of a normal with that median), or assumed for a roofline; it is
-drawn on its own for the target's step, the KV term and the drafter's passes, and once more for each draft configuration.
+The gain of a draft configuration at batch b is E[tokens per engine step] x plain engine step / its engine
+step, at the context that requests have when b of them are left. The error of the step times is taken from the
+calibration (1.48 times the median error on unseen points, the standard deviation of a normal with that
+median), or assumed for a roofline; it is drawn on its own for the target's step, the KV term and the
+drafter's passes, and once more for each draft configuration.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ def contexts_by_batch(trace: Trace, workers: int) -> dict[int, float]:
 
 
 def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
-    """Return the best draft configuration for each batch size that the workload reaches; `off` where no draft configuration gains."""
+    """Return the best draft configuration for each batch size that the workload reaches; `off` where no draft
+    configuration gains.
+    """
     contexts = contexts_by_batch(simulation.trace, simulation.config.workers)
     return advise_at(simulation, contexts, candidate_draft_configs(simulation.config), "not_configured", rng)
 
@@ -125,7 +129,9 @@ def draw_costs(
     draws: int,
     progress: Callable[[int], None],
 ) -> pd.DataFrame:
-    """Simulate every draft configuration again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
+    """Simulate every draft configuration again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is
+    the fit.
+    """
     configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, _ = cost_error(first.calibration)

@@ -1,9 +1,9 @@
 """Which draft configuration emits most tokens per second at one batch size and context, and how sure that is.
 
-The gain of a draft configuration is E[tokens per engine step] x plain engine step / its engine step. "Plain" is an engine without speculation
-configured. The error of the step times is drawn on its own for the target's step, the KV term and the
-drafter's passes, and once more for each draft configuration; the same draws serve every batch and context, so that a map of
-them is smooth.
+The gain of a draft configuration is E[tokens per engine step] x plain engine step / its engine step. "Plain"
+is an engine without speculation configured. The error of the step times is drawn on its own for the target's
+step, the KV term and the drafter's passes, and once more for each draft configuration; the same draws serve
+every batch and context, so that a map of them is smooth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class CostDraws(msgspec.Struct, frozen=True):
-    """Factors on the step times: [draws, 3] for target, KV and drafter, and [draws, draft configurations] for each draft configuration."""
+    """Factors on the step times: [draws, 3] for target, KV and drafter, and [draws, draft configurations] for
+    each draft configuration.
+    """
 
     factors: Floats
     own: Floats
@@ -97,7 +99,8 @@ def rank(
     draws: CostDraws,
     when_off: WhenOff = "not_configured",
 ) -> Ranked:
-    """Return the best of the drafting `draft_configs` and off, at `tokens` emitted per engine step (bonus included), [draft configurations].
+    """Return the best of the drafting `draft_configs` and off, at `tokens` emitted per engine step (bonus
+    included), [draft configurations].
 
     Off is plain decode with a gain of 1, or K = 0 kept in step, which costs something, by `when_off`.
     """
@@ -119,7 +122,9 @@ def rank(
 
 
 def _gains(plain_s: Floats, engine_steps_s: Floats, tokens: Floats, factors: Floats) -> Floats:
-    """Return tokens per second over plain decode, [draws, draft configurations], from parts [3] and [draft configurations, 3]."""
+    """Return tokens per second over plain decode, [draws, draft configurations], from parts [3] and [draft
+    configurations, 3].
+    """
     return np.asarray(tokens * (factors @ plain_s)[:, None] / (factors @ engine_steps_s.T), np.float64)
 
 

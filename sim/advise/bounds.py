@@ -2,8 +2,8 @@
 
 No rollout ends before its longest request has been generated on an engine of its own, nor before the workers
 have done all the work at the cheapest price: a token of a request in a batch costs no less than the smallest
-share of an engine step, F(b) / b over all batches b, and what reading its own context takes. Both hold for every
-placement, order and number of moves. Prefill is left out, so the bound is below what can be reached.
+share of an engine step, F(b) / b over all batches b, and what reading its own context takes. Both hold for
+every placement, order and number of moves. Prefill is left out, so the bound is below what can be reached.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def clairvoyant_bound(
 ) -> RolloutBound:
     """Return the bound of one rollout in which every token may be generated under the cheapest of `policies`.
 
-    With drafts an engine step yields the mean tokens of the acceptance law, so the bound is one of expectations.
-    `acceptance` may be None if no policy drafts.
+    With drafts an engine step yields the mean tokens of the acceptance law, so the bound is one of
+    expectations. `acceptance` may be None if no policy drafts.
     """
     tokens = requests.response_tokens.astype(np.float64) - 1.0  # a prefill emits the first
     prompts = requests.prompt_tokens.astype(np.float64)

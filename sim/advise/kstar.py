@@ -1,9 +1,11 @@
-"""The K* map of a calibration: the best draft configuration over batch, context and acceptance, and where drafting pays.
+"""The K* map of a calibration: the best draft configuration over batch, context and acceptance, and where
+drafting pays.
 
 On the acceptance axis each further draft of a chain is accepted with the same chance (geometric); one more
-layer of the map is the configured law. A draft configuration breaks even where it emits as many tokens an engine step, the bonus
-token included, as its engine step takes plain engine steps: length* = engine step of the draft configuration / plain engine step. For a chain of K at
-rate a the length is 1 + a + ... + a^K, which rises with a, so the rate that reaches length* is unique.
+layer of the map is the configured law. A draft configuration breaks even where it emits as many tokens an
+engine step, the bonus token included, as its engine step takes plain engine steps: length* = engine step of
+the draft configuration / plain engine step. For a chain of K at rate a the length is 1 + a + ... + a^K, which
+rises with a, so the rate that reaches length* is unique.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
 def drafting_configs(config: Config, names: Sequence[str]) -> tuple[DraftConfig, ...]:
-    """Return the draft configurations to draft with, in order of their names; none named: those of the acceptance law.
+    """Return the draft configurations to draft with, in order of their names; none named: those of the
+    acceptance law.
 
     `off` may be named and is a candidate always. Raises InputError if nothing is left or one stands twice.
     """
@@ -115,7 +118,9 @@ def _check(batches: Sequence[int], contexts: Sequence[float], rates: Sequence[fl
 
 
 def _tokens(survivals: Sequence[Floats]) -> Floats:
-    """Return the tokens that each draft configuration emits in an engine step, bonus included, [draft configurations]."""
+    """Return the tokens that each draft configuration emits in an engine step, bonus included, [draft
+    configurations].
+    """
     return np.array([1.0 + float(survival.sum()) for survival in survivals])
 
 
@@ -163,7 +168,9 @@ def _breakeven(
     batch: int,
     context: float,
 ) -> list[dict[str, object]]:
-    """Return a row a draft configuration; the one with the smallest rate pays first (the shallower one of two alike)."""
+    """Return a row a draft configuration; the one with the smallest rate pays first (the shallower one of two
+    alike).
+    """
     plain_s = engine_step_s(coefficients, OFF, "not_configured", batch, context)
     lengths = [
         engine_step_s(coefficients, draft_config, "k0", batch, context) / plain_s

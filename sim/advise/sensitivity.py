@@ -1,10 +1,10 @@
 """How step times answer to errors of the step-time coefficients, without simulating each draw again.
 
-A step time is a sum of decision intervals, each linear in the coefficients, as long as no decision changes. So
-T(f) = T (1 + sum_i r_i (f_i - 1)) for factors f on the target's step, the KV term and the drafter's passes.
-The responses r of a policy come from one simulation a factor, at PROBE times its fit, on the first few RL
-steps: decisions react in it, and the critical worker may change. Against full simulations of each draw the
-mean step is off by what tests/sim/test_response.py states.
+A step time is a sum of decision intervals, each linear in the coefficients, as long as no decision changes.
+So T(f) = T (1 + sum_i r_i (f_i - 1)) for factors f on the target's step, the KV term and the drafter's
+passes. The responses r of a policy come from one simulation a factor, at PROBE times its fit, on the first
+few RL steps: decisions react in it, and the critical worker may change. Against full simulations of each draw
+the mean step is off by what tests/sim/test_response.py states.
 """
 
 from __future__ import annotations

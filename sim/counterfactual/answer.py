@@ -48,7 +48,8 @@ SCHEDULES = ("tail_batching", "divided", "oversample_partial", "longest_first")
 class Request:
     """What a user asks.
 
-    `policies` None: those that suit the acceptance law. `observed_policy` None: what the run states, else none.
+    `policies` None: those that suit the acceptance law. `observed_policy` None: what the run states, else
+    none.
     """
 
     settings: dict[str, Any]

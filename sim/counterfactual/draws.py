@@ -1,10 +1,10 @@
 """Step times of every policy under drawn errors, where a log pins how long the observed rollouts took.
 
-A policy's step is R + P: what follows from the engine's step times, and phases that the log gives. With factors
-f on the target's step, the KV term and the drafter's passes (sim.advise.sensitivity) and a factor q on all of
-them, it takes R q (1 + sum rho_i (f_i - 1)) + P. Without a log q is 1. With one, q = s / (1 + sum g_i (f_i -
-1)), where g are the responses of the observed policy and s is drawn within the error of the fitted factor:
-whatever the coefficients are, the observed rollouts took as long as they did.
+A policy's step is R + P: what follows from the engine's step times, and phases that the log gives. With
+factors f on the target's step, the KV term and the drafter's passes (sim.advise.sensitivity) and a factor q
+on all of them, it takes R q (1 + sum rho_i (f_i - 1)) + P. Without a log q is 1. With one, q = s / (1 + sum
+g_i (f_i - 1)), where g are the responses of the observed policy and s is drawn within the error of the fitted
+factor: whatever the coefficients are, the observed rollouts took as long as they did.
 """
 
 from __future__ import annotations

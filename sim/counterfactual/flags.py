@@ -62,7 +62,8 @@ def _length_flags(told: Counterfactual, observed: Observed, reordering: bool) ->
         found.append("No prompt groups are known: schedules count each response as a prompt of its own.")
     if facts.truncated:
         found.append(
-            f"{facts.truncated / facts.responses:.1%} of the responses were cut: without a cap they are longer."
+            f"{facts.truncated / facts.responses:.1%} of the responses were cut: without a cap they are "
+            f"longer."
         )
     found += [f"{note[:1].upper()}{note[1:]}." for note in observed.notes if note]
     return found

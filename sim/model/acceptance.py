@@ -1,9 +1,11 @@
-"""How many drafted tokens the target accepts in one engine step: laws over positions, requests and drafter age.
+"""How many drafted tokens the target accepts in one engine step: laws over positions, requests and drafter
+age.
 
-A law gives the survival of a draft configuration, P(accepted drafts >= j) for j = 1..depth, for a fresh drafter and an
-average request. An exponent e turns survival s into s ** e: a geometric law of rate p stays one, of rate
-p ** e. Requests differ by a log-normal exponent (`request_spread`, assumed), and a drafter that lags the
-policy has an exponent above one (sim.model.drafter). With the bonus token an engine step emits 1 + accepted tokens.
+A law gives the survival of a draft configuration, P(accepted drafts >= j) for j = 1..depth, for a fresh
+drafter and an average request. An exponent e turns survival s into s ** e: a geometric law of rate p stays
+one, of rate p ** e. Requests differ by a log-normal exponent (`request_spread`, assumed), and a drafter that
+lags the policy has an exponent above one (sim.model.drafter). With the bonus token an engine step emits 1 +
+accepted tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class AcceptanceLaw(Protocol):
         """Return one line that says what the law rests on."""
 
     def survival(self, draft_config: DraftConfig) -> Floats:
-        """Return P(accepted drafts >= j) for j = 1..depth; raises InputError for draft configurations it cannot cover."""
+        """Return P(accepted drafts >= j) for j = 1..depth; raises InputError for draft configurations it
+        cannot cover.
+        """
 
     def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return whether the draft configuration lies outside what the law was made from."""
@@ -93,7 +97,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
         """Return the truncated geometric whose mean is the published one."""
         if draft_config.is_chain:
             raise InputError(
-                "policy draft configuration", str(draft_config), "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
+                "policy draft config", str(draft_config), "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
                 "use a tree, or set acceptance.kind to 'per_position' or 'geometric'",
             )  # fmt: skip
         return _truncated_geometric(draft_config.depth, self.mean_length_with_bonus(draft_config) - 1.0)
@@ -117,7 +121,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
 def _only_chains(draft_config: DraftConfig, kind: str) -> None:
     if draft_config.depth and not draft_config.is_chain:
         raise InputError(
-            "policy draft configuration", str(draft_config), f"chains such as 4 under acceptance.kind = {kind!r}",
+            "policy draft config", str(draft_config), f"chains such as 4 under acceptance.kind = {kind!r}",
             "use a chain, or set acceptance.kind to 'published_tree'",
         )  # fmt: skip
 

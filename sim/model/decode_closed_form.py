@@ -1,8 +1,8 @@
 """The closed form of a batch that decodes under one draft configuration until all of its requests are done.
 
-Between two finishes the batch is constant, and an engine step costs F(batch) + kv x (sum of contexts), where every
-running request adds its tokens per engine step to the context. So the time of each finish follows from prefix sums,
-and the state at any engine step in between from one evaluation. No cost grows with tokens.
+Between two finishes the batch is constant, and an engine step costs F(batch) + kv x (sum of contexts), where
+every running request adds its tokens per engine step to the context. So the time of each finish follows from
+prefix sums, and the state at any engine step in between from one evaluation. No cost grows with tokens.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Trajectory:
         return int(self.finish_engine_step.searchsorted(engine_step, side="right"))
 
     def at(self, engine_step: int, done: int) -> State:
-        """Return the state after `engine_step` engine steps, of which `done` = finished(engine step) is known already."""
+        """Return the state after `engine_step` engine steps, of which `done` = finished(engine step) is known
+        already.
+        """
         seconds = float(self.finish_s[done - 1]) if done else 0.0
         requests = int(self.request_steps[done - 1]) if done else 0
         emitted = float(self.emitted[done - 1]) if done else 0.0

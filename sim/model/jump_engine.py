@@ -1,9 +1,10 @@
 """One engine of the simulator in jump mode: a decision interval is one evaluation of a closed form.
 
-How many engine steps a request still needs under a draft configuration is drawn once, from the normal approximation of the
-renewal count of its acceptance law, and kept while the draft configuration stays. When the draft configuration changes in mid-request, the
-tokens emitted so far are drawn from the bridge between the two ends, so that the law of the total does not
-depend on how often draft configurations change. sim.model.exact_engine simulates every engine step and is the oracle for this file.
+How many engine steps a request still needs under a draft configuration is drawn once, from the normal
+approximation of the renewal count of its acceptance law, and kept while the draft configuration stays. When
+the draft configuration changes in mid-request, the tokens emitted so far are drawn from the bridge between
+the two ends, so that the law of the total does not depend on how often draft configurations change.
+sim.model.exact_engine simulates every engine step and is the oracle for this file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tlt.sim.steptimes.tables import StepCosts
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 
-# Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was cut.
+# Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
+# cut.
 Running = Generator[float, float | None, None]
 
 
@@ -71,15 +73,18 @@ class Engine:
         self.pool.requeue()
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
-        """Carry out one decision interval: yields seconds that pass, and leaves the outcome in `self.decision_interval`.
+        """Carry out one decision interval: yields seconds that pass, and leaves the outcome in
+        `self.decision_interval`.
 
-        With `watch` a stretch ends at each finish (`just_finished`). An decision interval that is cut ends with the engine step
-        in flight; the rest of that engine step is yielded once more.
+        With `watch` a stretch ends at each finish (`just_finished`). An decision interval that is cut ends
+        with the engine step in flight; the rest of that engine step is yielded once more.
         """
         raise NotImplementedError
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
-        """Take requests out between two decision intervals; returns the ids of those that were there, their tokens."""
+        """Take requests out between two decision intervals; returns the ids of those that were there, their
+        tokens.
+        """
         taken = self.pool.withdraw(ids)
         return self.pool.requests.ids[taken], self.pool.emitted[taken]
 
@@ -159,7 +164,9 @@ class JumpEngine(Engine):
         return after
 
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
-        """Draw how many engine steps each running request needs under `draft_config`, and lay out the trajectory."""
+        """Draw how many engine steps each running request needs under `draft_config`, and lay out the
+        trajectory.
+        """
         pool, costs = self.pool, self.costs.of(draft_config)
         running = pool.running
         remaining = pool.remaining()
@@ -180,8 +187,8 @@ class JumpEngine(Engine):
     def _draw_engine_steps(self, draft_config: DraftConfig, remaining: Ints, moments: Moments) -> Ints:
         """Return the engine steps until each request has emitted `remaining` tokens, [batch].
 
-        With X tokens an engine step, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X] (Wald's
-        identity and the mean overshoot of a lattice walk) and variance about R var(X) / E[X]^3.
+        With X tokens an engine step, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X]
+        (Wald's identity and the mean overshoot of a lattice walk) and variance about R var(X) / E[X]^3.
         """
         if draft_config.depth == 0:
             return remaining
@@ -193,7 +200,9 @@ class JumpEngine(Engine):
         return np.clip(drawn, fewest, remaining).astype(np.int64)
 
     def _end(self, trajectory: Trajectory, draft: SetDraftConfig) -> tuple[int, bool]:
-        """Return the engine step at which the decision interval ends, and whether the KV cache is what ends it."""
+        """Return the engine step at which the decision interval ends, and whether the KV cache is what ends
+        it.
+        """
         end = trajectory.engine_step_below(draft.min_requests)
         if draft.max_engine_steps is not None:
             end = min(end, self._position + draft.max_engine_steps)
@@ -205,7 +214,9 @@ class JumpEngine(Engine):
         return max(end, self._position), False
 
     def _advance(self, trajectory: Trajectory, end: int, after: State) -> DecisionInterval:
-        """Make `after`, the state at engine step `end`, the present one; returns what the decision interval did."""
+        """Make `after`, the state at engine step `end`, the present one; returns what the decision interval
+        did.
+        """
         before, start = self._state, self._position
         self._position, self._state = end, after
         request_steps = after.request_steps - before.request_steps
@@ -252,7 +263,8 @@ class JumpEngine(Engine):
         self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)
 
     def _bridge(self, remaining: Ints, position: int, engine_steps: Ints, done: int) -> Floats:
-        """Draw what has been emitted after `position` of `engine_steps` in which `remaining` will be, [running].
+        """Draw what has been emitted after `position` of `engine_steps` in which `remaining` will be,
+        [running].
 
         A walk that reaches its level at last in a given engine step, and not before, keeps away from it: its
         distance follows a three-dimensional Bessel bridge, the length of a vector of Brownian bridges.

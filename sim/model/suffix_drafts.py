@@ -1,10 +1,10 @@
 """Drafts out of earlier responses: suffix trees, n-grams, the last epoch's answer. No head, no GPU time.
 
-Law of acceptance: a request-engine step has a match in the history with probability h; given one, the drafts up to
-position j are all accepted with probability s_j. So P(accepted >= j) = h s_j, and an engine step verifies 1 + h K
-tokens of a request on average. Nothing else is paid: an engine step lasts G(batch (1 + h K)) plus the cache's part
-(sim.steptimes.law, without its drafting terms) plus `lookup_s`; at K = 0 the engine runs plain, since there
-is no drafter to keep in step or to rebuild.
+Law of acceptance: a request-engine step has a match in the history with probability h; given one, the drafts
+up to position j are all accepted with probability s_j. So P(accepted >= j) = h s_j, and an engine step
+verifies 1 + h K tokens of a request on average. Nothing else is paid: an engine step lasts G(batch (1 + h K))
+plus the cache's part (sim.steptimes.law, without its drafting terms) plus `lookup_s`; at K = 0 the engine
+runs plain, since there is no drafter to keep in step or to rebuild.
 
 Over steps: in the first epoch over the prompts there is no earlier response. Either nothing is drafted then,
 or the other responses to the prompt serve, with an exponent on P (as an aged head has, sim.model.drafter)
@@ -15,8 +15,9 @@ Reuse of a prefix (SPEC-RL, arXiv 2509.23232) is another use of the same history
 second epoch on the prefill of a request also reads its last response, of which it keeps a share. What is left
 is generated as before. One share serves all responses; the original is lossless only without lenience.
 
-A batch has one draft configuration, so a larger budget for long responses (DAS) is a larger K for the small batches that only
-they are left in: a table by batch. Systems: DAS (arXiv 2511.13841), RhymeRL (2508.18588), Seer (2511.14617).
+A batch has one draft configuration, so a larger budget for long responses (DAS) is a larger K for the small
+batches that only they are left in: a table by batch. Systems: DAS (arXiv 2511.13841), RhymeRL (2508.18588),
+Seer (2511.14617).
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ Cutting = Generator[simpy.Event, Any, float | None]
 
 
 class StepTally:
-    """What the workers of one step add up: acceptance counts over drafting decision intervals, and preemptions."""
+    """What the workers of one step add up: acceptance counts over drafting decision intervals, and
+    preemptions.
+    """
 
     def __init__(self) -> None:
         self.request_steps = 0
@@ -257,7 +259,9 @@ class Worker:
     def _observe(
         self, decision_interval: DecisionInterval, pool: RequestPool, start_s: float
     ) -> tuple[SetDraftConfig, ...]:
-        """Report a decision interval that began at `start_s`, and those of its finishes that were not reported yet."""
+        """Report a decision interval that began at `start_s`, and those of its finishes that were not
+        reported yet.
+        """
         ids = pool.requests.ids[decision_interval.finished]
         finished = tuple(ids.tolist())
         event = DecisionEnded(

@@ -1,9 +1,10 @@
 """Fits the law to the points that calibrating a live engine left, and says how well it fits.
 
 What is found by the fit and what is given differs by device. On a GPU whose data sheet is known
-(sim.steptimes.gpus) no piece above 512 tokens an engine step is cheaper than the peak throughput allows, the open
-slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the open slope
-continues the last fitted piece. Residuals by draft configuration and the tax of a speculation that is off stand in the notes.
+(sim.steptimes.gpus) no piece above 512 tokens an engine step is cheaper than the peak throughput allows, the
+open slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the open
+slope continues the last fitted piece. Residuals by draft configuration and the tax of a speculation that is
+off stand in the notes.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ def _settings(measured: MeasuredPoints, assumed: Coefficients | None, peak_s: fl
 
 
 def knots(points: Sequence[Point], graph_batches: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the least tokens an engine step, powers of two, and the most: two fitted values or more to a piece."""
+    """Return the least tokens an engine step, powers of two, and the most: two fitted values or more to a
+    piece.
+    """
     fitted = [point for point in points if not (point.held_out or point.excluded)]
     tokens = sorted(
         {float(padded(point.batch, graph_batches)) * point.draft_config.verify_tokens for point in fitted}
@@ -150,7 +153,8 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
             f"worst {residuals.held_out_max:.1%}"
         )
     notes.append(
-        f"error by draft configuration (mean, signed): {_errors_by_draft_config(measured.points, coefficients)}"
+        f"error by draft configuration (mean, signed): "
+        f"{_errors_by_draft_config(measured.points, coefficients)}"
     )
     spread = median(point.spread_s / point.engine_step_s for point in measured.points)
     notes.append(f"spread of the repeats (quartiles): {spread:.1%} of an engine step at the median point")

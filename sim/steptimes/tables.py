@@ -1,4 +1,6 @@
-"""Seconds of everything an engine does, looked up by draft configuration and batch for one engine configuration."""
+"""Seconds of everything an engine does, looked up by draft configuration and batch for one engine
+configuration.
+"""
 
 from __future__ import annotations
 

@@ -173,7 +173,9 @@ def acceptance_of(policies: list[MeasuredPolicy]) -> tuple[PerPosition | None, t
 
 
 def measured_survival(records: Iterable[Record], step: int) -> Floats:
-    """Return P(accepted drafts >= j) for j = 1.. over the decision intervals of one rollout that drafted as many."""
+    """Return P(accepted drafts >= j) for j = 1.. over the decision intervals of one rollout that drafted as
+    many.
+    """
     return position_counts(records).get(step, NOTHING).survival()
 
 
@@ -272,7 +274,9 @@ def _run(
 
 
 def predicted_engine_steps(policy: MeasuredPolicy, costs: StepCosts) -> pd.DataFrame | None:
-    """Return the measured engine steps with what the law predicts for each; None where no engine steps were written."""
+    """Return the measured engine steps with what the law predicts for each; None where no engine steps were
+    written.
+    """
     path = policy.path / "engine_steps.parquet"
     if not path.is_file():
         return None

@@ -202,8 +202,8 @@ def write_recommendation(
 ) -> Path:
     """Write a comparison with advice and step times under drawn costs.
 
-    Under draw n all times of a policy are those of its run times its n-th factor; without factors all policies
-    have the same ones.
+    Under draw n all times of a policy are those of its run times its n-th factor; without factors all
+    policies have the same ones.
     """
     write_comparison(path, policies, **common)
     chosen = advice_of(batch_advice(1, 1.8), batch_advice(8, 1.3), batch_advice(64, 0.95))

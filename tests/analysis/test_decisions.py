@@ -22,7 +22,9 @@ SETUP = SchedulerSetup(workers=2, policy=parse_policy("tlt_chains"), seed=3)
 
 
 def write_records(folder: Path, dip_requests: int = 20, engine_steps: int = 10) -> Path:
-    """Record two workers that go from 40 requests to `dip_requests` and draft `engine_steps` engine steps later."""
+    """Record two workers that go from 40 requests to `dip_requests` and draft `engine_steps` engine steps
+    later.
+    """
     folder.mkdir()
     write_json(folder / "scheduler.json", SETUP)
     with (folder / "records.jsonl").open("wb") as file:

@@ -139,7 +139,8 @@ def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:
 class MortalEngine(FakeEngine):
     """Kills its process at a given engine step if it is the first to take the file that orders it.
 
-    FAKE_KILL in the environment names the file, FAKE_KILL_AT the engine step, counted over the life of the process.
+    FAKE_KILL in the environment names the file, FAKE_KILL_AT the engine step, counted over the life of the
+    process.
     """
 
     def step(self, k: int) -> EngineStepFacts:

@@ -94,7 +94,9 @@ def write_measured(
     rollouts: int = 6,
     survival: Sequence[float] = SURVIVAL,
 ) -> Path:
-    """Write a measured comparison: what the simulator says of each draft configuration, its times multiplied by a factor."""
+    """Write a measured comparison: what the simulator says of each draft configuration, its times multiplied
+    by a factor.
+    """
     for draft_config in distortion:
         _write_requests(path / _folder(draft_config), draft_config, rollouts, survival)
     names = tuple(_folder(draft_config) for draft_config in distortion)
@@ -160,7 +162,9 @@ def _distort(simulated: Path, measured_folder: Path, factor: float) -> None:
 
 
 def _write_engine_steps(folder: Path, factor: float) -> None:
-    """Write engine steps of falling batches, as the law says times the factor, and some that it does not cover."""
+    """Write engine steps of falling batches, as the law says times the factor, and some that it does not
+    cover.
+    """
     draft_config = MeasuredDraftConfig(folder)
     depth = max(row.depth for row in draft_config.setup.policy.build(None, None).draft_configs)  # type: ignore[arg-type]
     costs = StepCosts(TRUE, draft_config.when_off, 16, 2048.0, 0, 0.0).of(chain(depth))

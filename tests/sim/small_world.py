@@ -87,7 +87,9 @@ def drive(
     max_requests: int = 64,
     step_costs: StepCosts | None = None,
 ) -> Drive:
-    """Run an engine on its own (prefill takes no time); `choose(decision_interval)` gives each decision interval's command."""
+    """Run an engine on its own (prefill takes no time); `choose(decision_interval)` gives each decision
+    interval's command.
+    """
     step_costs = step_costs or costs(max_requests)
     engine = ENGINES[mode](step_costs, Acceptance(law, 0.0), np.random.default_rng(seed))
     engine.submit(pool, 1.0)

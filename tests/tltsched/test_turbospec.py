@@ -64,8 +64,8 @@ def test_a_bent_engine_is_not_but_stays_above_its_fastest_engine_step() -> None:
 
 def test_the_rate_counts_only_drafts_that_were_judged() -> None:
     turbo = policy(rate_prior=0.5, memory_request_steps=100.0)
-    # 100 engine steps of one request: 60 first drafts, 30 second ones and 15 third ones were accepted; 100, 60, 30
-    # and 15 were judged
+    # 100 engine steps of one request: 60 first drafts, 30 second ones and 15 third ones were accepted; 100,
+    # 60, 30 and 15 were judged
     turbo.observe(Outcome(chain(4), 100, 100, 1.0, (60, 30, 15)))
     assert turbo.rate == pytest.approx(exp(-1) * 0.5 + (1 - exp(-1)) * 105 / 205)
     before = turbo.rate

@@ -161,7 +161,9 @@ def _events(drafts: bool) -> list[WorkerEvent]:
 def decision_interval(
     t_s: float, survival: tuple[float, ...], engine_step_s: float = DRAFT_S
 ) -> DecisionEnded:
-    """Return a decision interval of 200 engine steps of which drafts survive as said; no survival: plain decode."""
+    """Return a decision interval of 200 engine steps of which drafts survive as said; no survival: plain
+    decode.
+    """
     policy, engine_steps = chain(len(survival)) if survival else OFF, 200
     accepted = tuple(int(share * engine_steps * BATCH) for share in survival)
     return DecisionEnded(

@@ -1,4 +1,6 @@
-"""`tlt sim kstar`: the best draft configuration over batch, context and acceptance, and from which acceptance on it pays."""
+"""`tlt sim kstar`: the best draft configuration over batch, context and acceptance, and from which acceptance
+on it pays.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def kstar(
     acceptance: str | None,
     out: Path,
 ) -> None:
-    """Map the best draft configuration and its gain over batch, context and acceptance, with the break-even acceptance.
+    """Map the best draft configuration and its gain over batch, context and acceptance, with the break-even
+    acceptance.
 
     `[cost]` of the configuration names the calibration, `[acceptance]` the law beside the rates.
     """

@@ -126,7 +126,9 @@ def _tell(diagnosis: Diagnosis) -> None:
 
 
 def _tell_findings(findings: list[Finding]) -> None:
-    """Print findings of one check that have the same reason and remedy, policies with the same figures as one."""
+    """Print findings of one check that have the same reason and remedy, policies with the same figures as
+    one.
+    """
     first = findings[0]
     same: dict[tuple[str, str], list[str]] = {}
     for finding in findings:

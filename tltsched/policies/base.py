@@ -10,8 +10,8 @@ from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig
 
 # How the engine runs while a policy drafts nothing. "not_configured": no speculation. "k0": it is
-# configured and K = 0, so the drafter's KV is kept up to date at a price per step. "drafter_dropped": the engine runs
-# plain and must rebuild the drafter's KV before it drafts again.
+# configured and K = 0, so the drafter's KV is kept up to date at a price per step. "drafter_dropped": the
+# engine runs plain and must rebuild the drafter's KV before it drafts again.
 WhenOff = Literal["not_configured", "k0", "drafter_dropped"]
 
 
@@ -23,7 +23,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A draft configuration, and how long it holds: at most `max_engine_steps`, and while `min_requests` or more are running."""
+    """A draft configuration, and how long it holds: at most `max_engine_steps`, and while `min_requests` or
+    more are running.
+    """
 
     draft_config: DraftConfig
     max_engine_steps: int | None = None
@@ -43,8 +45,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 class Policy(Protocol):
     """A rule that picks the draft configuration of each decision interval.
 
-    `draft_configs` lists every draft configuration that the rule may ever pick, so that a live engine can warm each of them up;
-    `when_off` and `resume_cost` say how the engine runs while nothing is drafted and what drafting again costs.
+    `draft_configs` lists every draft configuration that the rule may ever pick, so that a live engine can
+    warm each of them up; `when_off` and `resume_cost` say how the engine runs while nothing is drafted and
+    what drafting again costs.
     """
 
     when_off: WhenOff
@@ -55,10 +58,14 @@ class Policy(Protocol):
         """Forget what must not survive a rollout (a latch); keep what was learned (rewards)."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the draft configuration for the decision interval that starts with this batch (one request or more)."""
+        """Return the draft configuration for the decision interval that starts with this batch (one request
+        or more).
+        """
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn from the decision interval that ended; its facts stand for `outcome.engine_steps` equal engine steps."""
+        """Learn from the decision interval that ended; its facts stand for `outcome.engine_steps` equal
+        engine steps.
+        """
 
 
 class Rng(Protocol):

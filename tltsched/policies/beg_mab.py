@@ -46,9 +46,12 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
     thresholds: tuple[int, ...] = RELEASED_THRESHOLDS
     """Smallest batch of each bucket, ascending from 1; one for each number of tokens to verify."""
     strategies: tuple[str, ...] = RELEASED_STRATEGIES
-    """Drafting draft configurations, such as 8_4_48; those that verify equally many tokens compete in one bucket."""
+    """Drafting draft configurations, such as 8_4_48; those that verify equally many tokens compete in one
+    bucket.
+    """
     decision_engine_steps: int = 64
-    """Engine engine steps between two picks (the original picks in each); unused in buckets of one strategy."""
+    """Engine engine steps between two picks (the original picks in each); unused in buckets of one strategy.
+    """
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
@@ -169,8 +172,8 @@ class ReleasedBegMab(BegMabPolicy):
     def observe(self, outcome: Outcome) -> None:
         """Record the reward in the group of the decision interval's mean batch.
 
-        The stable length is taken before the decision interval's own acceptance is known, as in the original; so the very
-        first engine step of a strategy is rewarded with zero.
+        The stable length is taken before the decision interval's own acceptance is known, as in the original;
+        so the very first engine step of a strategy is rewarded with zero.
         """
         draft_config, engine_steps = outcome.draft_config, outcome.engine_steps
         group = self._group(outcome.request_steps // engine_steps)

@@ -1,10 +1,10 @@
 """FastGRPO's capacity rule: what the GPU can verify in one pass is divided among the running requests.
 
-Rule: N = capacity / batch tokens to verify a request, and a depth of log2(N / alpha). Of the draft configurations given, the
-widest one that fits both is taken, the deeper one of two equally wide; none fits: no drafting. So each draft configuration
-serves the batches up to capacity / max(verify_tokens, alpha * 2^depth), and the rule is a table in disguise.
-Acceptance and step times play no part.
-Source: arXiv 2509.21792 (the rule as reported; its top-k, N - 1, is left to the draft configurations given).
+Rule: N = capacity / batch tokens to verify a request, and a depth of log2(N / alpha). Of the draft
+configurations given, the widest one that fits both is taken, the deeper one of two equally wide; none fits:
+no drafting. So each draft configuration serves the batches up to capacity / max(verify_tokens, alpha *
+2^depth), and the rule is a table in disguise. Acceptance and step times play no part. Source: arXiv
+2509.21792 (the rule as reported; its top-k, N - 1, is left to the draft configurations given).
 """
 
 from __future__ import annotations

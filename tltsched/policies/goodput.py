@@ -1,7 +1,9 @@
-"""Goodput: the draft configuration with the most expected tokens per second, from calibrated times and current acceptance.
+"""Goodput: the draft configuration with the most expected tokens per second, from calibrated times and
+current acceptance.
 
-Law: score(draft configuration) = batch * E[tokens per engine step | draft configuration] / (engine_step_s(draft configuration, batch) + switch), where `switch` is
-switch_cost_s / decision_engine_steps for every draft configuration but the one in use. The best draft configuration replaces the one in use only if
+Law: score(draft configuration) = batch * E[tokens per engine step | draft configuration] /
+(engine_step_s(draft configuration, batch) + switch), where `switch` is switch_cost_s / decision_engine_steps
+for every draft configuration but the one in use. The best draft configuration replaces the one in use only if
 its score is higher by the share `hysteresis`, so that noise in the acceptance does not make the engine flip.
 """
 
@@ -44,11 +46,14 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     acceptance_prior: tuple[float, ...] = ASSUMED_SURVIVAL
     """Probability that the drafts up to each position are all accepted, until it is measured (assumed)."""
     tree_prior: dict[str, float] = msgspec.field(default_factory=dict)
-    """Accepted length with the bonus token, by tree draft configuration, until measured (else as a chain of its depth)."""
+    """Accepted length with the bonus token, by tree draft configuration, until measured (else as a chain of
+    its depth).
+    """
     memory_request_steps: float = 2000.0
     """Request-engine steps over which the acceptance estimate forgets."""
     probe_every_engine_steps: int = 0
-    """After this many engine steps off, draft for one decision interval to see the acceptance anew; 0: never."""
+    """After this many engine steps off, draft for one decision interval to see the acceptance anew; 0: never.
+    """
 
     def __post_init__(self) -> None:
         draft_configs = [parse_draft_config(text) for text in self.draft_configs]
@@ -97,7 +102,9 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
 
 
 class GoodputPolicy:
-    """Scores all draft configurations at each decision; learns acceptance from every drafting decision interval."""
+    """Scores all draft configurations at each decision; learns acceptance from every drafting decision
+    interval.
+    """
 
     def __init__(self, config: GoodputConfig, times: StepTimes | None) -> None:
         self.when_off: WhenOff = config.when_off
@@ -117,7 +124,9 @@ class GoodputPolicy:
         self._engine_steps_off = 0
 
     def begin_rollout(self) -> None:
-        """Forget the draft configuration in use: the caches are empty, so any draft configuration may be taken up freely."""
+        """Forget the draft configuration in use: the caches are empty, so any draft configuration may be
+        taken up freely.
+        """
         self._current = None
         self._engine_steps_off = 0
 
@@ -125,7 +134,8 @@ class GoodputPolicy:
         """Return the draft configuration of the highest score, for one decision interval."""
         every = self._config.probe_every_engine_steps
         if every and self._engine_steps_off >= every and self._drafting:
-            # A probe does not become the draft configuration in use, so going back to OFF has no hysteresis to overcome.
+            # A probe does not become the draft configuration in use, so going back to OFF has no hysteresis
+            # to overcome.
             return Choice(self._best(self._drafting, batch)[0], self._config.decision_engine_steps)
         best, score = self._best(self.draft_configs, batch)
         current = self._current

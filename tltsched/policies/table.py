@@ -1,4 +1,6 @@
-"""A fixed table from batch size to draft configuration: what the released TLT amounts to with its default settings."""
+"""A fixed table from batch size to draft configuration: what the released TLT amounts to with its default
+settings.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class TableConfig(PolicyConfig, tag="table", frozen=True):
     """Look the draft configuration up by the number of running requests."""
 
     draft_configs_by_batch: tuple[tuple[int, str], ...]
-    """Pairs (smallest batch of the bucket, draft configuration), ascending from 1; the draft configuration may be `off`."""
+    """Pairs (smallest batch of the bucket, draft configuration), ascending from 1; the draft configuration
+    may be `off`.
+    """
     when_off: WhenOff = "k0"
     """How the engine runs in a bucket whose draft configuration is `off`."""
     resume_cost: ResumeCost = "none"

@@ -1,9 +1,10 @@
 """TLT's elastic threshold: draft only once few requests are left, then as an inner policy says.
 
 Rule, for each engine on its own: while more than T requests run, a counter stands at zero; in each engine
-engine step that starts with T or fewer it goes up by one; when it has reached `warmup_engine_steps`, drafting is enabled.
-With the latch of the released code it stays enabled until the next rollout begins; without it, a batch above
-T turns it off again. Source: mit-han-lab/fastrl (T = 32, 10 engine steps); the paper names T and shows no latch.
+engine step that starts with T or fewer it goes up by one; when it has reached `warmup_engine_steps`, drafting
+is enabled. With the latch of the released code it stays enabled until the next rollout begins; without it, a
+batch above T turns it off again. Source: mit-han-lab/fastrl (T = 32, 10 engine steps); the paper names T and
+shows no latch.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class ThresholdPolicy:
         return Choice(OFF, left) if under else self._above
 
     def observe(self, outcome: Outcome) -> None:
-        """Count the engine steps of a warm-up decision interval; tell the inner policy about drafting decision intervals."""
+        """Count the engine steps of a warm-up decision interval; tell the inner policy about drafting
+        decision intervals.
+        """
         if outcome.draft_config.depth > 0:
             self._inner.observe(outcome)
         elif self._counting:

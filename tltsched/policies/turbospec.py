@@ -1,7 +1,8 @@
 """TurboSpec's goodput (first called SmartSpec): one acceptance rate, one linear law of time, the best K.
 
 Rule: K in 0 .. max_k maximises batch * E[K] / T, where every draft is taken to be accepted with the same
-probability a, so that E[K] = (1 - a^(K+1)) / (1 - a) with the bonus token, and an engine step is taken to last
+probability a, so that E[K] = (1 - a^(K+1)) / (1 - a) with the bonus token, and an engine step is taken to
+last
     T = c_context * context + c_tokens * batch * (K + 1) + c_pass * K + c_0.
 a is a moving average over all drafts that were judged: those whose predecessors were accepted. The c are a
 least-squares fit to the step times, c_pass being the drafter's part of it.

@@ -36,7 +36,8 @@ class VllmAdaptiveConfig(PolicyConfig, tag="vllm_adaptive", frozen=True):
     profile_context_tokens: int = 8192
     """Context of each request in the profile (vLLM's default)."""
     memory_request_steps: float = 200.0
-    """Request-engine steps over which the acceptance estimate forgets (assumed). It begins at 1, as in vLLM."""
+    """Request-engine steps over which the acceptance estimate forgets (assumed). It begins at 1, as in vLLM.
+    """
     decision_engine_steps: int = 16
     """Engine engine steps between two decisions (vLLM decides in each)."""
 

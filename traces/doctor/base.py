@@ -44,7 +44,9 @@ class CannotRunError(Exception):
 
 
 class StepTimes(Protocol):
-    """Returns the calibrated engine step times of policies up to a batch; raises InputError for policies it cannot time."""
+    """Returns the calibrated engine step times of policies up to a batch; raises InputError for policies it
+    cannot time.
+    """
 
     def __call__(self, policies: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
         """Return the table."""

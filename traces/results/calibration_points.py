@@ -43,8 +43,8 @@ class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class SwitchPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What changing the chain length cost: the first engine steps after it over as many steady ones.
 
-    The first engine step still verifies what the old chain drafted, so a change to a longer chain may cost less
-    than nothing; a change and its return together show what switching costs.
+    The first engine step still verifies what the old chain drafted, so a change to a longer chain may cost
+    less than nothing; a change and its return together show what switching costs.
     """
 
     from_k: int

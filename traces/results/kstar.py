@@ -1,4 +1,5 @@
-"""The K* map: which draft configuration is best at which batch, context and acceptance, and from which acceptance on it pays.
+"""The K* map: which draft configuration is best at which batch, context and acceptance, and from which
+acceptance on it pays.
 
 A folder of a map holds kstar.json (KStar: what it rests on), kstar.parquet (KSTAR_COLUMNS) and
 breakeven.parquet (BREAKEVEN_COLUMNS). Gains are tokens per second over an engine without speculation
@@ -31,13 +32,13 @@ KSTAR_COLUMNS = {
     "runner_up_gain": "float64",
     "may_flip": "bool",
     "extrapolated": "bool",  # outside the points that the step times were fitted to
-    "length_with_bonus": "float64",  # tokens that an engine step of the best draft configuration emits for one request
+    "length_with_bonus": "float64",  # tokens that an engine step of the best draft config emits for one request
 }
 BREAKEVEN_COLUMNS = {
     "batch": "int32",
     "context_tokens": "float64",
     "draft_config": "str",
-    "length_with_bonus": "float64",  # at which the draft configuration is as fast as plain decode: its engine step over a plain one
+    "length_with_bonus": "float64",  # at which the draft config is as fast as plain decode: its engine step over a plain one
     "most_with_bonus": "float64",  # that the draft configuration can emit: depth + 1
     "rate": "float64",  # of geometric acceptance that gives this length; NaN: none below 1, or a tree
     "pays_first": "bool",  # the draft configuration with the smallest rate of all at this batch and context

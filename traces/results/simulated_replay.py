@@ -1,7 +1,8 @@
 """What simulating a measured run again leaves beside the simulated run folders, for the cross-check.
 
 A simulated comparison that was made so holds resimulation.json (Resimulation), and each run folder in it
-predicted_engine_steps.parquet (PREDICTED_COLUMNS): the measured engine steps with what the law predicts for each.
+predicted_engine_steps.parquet (PREDICTED_COLUMNS): the measured engine steps with what the law predicts for
+each.
 """
 
 from __future__ import annotations

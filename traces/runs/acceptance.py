@@ -6,7 +6,9 @@ import pandas as pd
 
 
 def acceptance_length_with_bonus(steps: pd.DataFrame) -> float | None:
-    """Return 1 + accepted / engine steps over all drafting engine steps of the steps; None if there was no such engine step."""
+    """Return 1 + accepted / engine steps over all drafting engine steps of the steps; None if there was no
+    such engine step.
+    """
     engine_steps = int(steps["request_steps"].sum())
     return 1 + int(steps["accepted_tokens"].sum()) / engine_steps if engine_steps else None
 

@@ -32,8 +32,8 @@ class DecisionIntervals:
 def read_decision_intervals(path: Path) -> DecisionIntervals:
     """Read a record; raises InputError for a line that is none.
 
-    An engine step whose draft configuration has depth d drafts positions 0 to d - 1. The context of a decision interval is the mean of those
-    before and after it.
+    An engine step whose draft configuration has depth d drafts positions 0 to d - 1. The context of a
+    decision interval is the mean of those before and after it.
     """
     counts: dict[tuple[int, int], list[int]] = {}
     rows: list[tuple[Any, ...]] = []

@@ -1,8 +1,10 @@
-"""Engine engine steps of a run, measured one by one or recorded by decision interval, and cells of like engine steps.
+"""Engine engine steps of a run, measured one by one or recorded by decision interval, and cells of like
+engine steps.
 
-engine steps.parquet holds CYCLE_COLUMNS, a row an engine step of a live run. Where it is missing the decision intervals of
-records.jsonl say the same by decision interval. Both become stretches (STRETCH_COLUMNS): decode without prefill, under
-one draft configuration. A cell holds stretches of nearly the same batch and context, so that times in it may be compared.
+engine steps.parquet holds CYCLE_COLUMNS, a row an engine step of a live run. Where it is missing the decision
+intervals of records.jsonl say the same by decision interval. Both become stretches (STRETCH_COLUMNS): decode
+without prefill, under one draft configuration. A cell holds stretches of nearly the same batch and context,
+so that times in it may be compared.
 """
 
 from __future__ import annotations

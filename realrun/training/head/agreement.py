@@ -29,7 +29,9 @@ class Agreement(NamedTuple):
     chains: int
 
     def lengths_with_bonus(self) -> tuple[float, float]:
-        """Return the tokens an engine step emits with drafts at all positions: greedy, and expected if sampled."""
+        """Return the tokens an engine step emits with drafts at all positions: greedy, and expected if
+        sampled.
+        """
         return 1.0 + sum(self.greedy), 1.0 + sum(self.sampled)
 
 

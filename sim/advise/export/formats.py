@@ -222,7 +222,9 @@ def _check_buckets(table: BatchTable, drafting: list[tuple[int, int, DraftConfig
 
 
 def to_sglang_flags(draft_config: DraftConfig, target: Target) -> Export:
-    """Return SGLang's flags for one draft configuration at every batch; raises InputError if the draft configuration is off."""
+    """Return SGLang's flags for one draft configuration at every batch; raises InputError if the draft
+    configuration is off.
+    """
     if not draft_config.depth:
         raise InputError(
             "--format", "off", "a draft configuration that gains over the whole workload",
@@ -238,11 +240,15 @@ def to_sglang_flags(draft_config: DraftConfig, target: Target) -> Export:
 
 
 def _flags(target: Target, draft_config: DraftConfig) -> str:
-    """Return the flags of a static draft configuration. SGLang's draft tokens count the root, as verify_tokens does."""
+    """Return the flags of a static draft configuration. SGLang's draft tokens count the root, as
+    verify_tokens does.
+    """
     model = f" --speculative-draft-model-path {quote(target.draft_model)}" if target.draft_model else ""
     return (
-        f"--speculative-algorithm {target.method.upper()}{model} --speculative-num-steps {draft_config.depth} "
-        f"--speculative-eagle-topk {draft_config.topk} --speculative-num-draft-tokens {draft_config.verify_tokens}"
+        f"--speculative-algorithm {target.method.upper()}{model} --speculative-num-steps "
+        f"{draft_config.depth} "
+        f"--speculative-eagle-topk {draft_config.topk} --speculative-num-draft-tokens "
+        f"{draft_config.verify_tokens}"
     )
 
 

@@ -1,10 +1,11 @@
-"""The table from batch size to draft configuration that is handed to an engine, made from the advice for a workload.
+"""The table from batch size to draft configuration that is handed to an engine, made from the advice for a
+workload.
 
 Each batch size of the advice stands for those between it and the next smaller one: a batch in between drafts
 as the larger one would, which costs less when it is wrong. Batches above those that the workload reaches are
-judged at the context of the largest reached one. Neighbours share a draft configuration where that loses no more than a
-tolerance of tokens per second at any of them: every further draft configuration has graphs of its own to capture, and a
-change of draft configuration takes time that the step times do not hold.
+judged at the context of the largest reached one. Neighbours share a draft configuration where that loses no
+more than a tolerance of tokens per second at any of them: every further draft configuration has graphs of its
+own to capture, and a change of draft configuration takes time that the step times do not hold.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def batch_table(
 def static_draft_config(
     simulation: Simulation, draft_configs: Sequence[DraftConfig]
 ) -> tuple[DraftConfig, float]:
-    """Return the one draft configuration (or off) with the shortest decode of the whole workload, and its gain over off.
+    """Return the one draft configuration (or off) with the shortest decode of the whole workload, and its
+    gain over off.
 
     Requests run in step: while the batch falls from one size to the next, each emits as many tokens as the
     contexts at the two sizes differ by. A worker's first batch starts from the prompt.
@@ -177,7 +179,9 @@ def _gains(
 def _cover(
     gains: np.ndarray[tuple[int, int], np.dtype[np.float64]], tolerance: float
 ) -> list[tuple[int, int, int]]:
-    """Return (start, stop, draft configuration) of the fewest runs of rows in which one draft configuration is near enough to the best."""
+    """Return (start, stop, draft configuration) of the fewest runs of rows in which one draft configuration
+    is near enough to the best.
+    """
     share = gains / gains.max(axis=1, keepdims=True)
     near = share >= 1.0 - tolerance
     runs = []

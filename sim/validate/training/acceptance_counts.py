@@ -1,7 +1,8 @@
 """Acceptance by position, counted from the records of a run.
 
-Position j (from 0) of a chain is drafted in each engine step of a decision interval whose chain has more than j drafts, so
-accepted[j] / engine steps[j] is P(accepted drafts > j) over the decision intervals that drafted as many.
+Position j (from 0) of a chain is drafted in each engine step of a decision interval whose chain has more than
+j drafts, so accepted[j] / engine steps[j] is P(accepted drafts > j) over the decision intervals that drafted
+as many.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A running estimate of how many drafted tokens are accepted, by position for chains and by draft configuration for trees."""
+"""A running estimate of how many drafted tokens are accepted, by position for chains and by draft
+configuration for trees.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,15 @@ class AcceptanceEstimate:
 
     Chains share one estimate. For each position j it averages the share of request-steps in which position
     j was accepted, and the share in which the position before it was; their ratio is the conditional rate
-    c_j, and the survival of position j is c_0 * ... * c_j. A position that the draft configurations in use no longer reach
-    keeps its conditional rate, while its survival follows the positions before it. Positions that were never
-    drafted have the rate of the last one that was.
+    c_j, and the survival of position j is c_0 * ... * c_j. A position that the draft configurations in use no
+    longer reach keeps its conditional rate, while its survival follows the positions before it. Positions
+    that were never drafted have the rate of the last one that was.
 
     A tree has its own average of the accepted length. Before it has run it is worth its prior, or else as
     much as a chain of its depth, which a tree contains.
 
-    Weight: a decision interval of n request-steps replaces a share 1 - exp(-n / memory_request_steps) of what was known.
+    Weight: a decision interval of n request-steps replaces a share 1 - exp(-n / memory_request_steps) of what
+    was known.
     """
 
     def __init__(
@@ -39,7 +42,9 @@ class AcceptanceEstimate:
         self._chain_survival = 1.0
 
     def observe(self, outcome: Outcome) -> None:
-        """Take in a drafting decision interval; positions that `accepted_by_position` leaves out accepted nothing."""
+        """Take in a drafting decision interval; positions that `accepted_by_position` leaves out accepted
+        nothing.
+        """
         keep = exp(-outcome.request_steps / self._memory_request_steps)
         accepted, draft_config = outcome.accepted_by_position, outcome.draft_config
         if not draft_config.is_chain:

@@ -1,4 +1,6 @@
-"""What the engines did that they should not: work done twice, compilation in timed engine steps, stale samples."""
+"""What the engines did that they should not: work done twice, compilation in timed engine steps, stale
+samples.
+"""
 
 from __future__ import annotations
 

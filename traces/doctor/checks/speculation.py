@@ -27,7 +27,9 @@ TIMES_TODO = (
 
 
 def _own_times(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
-    """Compare drafting with the run's own engine steps at K = 0, or those of policies beside it on the same engine."""
+    """Compare drafting with the run's own engine steps at K = 0, or those of policies beside it on the same
+    engine.
+    """
     del limits
     run = need_drafts(patient)
     rows, source = drafting_stretches(run)
@@ -97,7 +99,9 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
 
 
 def _plain_times(run: RunTables, subject: Subject) -> tuple[pd.Series[float], str]:
-    """Return the seconds of a plain engine step by cell: of policies that never draft, else of the run's own K = 0."""
+    """Return the seconds of a plain engine step by cell: of policies that never draft, else of the run's own
+    K = 0.
+    """
     never = _never_drafting(run, subject)
     own, source = stretches(run)
     own_s = engine_step_seconds_by_cell(own[own["depth"] == 0])

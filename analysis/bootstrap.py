@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from tlt.traces.common.arrays import Floats
 from tltsched.errors import InputError
 
 RESAMPLES = 4_000  # ends of a 95 % interval then rest on 100 resamples each
@@ -25,8 +25,6 @@ LEVEL = 0.95
 FEW_STEPS = 10  # below this a percentile interval is known to be too narrow, which readers are told
 FEW_DRAWS = 39  # n draws span (n - 1) / (n + 1) of their law in the mean: fewer than these less than 95 %
 _BLOCK = 4_000_000  # indices drawn at once: bounds the memory at 32 MB
-
-Floats = npt.NDArray[np.float64]
 
 
 class Estimate(msgspec.Struct, frozen=True):

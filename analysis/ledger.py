@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.runfolder import CAUSES, Category, Summary
 from tltsched.errors import InputError
 
@@ -101,8 +102,8 @@ def _check_workers(summary: Summary, workers: npt.NDArray[np.int16]) -> None:
 
 def _check_tiling(
     worker: int,
-    starts: npt.NDArray[np.float64],
-    ends: npt.NDArray[np.float64],
+    starts: Floats,
+    ends: Floats,
     wall_s: float,
     slack_s: float,
 ) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tlt.analysis.comparison.cost_draws import Recommendation, read_recommendation
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.bounds import Bounds, read_bounds
 from tlt.traces.runs.runfolder import (
     CAUSES,
@@ -52,7 +52,7 @@ class Run:
         """Return whether this is a training run: it has rewards, and generated lengths of its own."""
         return (self.path / "rewards.parquet").is_file()
 
-    def step_seconds(self) -> npt.NDArray[np.float64]:
+    def step_seconds(self) -> Floats:
         """Return the length of each RL step in seconds, shape (steps,), in order of step."""
         return (self.steps["end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)
 
@@ -70,7 +70,7 @@ class RunSet:
         """Return the advice by batch size if the folder was made to recommend."""
         return None if self.recommendation is None else self.recommendation.advice
 
-    def step_seconds(self, run: Run) -> npt.NDArray[np.float64]:
+    def step_seconds(self, run: Run) -> Floats:
         """Return the length of each RL step of a run of this set in seconds, shape (1 + draws, steps).
 
         Row 0 is the run itself; the others are the same run under drawn step-time coefficients.

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tlt.realrun.engine.protocol import Engine, EngineRequest
+from tlt.traces.common.arrays import Floats, Ints
 
-Tokens = NDArray[np.int64]
-Counts = NDArray[np.float64]
+Tokens = Ints
+Counts = Floats
 
 
 class Drawn(msgspec.Struct):
@@ -86,7 +86,7 @@ class _Table:
         self._rows = flat.reshape(rows.shape)
         self._total: Counts = np.bincount(flat.ravel()).astype(np.float64)
 
-    def chi_square(self, mine: NDArray[np.int64]) -> float:
+    def chi_square(self, mine: Ints) -> float:
         """Return chi-square of two samples of equal size, the rows `mine` and all others."""
         counts = np.bincount(self._rows[mine].ravel(), minlength=len(self._total))
         return float(((2 * counts - self._total) ** 2 / self._total).sum())

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtri
 
@@ -23,6 +22,7 @@ from tlt.sim.config import resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.settings import merge, settings_of
 from tlt.traces.lengths.shipped import load_histogram
 
@@ -39,7 +39,6 @@ HEADERS = (
     "What was assumed",
 )  # fmt: skip
 Point = dict[str, Any]
-Floats = npt.NDArray[np.float64]
 
 
 def simulate(settings: dict[str, Any], policy: str) -> Cluster:

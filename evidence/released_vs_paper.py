@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import SubFigure
 
 from evidence.recording import HERE, PICTURES, write, write_raw
@@ -24,6 +23,7 @@ from tlt.analysis.drawing.figure import draw_above, footer_of
 from tlt.sim.config import Config, resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.settings import settings_of
 from tlt.traces.lengths.schema import Trace
 from tltsched.policies.threshold import ThresholdConfig
@@ -54,7 +54,6 @@ SHORT = {
     "training": "drafter training on idle workers", "batch": "256 requests at most",
 }  # fmt: skip
 WAYS = ("in order", "alone from released", "held back from paper")
-Floats = npt.NDArray[np.float64]
 
 
 class Laboratory:

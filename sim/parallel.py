@@ -11,7 +11,8 @@ import numpy as np
 
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
@@ -13,11 +12,10 @@ from matplotlib.ticker import MaxNLocator
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
 from tlt.analysis.load import Run
+from tlt.traces.common.arrays import Floats
 
 _MARKED_STEPS = 40  # up to this many RL steps each one gets a marker
 _POINTS = 1_000  # of a line: of longer runs every n-th step is drawn
-
-Floats = npt.NDArray[np.float64]
 
 
 def acceptance_by_step(run: Run) -> Floats:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, read_struct
 from tltsched.errors import InputError
@@ -35,7 +35,7 @@ class Recommendation:
 
     advice: Advice | None
     error: StepTimeError
-    step_s: dict[str, npt.NDArray[np.float64]]
+    step_s: dict[str, Floats]
 
     def draws(self) -> int:
         """Return how many sets of step-time coefficients were drawn."""
@@ -97,7 +97,7 @@ def _read_draws(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _times_s(frame: pd.DataFrame, name: str, fit_s: pd.Series[float]) -> npt.NDArray[np.float64]:
+def _times_s(frame: pd.DataFrame, name: str, fit_s: pd.Series[float]) -> Floats:
     """Return the times of one run, shape (1 + draws, steps)."""
     table = frame[frame["run"] == name].pivot(index="draw", columns="step", values="step_s")
     draws, steps = 1 + int(frame["draw"].max()), list(fit_s.index)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import matplotlib.colors
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
 from tlt.analysis.load import Run
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.errors import InputError
 
 COLUMNS = (
     2_400  # time samples across the picture, about two a pixel: a run of any size is drawn in bounded time
 )
-Floats = npt.NDArray[np.float64]
 
 _NAMES = tuple(CAUSES)
 _NOTHING = -1
@@ -41,7 +40,7 @@ def step_window_s(run: Run, step: int) -> tuple[float, float, float]:
     return float(row["start_s"]), float(row["rollout_end_s"]), float(row["end_s"])
 
 
-def sample_causes(run: Run, times_s: Floats, end_s: float) -> npt.NDArray[np.int64]:
+def sample_causes(run: Run, times_s: Floats, end_s: float) -> Ints:
     """Return what each worker does at each time: indices into CAUSES, shape (workers, len(times_s)).
 
     Times at or after `end_s` are -1. `times_s` ascends, in seconds since the run began.
@@ -102,7 +101,7 @@ def _panel(
     axes: Axes,
     run: Run,
     window: tuple[float, float, float],
-    sample: npt.NDArray[np.int64],
+    sample: Ints,
     axis_s: float,
 ) -> None:
     start_s, rollout_end_s, end_s = window
@@ -124,7 +123,7 @@ def _panel(
     axes.set_xlim(0, axis_s)
 
 
-def _title(runs: tuple[Run, ...], samples: list[npt.NDArray[np.int64]], step: int) -> str:
+def _title(runs: tuple[Run, ...], samples: list[Ints], step: int) -> str:
     idle_codes = [_NAMES.index(name) for name in _NAMES if CAUSES[name][0] == "idle"]
     shares = []
     for sample in samples:

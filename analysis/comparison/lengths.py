@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from tlt.analysis.drawing.figure import Picture, draw
 from tlt.analysis.load import Run
+from tlt.traces.common.arrays import Floats
 
 POINTS = 2_000  # points of the curve: more than the pixels across
-
-Floats = npt.NDArray[np.float64]
 
 
 def draw_lengths(run: Run) -> Picture:

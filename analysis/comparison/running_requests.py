@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
@@ -14,8 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from tlt.analysis.comparison.gantt import step_window_s
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
 from tlt.analysis.load import Run
-
-Floats = npt.NDArray[np.float64]
+from tlt.traces.common.arrays import Floats
 
 
 def running_requests(starts_s: Floats, finishes_s: Floats) -> tuple[Floats, Floats]:

@@ -10,7 +10,6 @@ from tlt.analysis.bootstrap import (
     FEW_STEPS,
     LEVEL,
     Estimate,
-    Floats,
     fastest_shares,
     mean_difference_s,
     speedup,
@@ -20,6 +19,7 @@ from tlt.analysis.comparison.compare import SEED, ComparisonTable, Row
 from tlt.analysis.comparison.cost_draws import Recommendation
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.load import RunSet
+from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.runfolder import CAUSES
 
 

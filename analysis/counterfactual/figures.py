@@ -10,10 +10,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.analysis.bootstrap import Estimate, Floats, fastest_shares, mean_difference_s, speedup
+from tlt.analysis.bootstrap import Estimate, fastest_shares, mean_difference_s, speedup
 from tlt.analysis.comparison.bounds import Ceiling, ceilings
 from tlt.analysis.comparison.compare import SEED, ComparisonTable, Row
 from tlt.analysis.load import Run, RunSet
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.counterfactual import Counterfactual
 
 HOUR_S = 3600.0

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tlt.analysis.bootstrap import Estimate
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.simulated_replay import PREDICTED, PREDICTED_COLUMNS
 
 BINS = 6
-Floats = npt.NDArray[np.float64]
 Interval = Callable[[float, Floats], Estimate]
 Sums = Callable[[Floats], Floats]
 
@@ -45,7 +44,7 @@ class EngineStepCheck(msgspec.Struct, frozen=True, kw_only=True):
     by_batch: tuple[Bin, ...]
 
 
-def load_engine_steps(folder: Path, steps: npt.NDArray[np.int64]) -> pd.DataFrame | None:
+def load_engine_steps(folder: Path, steps: Ints) -> pd.DataFrame | None:
     """Return the measured engine steps of these steps with their predictions; None if the folder has none."""
     path = folder / PREDICTED
     if not path.is_file():
@@ -63,7 +62,7 @@ def steady(engine_steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_engine_steps(
-    engine_steps: pd.DataFrame, steps: npt.NDArray[np.int64], interval: Interval, sums: Sums
+    engine_steps: pd.DataFrame, steps: Ints, interval: Interval, sums: Sums
 ) -> EngineStepCheck | None:
     """Return the comparison; `sums` adds up values by step over resamples, `interval` makes an estimate."""
     rows = steady(engine_steps)

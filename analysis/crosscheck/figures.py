@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tlt.analysis.bootstrap import LEVEL, RESAMPLES, Estimate
@@ -21,12 +20,12 @@ from tlt.analysis.comparison.compare import SEED
 from tlt.analysis.crosscheck.engine_steps import EngineStepCheck, check_engine_steps, load_engine_steps
 from tlt.analysis.crosscheck.flags import Flag, find_flags
 from tlt.analysis.load import Run, load_runs
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import CAUSES, read_struct
 from tltsched.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 ROLLOUT_CAUSES = tuple(cause for cause, (category, _) in CAUSES.items() if category in ("rollout", "idle"))
 
 
@@ -96,7 +95,7 @@ class Pair:
     measured: tuple[Run, ...]
     simulated: tuple[Run, ...]
     basis: SimulatedReplay
-    steps: npt.NDArray[np.int64]
+    steps: Ints
 
 
 def load_pair(measured: Path, simulated: Path) -> Pair:
@@ -185,7 +184,7 @@ def regret(real: Floats, model: Floats) -> Floats:
     return np.asarray(chosen / real.min(axis=0) - 1.0)
 
 
-def _makespans(run: Run, steps: npt.NDArray[np.int64]) -> Floats:
+def _makespans(run: Run, steps: Ints) -> Floats:
     rows = run.steps.set_index("step").loc[steps]
     return (rows["rollout_end_s"] - rows["start_s"]).to_numpy(np.float64)
 
@@ -241,7 +240,7 @@ def _causes(pair: Pair, sample: Sample, index: int) -> tuple[CauseCheck, ...]:
     return tuple(checks)
 
 
-def seconds_by_cause(run: Run, steps: npt.NDArray[np.int64]) -> dict[str, Floats]:
+def seconds_by_cause(run: Run, steps: Ints) -> dict[str, Floats]:
     """Return the worker-seconds of each cause of a rollout in each step, [steps]."""
     rows = run.intervals
     spent = pd.DataFrame(

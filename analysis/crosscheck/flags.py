@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps
 from tlt.analysis.load import Run
+from tlt.traces.common.arrays import Ints
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.results.simulated_replay import SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
@@ -34,7 +34,7 @@ def find_flags(
     measured: tuple[Run, ...],
     simulated: tuple[Run, ...],
     basis: SimulatedReplay,
-    steps: npt.NDArray[np.int64],
+    steps: Ints,
 ) -> tuple[Flag, ...]:
     """Return the flags, those that stop first."""
     flags = [
@@ -87,7 +87,7 @@ def _engine_json(run: Run) -> dict[str, Any] | None:
     return dict(msgspec.json.decode(path.read_bytes())) if path.is_file() else None
 
 
-def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: npt.NDArray[np.int64]) -> list[Flag]:
+def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: Ints) -> list[Flag]:
     flags = []
     if len(steps) < FEW_ROLLOUTS:
         text = (
@@ -114,7 +114,7 @@ def _workers(real: Run, model: Run, basis: SimulatedReplay) -> list[Flag]:
     return []
 
 
-def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: npt.NDArray[np.int64]) -> list[Flag]:
+def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> list[Flag]:
     rows = real.steps[real.steps["step"].isin(steps)]
     length = acceptance_length_with_bonus(rows)
     if length is None:
@@ -135,7 +135,7 @@ def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: npt.NDArra
     return []
 
 
-def _all_accepted(real: Run, steps: npt.NDArray[np.int64]) -> bool:
+def _all_accepted(real: Run, steps: Ints) -> bool:
     path = real.path / "engine_steps.parquet"
     if not path.is_file():
         return False
@@ -143,7 +143,7 @@ def _all_accepted(real: Run, steps: npt.NDArray[np.int64]) -> bool:
     return every_draft_accepted(rows[rows["step"].isin(steps)])
 
 
-def _engine_steps(real: Run, model: Run, basis: SimulatedReplay, steps: npt.NDArray[np.int64]) -> list[Flag]:
+def _engine_steps(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> list[Flag]:
     engine_steps = load_engine_steps(model.path, steps)
     if engine_steps is None or not engine_steps["seconds"].sum():
         return [

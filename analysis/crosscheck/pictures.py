@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
@@ -14,12 +13,11 @@ from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps, steady
 from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample, error_text
 from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, policy_label, policy_style
+from tlt.traces.common.arrays import Floats
 
 MOST_POINTS = 3_000  # drawn of each K; more would only be a blot
 CURVE_BINS = 12
 BIN_ENGINE_STEPS = 30  # fewer make a median jump
-
-Floats = npt.NDArray[np.float64]
 
 
 def draw_crosscheck(pair: Pair, check: Crosscheck) -> list[Picture]:

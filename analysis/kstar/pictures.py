@@ -9,7 +9,6 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -22,9 +21,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy.ndimage import distance_transform_cdt, label
 
 from tlt.analysis.drawing.figure import Picture, draw_above, footer_of, plain
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
-
-Floats = npt.NDArray[np.float64]
 
 # Its dark end is left out: black names and borders must be legible on it.
 COLOURS = ListedColormap(colormaps["YlGnBu"](np.linspace(0.04, 0.68, 256)))

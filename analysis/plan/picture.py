@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 
 from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw_above, footer_of, plain
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.plan import Plan, PlanFiles
 
 MARKERS = "osD^v<>P"
-Floats = npt.NDArray[np.float64]
 
 FRONT = "#777777"
 

@@ -15,8 +15,9 @@ import pandas as pd
 
 from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
-from tlt.analysis.training.run import Floats, TrainRun
+from tlt.analysis.training.run import TrainRun
 from tlt.analysis.training.sample import Resamples
+from tlt.traces.common.arrays import Floats
 
 PROBES = ("sampled", "greedy")
 

@@ -14,8 +14,9 @@ from tlt.analysis.comparison.verdict import interval_words
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_style
 from tlt.analysis.training.acceptance import AcceptanceFacts, StepAcceptance
 from tlt.analysis.training.figures import TrainFacts
-from tlt.analysis.training.run import Floats, TrainSet
+from tlt.analysis.training.run import TrainSet
 from tlt.analysis.training.words import more_tokens, outside
+from tlt.traces.common.arrays import Floats
 
 LEAST_SPAN = 0.1  # tokens of acceptance length that a panel spans at least
 _MARKED_STEPS = 40  # up to this many RL steps each one gets a marker

@@ -21,7 +21,7 @@ from tlt.analysis.training.facts import (
 from tlt.analysis.training.flags import find_flags
 from tlt.analysis.training.lengths import length_facts
 from tlt.analysis.training.rewards import reward_facts
-from tlt.analysis.training.run import Floats, TrainRun, TrainSet
+from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.analysis.training.sample import Resamples, amdahl, divide
 from tlt.analysis.training.time import (
     IDLE,
@@ -31,6 +31,7 @@ from tlt.analysis.training.time import (
     rollout_gpu_seconds,
     step_gpu_seconds,
 )
+from tlt.traces.common.arrays import Floats
 
 SELF = Estimate(1.0, (1.0, 1.0), "the baseline itself")
 

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from tlt.analysis.bootstrap import Estimate
-from tlt.analysis.training.run import Floats, TrainRun
+from tlt.analysis.training.run import TrainRun
 from tlt.analysis.training.sample import Resamples
+from tlt.traces.common.arrays import Floats
 
 
 class LengthFacts(msgspec.Struct, frozen=True, kw_only=True):

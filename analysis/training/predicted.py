@@ -11,11 +11,11 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from tlt.analysis.bootstrap import Floats
 from tlt.analysis.comparison.page import figure, text, words
 from tlt.analysis.comparison.tables import html_rows, number
 from tlt.analysis.drawing.figure import Picture, draw, plain, policy_label, policy_style
 from tlt.analysis.load import Run
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
     DriftFit,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.analysis.bootstrap import LEVEL, RESAMPLES, Estimate, Floats
+from tlt.analysis.bootstrap import LEVEL, RESAMPLES, Estimate
 from tlt.analysis.comparison.compare import SEED
+from tlt.traces.common.arrays import Floats
 
 NOTHING = "nothing to measure"
 

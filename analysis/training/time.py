@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.analysis.training.run import Floats, TrainRun
+from tlt.analysis.training.run import TrainRun
+from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.runfolder import CAUSES
 from tlt.traces.runs.timeline import booked_seconds
 

@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tlt.realrun.calibrate.measurement_plan import Cell, Plan
 from tlt.realrun.calibrate.time_steps import Block, EngineKind, PrefillBlock
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.calibration_points import Point, PrefillPoint, SwitchPoint
 from tltsched.draft_config import chain
 
-Floats = npt.NDArray[np.float64]
 GROWTH_THAT_SHOWS = 0.1  # relative growth of a batch's context over its repeats that is corrected for
 
 

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.calibration import Calibration
-from tlt.sim.steptimes.law import Coefficients, Floats, padded
+from tlt.sim.steptimes.law import Coefficients, padded
+from tlt.traces.common.arrays import Floats
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.policies.base import WhenOff
 

@@ -25,7 +25,8 @@ from tlt.sim.config import Config
 from tlt.sim.model.acceptance import Geometric
 from tlt.sim.simulation import law_of, step_times_of
 from tlt.sim.steptimes.calibration import Calibration
-from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
 from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.errors import InputError

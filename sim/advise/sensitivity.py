@@ -20,7 +20,8 @@ from tlt.sim.advise.advice import cost_error, draw_factors
 from tlt.sim.comparison import resolve_policies
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json

@@ -22,7 +22,7 @@ from tlt.sim.comparison import resolve_policies
 from tlt.sim.config import Config
 from tlt.sim.counterfactual.fit_to_log import Scale
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from scipy import stats
 
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.validate.training.predict import prediction_error
 from tlt.sim.validate.training.resampling import LEVEL, interval, resampled
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.counterfactual import LogFit
 from tlt.traces.results.predicted_training import Figure, Quantity
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.model.phases import OTHER, PHASES
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 from tlt.traces.importers.phases import PhaseTimes
 from tlt.traces.results.counterfactual import LoggedTime
 from tlt.traces.runs.runfolder import CAUSES, RunFolder

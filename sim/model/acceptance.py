@@ -20,7 +20,7 @@ from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import brentq
 
 from tlt.sim.steptimes.calibration import SHIPPED
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 

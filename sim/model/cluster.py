@@ -9,12 +9,12 @@ import pandas as pd
 import simpy
 
 from tlt.sim.model.acceptance import Acceptance
-from tlt.sim.model.decode_closed_form import Ints
 from tlt.sim.model.drafter import Drafter
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import Requests, StepRequests, Stream
 from tlt.sim.model.running_batch import Submission
 from tlt.sim.model.worker import Listener, Passing, Rollout, StepTally, Worker
+from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.timeline import Timeline, intervals
 from tltsched.cluster import ClusterState
 from tltsched.commands import (

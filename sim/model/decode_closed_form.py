@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from tlt.sim.steptimes.law import Floats
-
-Ints = npt.NDArray[np.int64]
+from tlt.traces.common.arrays import Floats, Ints
 
 
 class State(NamedTuple):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.sim.model.decode_closed_form import Ints
 from tlt.sim.model.jump_engine import DecisionInterval, Engine, Running
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 

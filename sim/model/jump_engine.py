@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from tlt.sim.model.acceptance import Acceptance, Moments
-from tlt.sim.model.decode_closed_form import START, Ints, State, Trajectory
+from tlt.sim.model.decode_closed_form import START, State, Trajectory
 from tlt.sim.model.running_batch import Admission, RequestPool
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.steptimes.tables import StepCosts
+from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from tlt.sim.model.decode_closed_form import Ints
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats, Ints
 
 
 class StepRequests(msgspec.Struct, frozen=True):

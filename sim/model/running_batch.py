@@ -7,8 +7,7 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from tlt.sim.model.decode_closed_form import Ints
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats, Ints
 
 # Room kept for each running request, so that preemption and admission do not chase each other. Half of it
 # must exceed what one engine step can emit (depth + 1); 64 is about one percent of a full cache, like vLLM's.

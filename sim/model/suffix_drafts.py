@@ -30,8 +30,9 @@ import numpy as np
 from tlt.sim.model.acceptance import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig, HistoryConfig
 from tlt.sim.model.running_batch import Limits
-from tlt.sim.steptimes.law import Floats, padded
+from tlt.sim.steptimes.law import padded
 from tlt.sim.steptimes.tables import DraftConfigCost, StepCosts
+from tlt.traces.common.arrays import Floats
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig
 

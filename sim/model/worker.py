@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import simpy
 
-from tlt.sim.model.decode_closed_form import Ints
 from tlt.sim.model.jump_engine import DecisionInterval, Engine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
+from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import SetDraftConfig
 from tltsched.event_log import RecordedWorker

@@ -16,7 +16,7 @@ import numpy as np
 
 from tlt.sim.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 from tlt.traces.results.plan import Input
 
 DRAWS = 4000

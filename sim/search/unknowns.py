@@ -18,7 +18,8 @@ from tlt.sim.config import Config
 from tlt.sim.parallel import Job
 from tlt.sim.search.space import Candidate
 from tlt.sim.simulation import step_times_of
-from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 
 PROBE = 0.1  # relative

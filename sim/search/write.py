@@ -18,8 +18,8 @@ from tlt.sim.search.search import PROBE_STEPS, Planner
 from tlt.sim.search.space import Design
 from tlt.sim.search.successive_halving import Tried
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.workload import describe_lengths
+from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.cost_draws import COST_DRAWS
 from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan

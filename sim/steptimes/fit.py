@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from tlt.sim.steptimes.law import Coefficients, Floats, padded, pieces
+from tlt.sim.steptimes.law import Coefficients, padded, pieces
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.models import ModelShape
 from tlt.traces.results.calibration_points import Point, PrefillPoint
 

@@ -28,10 +28,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tlt.traces.common.arrays import Floats
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
-
-Floats = npt.NDArray[np.float64]
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.sim.steptimes.law import Coefficients, Floats
+from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.arrays import Floats
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.policies.base import WhenOff

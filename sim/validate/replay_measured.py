@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import simpy
 
@@ -28,6 +27,7 @@ from tlt.sim.model.worker import Listener, Worker
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.training.acceptance_counts import NOTHING, position_counts
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.results.simulated_replay import (
     PREDICTED,
@@ -53,7 +53,6 @@ from tltsched.event_log import (
 from tltsched.policies.base import WhenOff
 
 NO_LIMIT_TOKENS = 1e12  # a KV cache that never overflows: a live run that preempts is told from its record
-Floats = npt.NDArray[np.float64]
 
 
 class EngineSettings(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import pytest
 
 from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.steptimes.calibration import SHIPPED
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlt.sim.model.decode_closed_form import Ints, State, Trajectory
-from tlt.sim.steptimes.law import Floats
+from tlt.sim.model.decode_closed_form import State, Trajectory
+from tlt.traces.common.arrays import Floats, Ints
 
 KV_S = 1e-4
 # Multiples of 1/8 are exact in binary, so floors of quotients are the same in both.

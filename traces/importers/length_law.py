@@ -13,9 +13,10 @@ import math
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
+
+from tlt.traces.common.arrays import Bools, Ints
 
 SIGMA_RANGE = (1e-3, 6.0)
 
@@ -33,8 +34,8 @@ class Aggregate(msgspec.Struct, frozen=True):
 class Drawn(msgspec.Struct, frozen=True):
     """Generated lengths (tokens, shape [n]) and which of them are at the cap."""
 
-    tokens: npt.NDArray[np.int64]
-    truncated: npt.NDArray[np.bool_]
+    tokens: Ints
+    truncated: Bools
 
 
 def draw(aggregate: Aggregate, rng: np.random.Generator) -> Drawn | None:

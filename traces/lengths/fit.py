@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from scipy import stats
 
-from tlt.traces.lengths.histogram import Floats, LengthHistogram
+from tlt.traces.common.arrays import Floats
+from tlt.traces.lengths.histogram import LengthHistogram
 from tlt.traces.lengths.schema import Kind
 from tltsched.errors import InputError
 

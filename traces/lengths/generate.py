@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtr
 
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.lengths.histogram import LengthHistogram
 from tlt.traces.lengths.schema import INT32_MAX, Origin, Trace, check_cap
 from tltsched.errors import InputError
@@ -75,7 +76,7 @@ def generate(
 
 def _draws(
     shape: tuple[int, int, int], correlation: float, prompt_tokens: int | LengthHistogram, seed: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
+) -> tuple[Floats, npt.NDArray[np.int32]]:
     """Return uniforms of `shape` (steps, prompts, samples) and prompt lengths (steps, prompts)."""
     steps, prompts, samples = shape
     uniforms, prompt_lengths = np.empty(shape), np.empty((steps, prompts), np.int32)
@@ -111,9 +112,7 @@ def _check_prompt_tokens(prompt_tokens: int | LengthHistogram) -> None:
         raise InputError("prompt_tokens", prompt_tokens, f"0 to {INT32_MAX}", "0 means not known")
 
 
-def _prompt_lengths(
-    prompt_tokens: int | LengthHistogram, count: int, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def _prompt_lengths(prompt_tokens: int | LengthHistogram, count: int, rng: np.random.Generator) -> Ints:
     if isinstance(prompt_tokens, LengthHistogram):
         return prompt_tokens.sample(count, rng)
     return np.full(count, prompt_tokens, np.int64)

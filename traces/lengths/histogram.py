@@ -9,11 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tlt.traces.common.arrays import Bools, Floats, Ints
 from tlt.traces.lengths.schema import INT32_MAX, Origin, Trace, check_cap, empty_trace
 from tltsched.errors import InputError
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +147,7 @@ def histogram_of(trace: Trace) -> LengthHistogram:
     return from_lengths(lengths, trace.rows["truncated"].to_numpy(), trace.origin)
 
 
-def from_lengths(
-    lengths: npt.NDArray[np.integer], truncated: npt.NDArray[np.bool_], origin: Origin
-) -> LengthHistogram:
+def from_lengths(lengths: npt.NDArray[np.integer], truncated: Bools, origin: Origin) -> LengthHistogram:
     """Return the histogram of `lengths` (tokens, shape [n]); `truncated` (shape [n]) says which were cut."""
     values, where, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     cut = np.bincount(where[truncated], minlength=len(values))

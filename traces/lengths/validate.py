@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tlt.traces.common.arrays import Bools
 from tlt.traces.lengths.schema import (
     ALL_COLUMNS,
     COLUMNS,
@@ -102,7 +103,7 @@ def complete(rows: pd.DataFrame, max_response_tokens: int | None) -> pd.DataFram
     return filled[[*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in filled)]]
 
 
-def at_cap(lengths: npt.NDArray[np.integer], max_response_tokens: int | None) -> npt.NDArray[np.bool_]:
+def at_cap(lengths: npt.NDArray[np.integer], max_response_tokens: int | None) -> Bools:
     """Return which `lengths` (tokens, shape [n]) reach the cap; none if it is not known."""
     return lengths >= (np.inf if max_response_tokens is None else max_response_tokens)
 

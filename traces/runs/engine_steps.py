@@ -10,8 +10,9 @@ so that times in it may be compared.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+
+from tlt.traces.common.arrays import Ints
 
 ENGINE_STEPS = "engine_steps.parquet"
 ENGINE_STEP_COLUMNS = {
@@ -67,7 +68,7 @@ def stretches_of_engine_steps(engine_steps: pd.DataFrame) -> pd.DataFrame:
     ).astype(STRETCH_COLUMNS)
 
 
-def cells(stretches: pd.DataFrame) -> npt.NDArray[np.int64]:
+def cells(stretches: pd.DataFrame) -> Ints:
     """Return the number of each stretch's cell, shape (rows,)."""
     batch = stretches["request_steps"].to_numpy(np.float64) / stretches["engine_steps"].to_numpy(np.float64)
     context = stretches["context_tokens"].to_numpy(np.float64)

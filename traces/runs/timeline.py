@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.runfolder import CAUSES
-
-Floats = npt.NDArray[np.float64]
 
 
 class Timeline:

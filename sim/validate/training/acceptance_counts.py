@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 from tltsched.event_log import Record
 from tltsched.events import DecisionEnded, RolloutBegan
 

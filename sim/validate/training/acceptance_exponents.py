@@ -11,14 +11,12 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import DriftPoint
 
-Ints = npt.NDArray[np.int64]
 Head = Literal["serving", "initial"]
 Source = Literal["rollout", "probe"]
 EXPONENTS = (1e-3, 1e3)

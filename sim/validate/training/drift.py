@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 
 from tlt.sim.model.drafter import SMALLEST_EXPONENT
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.validate.training.acceptance_counts import PositionCounts
-from tlt.sim.validate.training.acceptance_exponents import Head, HeadSeries, Ints, common_law, series
+from tlt.sim.validate.training.acceptance_exponents import Head, HeadSeries, common_law, series
 from tlt.sim.validate.training.resampling import interval, resampled
 from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import DriftFit, Figure, Verdict
 
 MIN_POINTS = 3  # steps through which a slope is drawn

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.validate.training.acceptance_counts import NOTHING
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import Median, TrainingFit
 
-Ints = npt.NDArray[np.int64]
 Unit = Literal["s", "s/response", "s/token", "tokens/s"]
 
 # What the time of a phase grows with; tokens are those of all prompts and responses of the step.

@@ -11,17 +11,16 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tlt.sim.model.acceptance import PerPosition
 from tlt.sim.model.drift import DriftCurve
 from tlt.sim.steptimes.calibration import Calibration, load
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.validate.replay_measured import comparison_of, same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
 from tlt.sim.validate.training.resampling import interval, resampled
 from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
     Figure,
@@ -76,7 +75,7 @@ def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTr
     return told
 
 
-def first_half(run: TrainingRun) -> npt.NDArray[np.int64]:
+def first_half(run: TrainingRun) -> Ints:
     """Return the steps that are fitted."""
     return np.arange(len(run.steps) // 2)
 

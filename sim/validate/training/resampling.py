@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from tlt.sim.steptimes.law import Floats
+from tlt.traces.common.arrays import Floats
 
 RESAMPLES = 2000
 LEVEL = 0.95

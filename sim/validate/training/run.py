@@ -7,12 +7,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from tlt.sim.steptimes.law import Floats
 from tlt.sim.validate.replay_measured import MeasuredPolicy
 from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts, position_counts
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.runfolder import RunFolder
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS
 from tltsched.commands import BeginPhase, StartTraining, StopTraining
@@ -74,11 +73,11 @@ class TrainingRun:
         """Return the tokens that the drafter was trained on in each step, [steps]."""
         return self.steps["trained_tokens"].to_numpy(np.float64)
 
-    def versions(self) -> npt.NDArray[np.int64]:
+    def versions(self) -> Ints:
         """Return the drafter's version that served each step, [steps]; -1: none."""
         return self.steps["drafter_version"].to_numpy(np.int64)
 
-    def probe(self, head: str) -> tuple[npt.NDArray[np.int64], Floats]:
+    def probe(self, head: str) -> tuple[Ints, Floats]:
         """Return the steps in which a head was probed [n], and P(accepted drafts >= j) in each [n, depth]."""
         kind = "sampled" if self.policy.settings.engine.temperature else "greedy"
         rows = self.probes[self.probes["head"] == head]

@@ -117,7 +117,7 @@ def length_facts(run: Run) -> list[tuple[str, ...]]:
             "longest / median within a step, mean",
             number(float((by_step["max"] / by_step["median"].clip(lower=1)).mean())),
         ),
-        ("at the cap", f"{int(run.responses['capped'].sum()):,} of {len(lengths):,}"),
+        ("at the cap", f"{int(run.responses['truncated'].sum()):,} of {len(lengths):,}"),
     ]
 
 

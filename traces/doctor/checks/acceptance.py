@@ -30,7 +30,7 @@ def _dead(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
         Sign(
             severity="problem",
             found=f"acceptance length {length:.3f} with the bonus token over "
-            f"{int(run.steps['request_cycles'].sum()):,} request-steps: hardly a draft was accepted",
+            f"{int(run.steps['request_steps'].sum()):,} request-steps: hardly a draft was accepted",
             why="Each engine step pays for drafting and verification and emits what plain decode would. A "
             "wrong name "
             "of the drafter's algorithm, or weights of another model, look like this.",

@@ -24,7 +24,7 @@ def _cap(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     rows = need_rows(patient)
     lengths = rows["response_tokens"].to_numpy(np.int64)
     longest, share = int(lengths.max()), float(rows["truncated"].mean())
-    told = f"{int(rows['capped'].sum()):,} of {len(rows):,} responses ({share:.1%}) were cut"
+    told = f"{int(rows['truncated'].sum()):,} of {len(rows):,} responses ({share:.1%}) were cut"
     if not share:
         at_most = int((lengths == longest).sum())
         if patient.max_response_tokens is not None or at_most < max(LEAST_PILE, PILE * len(lengths)):

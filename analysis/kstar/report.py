@@ -74,7 +74,7 @@ def first_to_pay(found: KStarMap) -> pd.DataFrame:
 def best_cell(row: pd.Series) -> str:
     """Return a draft configuration, its gain and its marks."""
     marks = ("?" if row["may_flip"] else "") + ("*" if row["extrapolated"] else "")
-    return f"{row['policy']} {row['gain']:.2f}x{marks}"
+    return f"{row['draft_config']} {row['gain']:.2f}x{marks}"
 
 
 def even_cell(row: pd.Series) -> str:

@@ -91,7 +91,7 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
             why="Verifying costs more the more requests run, so the acceptance that pays rises with the "
             "batch.",
             todo=TIMES_TODO,
-            source=f"{source}: {int(losing['cycles'].sum()):,} engine steps in {len(losing)} groups of like "
+            source=f"{source}: {int(losing['engine_steps'].sum()):,} engine steps in {len(losing)} groups of like "
             f"batch and "
             f"context; plain times from {origin}",
         )

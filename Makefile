@@ -1,4 +1,5 @@
 # make demo   set up and run the main job on shipped lengths: table, pictures, report
+# make check  the fast lane of make test: no engine to install, tests that take seconds each left out
 # make test   set up and run lint, types, import contracts and tests, those of the live engine on CPU included
 # make validate   calibrate vLLM on this machine's CPU, replay lengths on it, hold the simulator against it
 # make clean  remove what the two leave behind
@@ -8,10 +9,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types contracts unit real validate evidence clean
+.PHONY: demo check test lint types contracts unit real validate evidence clean
 
 demo: $(VENV)/.run
 	$(BIN)/tlt sim recommend --config sim/presets/demo.toml --out out/demo
+
+check: lint types contracts
+	$(BIN)/python -m pytest -n 2 -m "not slow" -q
 
 test: lint types contracts unit
 

@@ -69,9 +69,7 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
 
     lengths: Annotated[str, Meta(description="shipped lengths or a trace file")] = "r1-client35"
     requests: Annotated[Count, Meta(description="requests of one rollout, over all workers")] = 32
-    rollouts: Annotated[
-        Count, Meta(description="rollouts of each draft configuration, each with its own lengths")
-    ] = 3
+    rollouts: Annotated[Count, Meta(description="rollouts of each policy, each with its own lengths")] = 3
     longest_tokens: Annotated[
         int, Meta(ge=0, description="scale lengths so that the longest drawn is this; 0: as recorded")
     ] = 256

@@ -19,9 +19,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
 
 
 class PolicySetup(msgspec.Struct, frozen=True, gc=False):
-    """How a worker builds one draft configuration. `past` are the lines of its scheduler from rollouts that
-    are done.
-    """
+    """How a worker builds one policy. `past` are the lines of its scheduler from rollouts that are done."""
 
     setup: SchedulerSetup
     speculating: bool
@@ -29,8 +27,7 @@ class PolicySetup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prepare(Message, frozen=True, tag="prepare", gc=False):
-    """Build the engines and schedulers of all draft configurations, and warm every (batch, K) up; answered by
-    Ready.
+    """Build the engines and schedulers of all policies, and warm every (batch, K) up; answered by Ready.
 
     `factory` names the engine as `module:function`; it is imported in the worker.
     """
@@ -46,8 +43,7 @@ class Prepare(Message, frozen=True, tag="prepare", gc=False):
 class Work(Message, frozen=True, tag="work", gc=False):
     """Generate these requests; to a worker that is in this rollout already they come on top.
 
-    `origin_s` is the reading of the worker's own clock at which the draft configuration's clock would have
-    stood at 0.
+    `origin_s` is the reading of the worker's own clock at which the policy's clock would have stood at 0.
     """
 
     policy: str
@@ -155,9 +151,7 @@ class Ready(Message, frozen=True, tag="ready", gc=False):
 
 
 class EngineStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One engine step that began at `t_s` of the draft configuration's clock; `k` was drafted for the engine
-    step after it.
-    """
+    """One engine step that began at `t_s` of the policy's clock; `k` was drafted for the one after it."""
 
     t_s: float
     seconds: float
@@ -181,15 +175,15 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Report(Message, frozen=True, tag="report", gc=False):
     """What a worker did since its last report.
 
-    `spans` are (cause, end) of stretches of time, in order. `lines` are records of its scheduler. With `over`
-    its rollout has ended, and it had taken in `works` messages Work.
+    `intervals` are (cause, end) of its time, in order. `lines` are records of its scheduler. With `over` its
+    rollout has ended, and it had taken in `works` messages Work.
     """
 
     policy: str
     step: int
     t_s: float
     finished: tuple[Finish, ...]
-    spans: tuple[tuple[str, float], ...]
+    intervals: tuple[tuple[str, float], ...]
     lines: tuple[bytes, ...]
     engine_steps: tuple[EngineStep, ...]
     over: bool = False
@@ -225,7 +219,7 @@ class Trained(Message, frozen=True, tag="trained", gc=False):
 
     step: int
     t_s: float
-    spans: tuple[tuple[str, float], ...]
+    intervals: tuple[tuple[str, float], ...]
     steps: tuple[HeadStep, ...]
     scored: int
     stop_s: float
@@ -237,7 +231,7 @@ class PhaseDone(Message, frozen=True, tag="phase_done", gc=False):
 
     phase: str
     t_s: float
-    spans: tuple[tuple[str, float], ...]
+    intervals: tuple[tuple[str, float], ...]
     rewards: dict[int, float] = {}
     facts: dict[str, float] = {}
     probes: tuple[Probe, ...] = ()

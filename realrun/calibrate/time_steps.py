@@ -47,7 +47,7 @@ class PrefillBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BatchNotWholeError(Exception):
-    """The engine does not run the whole batch in one engine step: its KV cache or token budget is too small."""
+    """A step of the engine does not take the whole batch: its KV cache or token budget is too small."""
 
 
 class Bench:

@@ -31,7 +31,7 @@ class ExportCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     ranges: tuple[tuple[int, int, int], ...]  # first batch, last batch, K
-    policy: str  # the same rule as `tlt` takes it for --draft configurations
+    policy: str  # the same rule as `tlt` takes it for --policies
     origin: bool  # whether FILE.provenance.json was there to compare with
 
     def text(self) -> str:
@@ -106,10 +106,10 @@ def _ranges(path: Path, settings: dict[str, Any]) -> list[tuple[int, int, int]]:
 
 
 def _merged(by_batch: list[int]) -> tuple[tuple[int, int, int], ...]:
-    """Return (first batch, last batch, K) of each stretch of one K."""
+    """Return (first batch, last batch, K) of each run of one K."""
     ranges, first = [], 1
-    for k, stretch in groupby(by_batch):
-        last = first + len(list(stretch)) - 1
+    for k, run in groupby(by_batch):
+        last = first + len(list(run)) - 1
         ranges.append((first, last, k))
         first = last + 1
     return tuple(ranges)

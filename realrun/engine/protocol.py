@@ -15,7 +15,7 @@ import msgspec
 class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     """One response to generate.
 
-    With `forced`, exactly `response_tokens` are generated whatever the model says; else it is the cap. With
+    With `forced`, exactly `response_tokens` are generated whatever the model says; else it is the most. With
     `seed` the response does not depend on the batch around it; with speculation that holds for its law, not
     for its tokens, which follow from the drafts too. Responses of one `group` (-1: none) share a prompt and
     may be drafted from each other; a group keeps its number until the next load_policy.

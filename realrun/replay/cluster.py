@@ -11,7 +11,7 @@ from time import perf_counter
 
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.messages import Report, Work
-from tlt.realrun.replay.parts import Loss, Response, Rollout, Stretch, in_order
+from tlt.realrun.replay.parts import Interval, Loss, Response, Rollout, in_order
 from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
 from tltsched.cluster import ClusterConfig
 from tltsched.commands import Assign, ClusterCommand, EndStep
@@ -81,7 +81,7 @@ class Cluster:
         self._ended = False
         self._due: dict[int, int] = {}  # worker -> messages Work that it has not said to be through with
         self._responses: list[Response] = []
-        self._stretches: list[Stretch] = []
+        self._intervals: list[Interval] = []
         self._worker_lines: dict[int, list[bytes]] = {}
         self._engine_steps: list[tuple[int, Report]] = []
         self._losses = []
@@ -106,9 +106,9 @@ class Cluster:
                 raise AssertionError(f"a replay has neither phases nor training: {command}")
 
     def _assign(self, worker: int, indices: tuple[int, ...]) -> None:
-        if worker not in self._due and any(stretch.worker == worker for stretch in self._stretches):
+        if worker not in self._due and any(interval.worker == worker for interval in self._intervals):
             # It was through, and now gets what a worker that died has left.
-            self._stretches.append(Stretch(worker, "tail_idle", self._last_s))
+            self._intervals.append(Interval(worker, "tail_idle", self._last_s))
         self._due[worker] = self._due.get(worker, 0) + 1
         origin_s = self._origin_s + self.executor.clock_offset_s(worker)
         requests = tuple(self.requests[index] for index in indices)
@@ -117,7 +117,7 @@ class Cluster:
     def _take(self, worker: int, report: Report) -> None:
         """Keep what a worker reports and carry out what follows from its finished requests."""
         self._worker_lines.setdefault(worker, []).extend(report.lines)
-        self._stretches += [Stretch(worker, cause, end_s) for cause, end_s in report.spans]
+        self._intervals += [Interval(worker, cause, end_s) for cause, end_s in report.intervals]
         self._engine_steps.append((worker, report))
         finished = tuple(finish.request for finish in report.finished)
         self._responses += [
@@ -138,9 +138,9 @@ class Cluster:
         self._living.remove(worker)
         self._due.pop(worker, None)
         t_s = self._now(0.0)
-        causes = [stretch.cause for stretch in self._stretches if stretch.worker == worker]
+        causes = [interval.cause for interval in self._intervals if interval.worker == worker]
         if not self._ended:
-            self._stretches.append(Stretch(worker, causes[-1] if causes else "prefill", t_s))
+            self._intervals.append(Interval(worker, causes[-1] if causes else "prefill", t_s))
         self._losses.append(Loss(worker, self.step, self.policy, t_s, lost.reason))
         self._execute(self.scheduler.handle(WorkerLost(t_s, worker)))
 
@@ -160,7 +160,7 @@ class Cluster:
             start_s=self._start_s,
             end_s=self.elapsed_s,
             responses=tuple(self._responses),
-            stretches=tuple(self._stretches),
+            intervals=tuple(self._intervals),
             lines=lines,
             engine_steps=tuple((worker, report.engine_steps) for worker, report in self._engine_steps),
             losses=tuple(self._losses),

@@ -43,8 +43,8 @@ class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finish_s: float
 
 
-class Stretch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A worker's time up to `end_s`, from the end of its stretch before."""
+class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A worker's time up to `end_s`, from the end of its interval before."""
 
     worker: int
     cause: str
@@ -69,7 +69,7 @@ class Rollout(msgspec.Struct, frozen=True, gc=False):
     start_s: float
     end_s: float
     responses: tuple[Response, ...]
-    stretches: tuple[Stretch, ...]
+    intervals: tuple[Interval, ...]
     lines: tuple[bytes, ...]
     engine_steps: tuple[tuple[int, tuple[EngineStep, ...]], ...]  # (worker, engine steps)
     losses: tuple[Loss, ...] = ()

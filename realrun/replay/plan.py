@@ -18,7 +18,7 @@ from tltsched.policies.base import Policy
 from tltsched.step_times import AnyTimes, StepTimeTable
 
 StepTimesOf = Callable[[tuple[DraftConfig, ...], int], StepTimeTable]
-"""Takes policies and the largest batch; returns calibrated step times."""
+"""Takes draft configurations and the largest batch; returns calibrated step times."""
 
 
 class PolicyPlan(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def plan_policies(
 def _plan(
     config: RealConfig, name: str, spec: PolicySpec, folder: str, step_times: StepTimesOf | None
 ) -> PolicyPlan:
-    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask for its draft configurations
+    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask what it drafts
     _check(config, name, policy)
     times = None
     if spec.needs_times:
@@ -85,7 +85,8 @@ def _check(config: RealConfig, name: str, policy: Policy) -> None:
         )  # fmt: skip
     if policy.when_off == "drafter_dropped":
         raise InputError(
-            "--policies", f"{name} with when_off drafter_dropped", "when_off k0: vLLM keeps the drafter in step",
+            "--policies", f"{name} with when_off drafter_dropped",
+            "when_off k0: vLLM keeps the drafter in step",
             "use static:K, or another policy that keeps it in step",
         )  # fmt: skip
     missing = sorted({draft.depth for draft in policy.draft_configs if draft.depth} - set(config.drafter.ks))

@@ -35,8 +35,7 @@ def replay(
     step_times: StepTimesOf | None = None,
     factory: str = MAKE_ENGINE,
 ) -> None:
-    """Run all rollouts of all policies and write the comparison folder `out`; the first policy is the
-    baseline.
+    """Run all rollouts of all policies and write the comparison folder `out`; the first is the baseline.
 
     A replay that was stopped goes on. `step_times` comes from a calibration; `factory` names the engine, as
     `module:function`. Raises InputError, and WorkerError if no worker is left.

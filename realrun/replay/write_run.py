@@ -85,8 +85,8 @@ def interval_table(rollouts: Sequence[Rollout], workers: int) -> pd.DataFrame:
     """Return where each worker's time went; what no worker booked in a rollout is waiting for its end."""
     timelines = [Timeline(worker) for worker in range(workers)]
     for rollout in rollouts:
-        for stretch in rollout.stretches:
-            timelines[stretch.worker].book(stretch.cause, rollout.step, min(stretch.end_s, rollout.end_s))
+        for interval in rollout.intervals:
+            timelines[interval.worker].book(interval.cause, rollout.step, min(interval.end_s, rollout.end_s))
         for timeline in timelines:
             timeline.book("tail_idle", rollout.step, rollout.end_s)
     return intervals(timelines)
@@ -104,10 +104,8 @@ def step_table(rollouts: Sequence[Rollout], plan: PolicyPlan) -> pd.DataFrame:
                 "start_s": rollout.start_s,
                 "rollout_end_s": rollout.end_s,
                 "end_s": rollout.end_s,
-                "request_steps": sum(decision_interval.request_steps for decision_interval in drafting),
-                "accepted_tokens": sum(
-                    sum(decision_interval.accepted_by_position) for decision_interval in drafting
-                ),
+                "request_steps": sum(interval.request_steps for interval in drafting),
+                "accepted_tokens": sum(sum(interval.accepted_by_position) for interval in drafting),
                 "drafter_version": 0 if plan.speculating else -1,
                 "drafter_age_steps": 0,
                 "trained_tokens": 0,
@@ -117,7 +115,7 @@ def step_table(rollouts: Sequence[Rollout], plan: PolicyPlan) -> pd.DataFrame:
 
 
 def engine_step_table(rollouts: Sequence[Rollout]) -> pd.DataFrame:
-    """Return a row an engine step (CYCLE_COLUMNS); its columns after worker are those of messages.Cycle."""
+    """Return a row an engine step (ENGINE_STEP_COLUMNS); those after worker are of messages.EngineStep."""
     rows = [
         (rollout.step, worker, *msgspec.structs.astuple(engine_step))
         for rollout in rollouts

@@ -1,5 +1,4 @@
-"""What is kept of one policy while it trains: each finished step as one part, and the checkpoint to go on
-from.
+"""What is kept of one policy while it trains: each finished step, and the checkpoint to go on from.
 
     training.json          what the parts belong to (Stamp)
     parts/0003.msgpack     one finished step (tlt.realrun.training.cluster.StepPart)

@@ -25,7 +25,7 @@ from tlt.realrun.messages import (
     Trained,
 )
 from tlt.realrun.replay.cluster import Cluster
-from tlt.realrun.replay.parts import Rollout, Stretch
+from tlt.realrun.replay.parts import Interval, Rollout
 from tlt.realrun.training.policy.advantages import advantages
 from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
 from tltsched.commands import (
@@ -183,7 +183,7 @@ class TrainingCluster(Cluster):
     def _stop(self, worker: int, trained: Trained) -> None:
         """Take in that a worker has left training."""
         self._trainers.discard(worker)
-        self._stretches += [Stretch(worker, cause, end_s) for cause, end_s in trained.spans]
+        self._intervals += [Interval(worker, cause, end_s) for cause, end_s in trained.intervals]
         self._trained[worker] = self._trained.get(worker, ()) + trained.steps
         self._scored_early += trained.scored
         self._stop_s = max(self._stop_s, trained.stop_s)
@@ -204,7 +204,7 @@ class TrainingCluster(Cluster):
             self._rollout_end_s = self._last_finish_s
             for worker in self._living:
                 if worker not in self._trainers:  # they say themselves how they spent it
-                    self._stretches.append(Stretch(worker, "tail_idle", self._rollout_end_s))
+                    self._intervals.append(Interval(worker, "tail_idle", self._rollout_end_s))
 
     def _begin_phase(self, phase: str) -> None:
         if self._handover_end_s < 0.0:
@@ -221,7 +221,7 @@ class TrainingCluster(Cluster):
 
     def _end_part(self, worker: int, done: PhaseDone) -> None:
         """Take in one worker's part; when all have theirs, the phase is over."""
-        self._stretches += [Stretch(worker, cause, end_s) for cause, end_s in done.spans]
+        self._intervals += [Interval(worker, cause, end_s) for cause, end_s in done.intervals]
         self._rewards |= done.rewards
         self._probes += done.probes
         for name, value in done.facts.items():
@@ -285,7 +285,7 @@ class TrainingCluster(Cluster):
 
     def _book(self, worker: int, cause: str) -> None:
         """Book a worker's time up to the policy's newest time."""
-        self._stretches.append(Stretch(worker, cause, self._last_s))
+        self._intervals.append(Interval(worker, cause, self._last_s))
 
     def _origin(self, worker: int) -> float:
         """Return the reading of a worker's clock at which the policy's stood at 0."""

@@ -146,7 +146,7 @@ class HeadConfig(Section, frozen=True, kw_only=True):
 
 
 class TrainConfig(Section, frozen=True, kw_only=True):
-    """A whole training run; policies share all of it but the policy and whether the drafter is trained."""
+    """A whole training run; policies differ in their rule and in whether they train the drafter."""
 
     name: Annotated[str, Meta(description="shown in reports")] = "training"
     seed: Annotated[int, Meta(ge=0, description="prompts, sampling and policies follow from it")] = 0

@@ -21,7 +21,7 @@ from tlt.realrun.training.head.module import Head, load_head
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.collective import Collective
 from tlt.realrun.training.policy.flat_state import AsyncWriter, read_state, write_state
-from tlt.realrun.training.policy.model import Policy
+from tlt.realrun.training.policy.model import PolicyModel
 
 PROBE_TOKENS = 2048  # of this step's responses, a worker
 SEED_KEY = 4
@@ -30,7 +30,7 @@ SEED_KEY = 4
 class Drafter:
     """Head, buffer and trainer of one worker; the head changes only if the policy is online."""
 
-    def __init__(self, config: TrainConfig, policy: Policy, rank: int) -> None:
+    def __init__(self, config: TrainConfig, policy: PolicyModel, rank: int) -> None:
         """Start from the head in drafter.folder, which all workers share."""
         self.config = config
         self.rank = rank

@@ -39,7 +39,7 @@ class TrainingPolicy(msgspec.Struct, frozen=True):
 def plan_training(
     config: TrainConfig, names: Sequence[str], step_times: StepTimesOf | None
 ) -> list[TrainingPolicy]:
-    """Return the policies; raises InputError for one that cannot run (tlt.realrun.replay.plan.plan_arms)."""
+    """Return the policies; raises InputError for one that cannot run (see plan_policies)."""
     if len(set(names)) != len(names):
         raise InputError("--policies", ",".join(names), "each policy once", "remove the repeated one")
     return [_plan(config, name, step_times) for name in names]

@@ -1,4 +1,4 @@
-"""What a step asks the engines for: prompts, caps or forced lengths, and a seed for each response."""
+"""What a step asks the engines for: prompts, longest or forced lengths, and a seed for each response."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class RequestSource:
 
     def requests(self, step: int) -> tuple[EngineRequest, ...]:
         """Return the requests of an RL step, ordered by id."""
-        samples, cap = self.config.rollout.samples, self.config.rollout.max_response_tokens
-        found = []
+        samples, longest = self.config.rollout.samples, self.config.rollout.max_response_tokens
+        requests = []
         for group, prompt in enumerate(self._problems.prompts(step)):
             for sample in range(samples):
                 number = group * samples + sample
                 seed = response_seed(self.config.seed, step, number)
                 forced = self._forced[step, number] if self._forced is not None else None
-                length = forced or cap
-                found.append(EngineRequest(number, prompt, length, forced is not None, seed, group))
-        return tuple(found)
+                length = forced or longest
+                requests.append(EngineRequest(number, prompt, length, forced is not None, seed, group))
+        return tuple(requests)
 
 
 def response_seed(seed: int, step: int, request: int) -> int:

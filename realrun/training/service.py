@@ -81,7 +81,7 @@ class TrainingService(Service):
         worker.drafter_version = order.drafter_version
         self._workers[order.policy] = worker
         self._rollout_worker = worker
-        self._spans: list[tuple[str, float]] = []
+        self._intervals: list[tuple[str, float]] = []
         self._facts: dict[str, float] = {}
         info = engine_info(order.factory, config)
         self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
@@ -94,32 +94,32 @@ class TrainingService(Service):
         """Use idle time until told to stop: first log-probabilities that are due anyway, then the head."""
         trainer, clock = self._trainer, partial(_since, order.origin_s)
         trainer.begin_step(order.step)  # a worker without a request of its own trains as well
-        spans: list[tuple[str, float]] = [("drafter_activation", clock())]
+        intervals: list[tuple[str, float]] = [("drafter_activation", clock())]
         scored, steps = 0, list[HeadStep]()
         while not self._channel.waiting():
             if found := trainer.score_some():
                 scored += found
-                spans.append(("logprob", clock()))
+                intervals.append(("logprob", clock()))
             elif step := trainer.train_head():
                 steps.append(step)
-                spans.append(("drafter_training", clock()))
+                intervals.append(("drafter_training", clock()))
             else:
                 break  # nothing of its own to learn from: rest until told
         stopped = self._receive()
         assert isinstance(stopped, StopTrain), stopped
         read_s = clock()
-        spans.append(("drafter_training" if steps else "tail_idle", read_s))
+        intervals.append(("drafter_training" if steps else "tail_idle", read_s))
         trainer.settle()
-        spans.append(("drafter_stop", clock()))
+        intervals.append(("drafter_stop", clock()))
         self._answer(
-            Trained(order.step, clock(), tuple(spans), tuple(steps), scored, stop_s=clock() - read_s)
+            Trained(order.step, clock(), tuple(intervals), tuple(steps), scored, stop_s=clock() - read_s)
         )
 
     def _publish(self, order: Publish) -> None:
         seconds = self._trainer.publish(order, self._engines["head"])
         self._rollout_worker.drafter_version = order.version
         self._facts["publish_s"] = seconds / self._trainer.collective.size  # they add up over workers
-        self._spans.append(("drafter_publish", _since(order.origin_s)))
+        self._intervals.append(("drafter_publish", _since(order.origin_s)))
 
     def _phase(self, order: Phase) -> None:
         trainer, rewards, probes = self._trainer, dict[int, float](), tuple[Probe, ...]()
@@ -134,9 +134,9 @@ class TrainingService(Service):
             assert order.phase == "weight_sync", order.phase
             trainer.sync(self._engine)
         now_s = _since(order.origin_s)
-        spans, facts = (*self._spans, (order.phase, now_s)), self._facts
-        self._spans, self._facts = [], {}
-        self._answer(PhaseDone(order.phase, now_s, spans, rewards, facts, probes))
+        intervals, facts = (*self._intervals, (order.phase, now_s)), self._facts
+        self._intervals, self._facts = [], {}
+        self._answer(PhaseDone(order.phase, now_s, intervals, rewards, facts, probes))
 
 
 def without_model(config: RealConfig) -> RealConfig:

@@ -1,4 +1,4 @@
-"""Trains a policy by GRPO under each policy, one policy after the other, all from the same weights and seeds."""
+"""Trains a model by GRPO under each drafting policy in turn, always from the same weights and seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(
     step_times: StepTimesOf | None = None,
     factory: str = MAKE_ENGINE,
 ) -> None:
-    """Train all policies and write the comparison folder `out`; the first policy is the baseline.
+    """Train under all policies and write the comparison folder `out`; the first policy is the baseline.
 
     A run that was stopped goes on from its last checkpoint. Raises InputError, and WorkerError if a worker
     dies.

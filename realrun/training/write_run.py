@@ -63,7 +63,7 @@ def lengths_source(config: TrainConfig) -> str:
     """Return one line that says where the lengths come from."""
     if config.rollout.forced_lengths:
         return "forced: the natural lengths of an earlier run."
-    return f"measured: natural lengths of this run, cap {config.rollout.max_response_tokens:,} tokens."
+    return f"measured: natural lengths of this run, at most {config.rollout.max_response_tokens:,} tokens."
 
 
 def acceptance_source(parts: Sequence[StepPart], config: TrainConfig) -> str:

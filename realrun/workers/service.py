@@ -1,5 +1,4 @@
-"""A worker's process: builds its engines, keeps a scheduler a draft configuration, and does what the driver
-orders.
+"""A worker's process: builds its engines, keeps a scheduler a policy, and does what the driver orders.
 
 Both executors run `serve`; they differ in the channel alone.
 """
@@ -70,8 +69,8 @@ class Channel(Protocol):
 def resolve(factory: str) -> Callable[[RealConfig, bool], Engine]:
     """Return the engine factory named `module:function`."""
     module, _, function = factory.partition(":")
-    factory_function: Callable[[RealConfig, bool], Engine] = getattr(import_module(module), function)
-    return factory_function
+    make: Callable[[RealConfig, bool], Engine] = getattr(import_module(module), function)
+    return make
 
 
 def engine_info(factory: str, config: RealConfig) -> EngineInfo:
@@ -95,7 +94,7 @@ def engine_info(factory: str, config: RealConfig) -> EngineInfo:
 
 
 class Service:
-    """The engines and draft configurations of one worker."""
+    """The engines and policies of one worker."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -148,7 +147,7 @@ class Service:
         self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
 
     def _worker(self, index: int, policy: PolicySetup, engine: Engine) -> Worker:
-        """Return a draft configuration's worker, whose scheduler has seen what is on record."""
+        """Return a policy's worker, whose scheduler has seen what is on record."""
         scheduler = build_worker(policy.setup, index, partial(scheduler_rng, policy.setup.seed))
         for record in read(policy.past):
             if isinstance(record.body, WorkerEvent):
@@ -184,7 +183,7 @@ class Service:
                 order.step,
                 now_s,
                 tuple(log.finished),
-                tuple(log.spans),
+                tuple(log.intervals),
                 lines,
                 tuple(log.engine_steps),
                 over,

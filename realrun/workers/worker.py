@@ -2,11 +2,11 @@
 
 An engine says only afterwards what an engine step did. So the engine step that turns out to admit requests is
 held: the decision interval ends before it, and prefill begins with it. An engine step without a prompt that
-ends a prefill is held, too, and becomes the first of the decision interval that follows.
+ends a prefill is held, too, and becomes the first of the interval that follows.
 
 Drafts are verified one engine step after they were made, or two where the engine plans ahead. So the first
-engine step or two of a decision interval verify what the draft configuration before it drafted; a draft
-configuration that goes on has no such edge.
+step or two of a decision interval verify what the draft configuration before it drafted; a configuration that
+goes on has no such edge.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Drafts = tuple[SetDraftConfig, ...]
 
 
 class DecisionInterval:
-    """What one decision interval adds up to: pure decode engine steps under one draft configuration."""
+    """What one decision interval adds up to: engine steps that only decode, under one draft configuration."""
 
     def __init__(self, draft_config: DraftConfig) -> None:
         self.draft_config = draft_config
@@ -49,16 +49,16 @@ class DecisionInterval:
 
 
 class Log:
-    """What a worker has to report: finished responses, stretches of time, engine steps."""
+    """What a worker has to report: finished responses, where its time went, engine steps."""
 
     def __init__(self) -> None:
         self.finished: list[Finish] = []
-        self.spans: list[tuple[str, float]] = []
+        self.intervals: list[tuple[str, float]] = []
         self.engine_steps: list[EngineStep] = []
 
 
 class Worker:
-    """One draft configuration of one worker: a scheduler and an engine on the draft configuration's clock."""
+    """One policy of one worker: a scheduler and an engine on the policy's clock."""
 
     def __init__(
         self,
@@ -67,8 +67,7 @@ class Worker:
         clock: Callable[[], float],
         report: Callable[[Log], None],
     ) -> None:
-        """`clock` gives the draft configuration's seconds; `report` takes the log after each decision
-        interval that finished requests.
+        """`clock` gives the policy's seconds; `report` takes the log after intervals that finished requests.
 
         `keep`, if set, takes each finished request with its tokens.
         """
@@ -106,8 +105,7 @@ class Worker:
             if not self._busy():
                 break
             (draft,) = drafts
-            decision_interval = self._run(draft)
-            drafts = self._observe(decision_interval, drafts)
+            drafts = self._observe(self._run(draft), drafts)
         self.scheduler.handle(RolloutEnded(self._now_s, self.index))
         return self._take_log()
 
@@ -134,40 +132,33 @@ class Worker:
 
     def _run(self, draft: SetDraftConfig) -> DecisionInterval:
         """Run one decision interval; an engine step that admits requests ends it before that engine step."""
-        decision_interval, k = DecisionInterval(draft.draft_config), draft.draft_config.depth
+        interval, k = DecisionInterval(draft.draft_config), draft.draft_config.depth
         cause = "speculate" if k else self._off_cause
         while self._busy():
             facts = self._engine_step(k)
             if facts.prompt_tokens:
                 self._held = facts
                 break
-            decision_interval.add(facts, self.engine.pending())
+            interval.add(facts, self.engine.pending())
             self._book(cause, facts, k)
-            if (
-                decision_interval.engine_steps == draft.max_engine_steps
-                or decision_interval.requests < draft.min_requests
-            ):
+            if interval.engine_steps == draft.max_engine_steps or interval.requests < draft.min_requests:
                 break
-        return decision_interval
+        return interval
 
-    def _observe(self, decision_interval: DecisionInterval, drafts: Drafts) -> Drafts:
-        """Tell the scheduler what the decision interval did; a decision interval of no engine steps leaves
-        its Draft open.
-        """
-        if not decision_interval.engine_steps:
+    def _observe(self, interval: DecisionInterval, drafts: Drafts) -> Drafts:
+        """Tell the scheduler what the interval did; one of no engine steps leaves its decision open."""
+        if not interval.engine_steps:
             return drafts
         held, finished = self._held, tuple(finish.request for finish in self.log.finished)
-        requests, context = (
-            (decision_interval.requests, held.context_tokens) if held else self.engine.running()
-        )
+        requests, context = (interval.requests, held.context_tokens) if held else self.engine.running()
         event = DecisionEnded(
             self._ended_s(),
             self.index,
-            decision_interval.draft_config,
-            decision_interval.engine_steps,
-            decision_interval.request_steps,
-            decision_interval.decode_s,
-            tuple(decision_interval.accepted_by_position),
+            interval.draft_config,
+            interval.engine_steps,
+            interval.request_steps,
+            interval.decode_s,
+            tuple(interval.accepted_by_position),
             finished,
             requests,
             context,
@@ -203,11 +194,11 @@ class Worker:
 
     def _book(self, cause: str, facts: EngineStepFacts, k: int) -> None:
         """Write down one engine step, the last that was run, and what it finished."""
-        spans = self.log.spans
-        if spans and spans[-1][0] == cause:
-            spans[-1] = (cause, self._now_s)
+        intervals = self.log.intervals
+        if intervals and intervals[-1][0] == cause:
+            intervals[-1] = (cause, self._now_s)
         else:
-            spans.append((cause, self._now_s))
+            intervals.append((cause, self._now_s))
         self.log.engine_steps.append(
             EngineStep(
                 self._started_s,

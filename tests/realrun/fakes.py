@@ -205,11 +205,12 @@ def config_of(folder: Path, **sections: Any) -> RealConfig:
 
 def flat_times(draft_configs: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
     """Return the fake engine's own cost law as calibrated step times."""
-    rows = dict.fromkeys((OFF, *draft_configs))
+
+    def step_s(draft: DraftConfig, requests: int) -> float:
+        return STEP_S + REQUEST_S * requests + 2 * DRAFT_S * draft.depth
+
+    drafts = dict.fromkeys((OFF, *draft_configs))
+    counts = range(max_requests + 1)
     return StepTimeTable(
-        tuple(
-            DraftConfigTimes(draft_config, tuple(STEP_S + REQUEST_S * requests + 2 * DRAFT_S * draft_config.depth
-                                for requests in range(max_requests + 1)))
-            for draft_config in rows
-        )
-    )  # fmt: skip
+        tuple(DraftConfigTimes(draft, tuple(step_s(draft, count) for count in counts)) for draft in drafts)
+    )

@@ -70,7 +70,7 @@ def requests(lengths: list[int], vocab: int = 512) -> list[EngineRequest]:
 
 
 def run(engine: Engine, submitted: list[EngineRequest], ks: tuple[int, ...]) -> list[EngineStepFacts]:
-    """Run the requests to their end with each K of `ks` in turn, and return the facts of every engine step."""
+    """Run the requests to their end with each K in turn, and return the facts of each engine step."""
     engine.submit(submitted)
     facts: list[EngineStepFacts] = []
     while engine.pending():

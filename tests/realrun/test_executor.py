@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.realrun.fakes import config_of
-from tlt.realrun.messages import Close, DraftConfigSetup, EngineRequest, Prepare, Ready, Report, Work
+from tlt.realrun.messages import Close, EngineRequest, PolicySetup, Prepare, Ready, Report, Work
 from tlt.realrun.replay.replay import make_executor
 from tlt.realrun.workers.local import LocalExecutor, Lost, _environment, cores_of, worker_environment
 from tltsched.cluster import ClusterConfig
@@ -27,8 +27,8 @@ FAKES = "tests.realrun.fakes"
 
 def prepare(folder: Path, factory: str, worker: int = 0) -> Prepare:
     setup = SchedulerSetup(workers=2, policy=parse_policy("static:2"), cluster=ClusterConfig(phases=()))
-    draft_configs = {"static:2": DraftConfigSetup(setup, True)}
-    return Prepare(worker, config_of(folder), f"{FAKES}:{factory}", draft_configs, (1, 2), (0, 2))
+    policies = {"static:2": PolicySetup(setup, True)}
+    return Prepare(worker, config_of(folder), f"{FAKES}:{factory}", policies, (1, 2), (0, 2))
 
 
 def work(tokens: int) -> Work:

@@ -130,5 +130,5 @@ def test_an_export_of_the_simulator_is_read_by_vllm(tmp_path: Path) -> None:
     assert read.exit_code == 0, read.output
     policy = json.loads((tmp_path / "table.json.provenance.json").read_bytes())["policy"]
     assert policy.startswith("vllm_table:1-")
-    assert f"`tlt real replay --draft configurations`: {policy}" in read.output
+    assert f"`tlt real replay --policies`: {policy}" in read.output
     assert isinstance(parse_policy(policy), TableConfig)

@@ -95,20 +95,15 @@ def test_engine_steps_agree_with_the_records(replayed: Path) -> None:
     for folder in FOLDERS:
         engine_steps = pd.read_parquet(replayed / folder / "engine_steps.parquet")
         records = read((replayed / folder / "records.jsonl").read_bytes().splitlines())
-        decision_intervals = [record.body for record in records if isinstance(record.body, DecisionEnded)]
+        intervals = [record.body for record in records if isinstance(record.body, DecisionEnded)]
         decode = engine_steps[engine_steps["prompt_tokens"] == 0]
-        assert sum(decision_interval.engine_steps for decision_interval in decision_intervals) == len(decode)
+        assert sum(interval.engine_steps for interval in intervals) == len(decode)
+        assert sum(interval.request_steps for interval in intervals) == decode["batch"].sum()
         assert (
-            sum(decision_interval.request_steps for decision_interval in decision_intervals)
-            == decode["batch"].sum()
-        )
-        assert (
-            sum(sum(decision_interval.accepted_by_position) for decision_interval in decision_intervals)
+            sum(sum(interval.accepted_by_position) for interval in intervals)
             == decode["accepted_tokens"].sum()
         )
-        assert sum(decision_interval.decode_s for decision_interval in decision_intervals) == pytest.approx(
-            decode["seconds"].sum()
-        )
+        assert sum(interval.decode_s for interval in intervals) == pytest.approx(decode["seconds"].sum())
 
 
 def test_causes_follow_the_policy(replayed: Path) -> None:
@@ -131,14 +126,14 @@ def test_a_finished_replay_is_not_run_again(replayed: Path) -> None:
         replay(other, POLICIES, replayed, silent, flat_times, f"{FAKES}:make_engine")
 
 
-@pytest.mark.parametrize("engine_step", [1, 8, 60])
+@pytest.mark.parametrize("kill_at", [1, 8, 60])
 def test_a_worker_that_is_killed_loses_no_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_step: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int
 ) -> None:
     order = tmp_path / "die"
     order.touch()
     monkeypatch.setenv("FAKE_KILL", str(order))
-    monkeypatch.setenv("FAKE_KILL_AT", str(engine_step))
+    monkeypatch.setenv("FAKE_KILL_AT", str(kill_at))
     config = config_of(tmp_path)
     replay(config, ("static:2", "static:4"), tmp_path / "out", silent, None, f"{FAKES}:make_mortal")
     assert not order.exists()

@@ -1,4 +1,4 @@
-"""The live worker on a fake engine and its fake clock: decision intervals, admission, books."""
+"""The live worker on a fake engine and its fake clock: decision intervals, admission, booked time."""
 
 from __future__ import annotations
 
@@ -56,16 +56,12 @@ def test_one_decision_interval_without_speculation() -> None:
     bench.rollout(requests(3, 5))
     kinds = [type(record.body) for record in bench.records()]
     assert kinds == [RolloutBegan, BatchFormed, SetDraftConfig, DecisionEnded, RolloutEnded]
-    (decision_interval,) = bench.bodies(DecisionEnded)
-    assert isinstance(decision_interval, DecisionEnded)
+    (interval,) = bench.bodies(DecisionEnded)
+    assert isinstance(interval, DecisionEnded)
     # The first token of each comes out of prefill: 2 engine steps of two requests, 2 of one.
-    assert (decision_interval.engine_steps, decision_interval.request_steps, decision_interval.requests) == (
-        4,
-        6,
-        0,
-    )
-    assert decision_interval.decode_s == pytest.approx(4 * STEP_S + 6 * REQUEST_S)
-    assert sorted(decision_interval.finished) == [0, 1]
+    assert (interval.engine_steps, interval.request_steps, interval.requests) == (4, 6, 0)
+    assert interval.decode_s == pytest.approx(4 * STEP_S + 6 * REQUEST_S)
+    assert sorted(interval.finished) == [0, 1]
     assert [(finish.request, finish.tokens) for finish in bench.finishes()] == [(0, 3), (1, 5)]
     assert bench.bodies(RolloutBegan)[0].drafter_version == -1  # type: ignore[attr-defined]
 
@@ -73,20 +69,19 @@ def test_one_decision_interval_without_speculation() -> None:
 def test_prefill_is_booked_apart_and_spans_tile() -> None:
     bench = Bench("static:2", FakeEngine(8, 4, chunk_tokens=10))
     bench.rollout(requests(20, 30, 40))
-    spans = [span for log in bench.logs for span in log.spans]
-    assert [cause for cause, _ in spans] == ["prefill", "speculate"]
-    assert spans[0][1] == pytest.approx(24 * 1e-5)
-    assert spans[-1][1] == bench.engine.now_s
-    engine_steps = [engine_step for log in bench.logs for engine_step in log.engine_steps]
-    assert sum(engine_step.prompt_tokens for engine_step in engine_steps) == 24
-    assert sum(engine_step.seconds for engine_step in engine_steps) == pytest.approx(bench.engine.now_s)
-    decision_intervals = bench.bodies(DecisionEnded)
-    decode = [engine_step for engine_step in engine_steps if not engine_step.prompt_tokens]
-    assert sum(decision_interval.engine_steps for decision_interval in decision_intervals) == len(decode)  # type: ignore[attr-defined]
-    assert sum(
-        sum(decision_interval.accepted_by_position) for decision_interval in decision_intervals
-    ) == sum(  # type: ignore[attr-defined]
-        engine_step.accepted_tokens for engine_step in engine_steps
+    booked = [interval for log in bench.logs for interval in log.intervals]
+    assert [cause for cause, _ in booked] == ["prefill", "speculate"]
+    assert booked[0][1] == pytest.approx(24 * 1e-5)
+    assert booked[-1][1] == bench.engine.now_s
+    steps = [step for log in bench.logs for step in log.engine_steps]
+    assert sum(step.prompt_tokens for step in steps) == 24
+    assert sum(step.seconds for step in steps) == pytest.approx(bench.engine.now_s)
+    decisions = [body for body in bench.bodies(DecisionEnded) if isinstance(body, DecisionEnded)]
+    assert sum(decision.engine_steps for decision in decisions) == sum(
+        not step.prompt_tokens for step in steps
+    )
+    assert sum(sum(decision.accepted_by_position) for decision in decisions) == sum(
+        step.accepted_tokens for step in steps
     )
 
 
@@ -97,7 +92,7 @@ def test_an_admission_ends_the_decision_interval_before_it() -> None:
     kinds = [type(body) for body in story]
     assert kinds == [
         *(RolloutBegan, BatchFormed, SetDraftConfig),
-        *(DecisionEnded, SetDraftConfig),  # request 0 is done; the Draft that this gives is replaced
+        *(DecisionEnded, SetDraftConfig),  # request 0 is done; the decision that this gives is replaced
         *(BatchFormed, SetDraftConfig, DecisionEnded, RolloutEnded),
     ]
     first, second = (body for body in story if isinstance(body, DecisionEnded))
@@ -107,8 +102,8 @@ def test_an_admission_ends_the_decision_interval_before_it() -> None:
     assert [batch.requests for batch in formed] == [2, 2]
     assert first.t_s < formed[1].t_s  # the prefill lies between
     assert second.requests == 0
-    spans = [span for log in bench.logs for span in log.spans]
-    assert [cause for cause, _ in spans] == ["prefill", "decode", "prefill", "decode"]
+    intervals = [interval for log in bench.logs for interval in log.intervals]
+    assert [cause for cause, _ in intervals] == ["prefill", "decode", "prefill", "decode"]
 
 
 def test_more_requests_than_run_at_once_are_all_generated() -> None:
@@ -116,7 +111,7 @@ def test_more_requests_than_run_at_once_are_all_generated() -> None:
     lengths = [5 + 7 * row % 31 for row in range(23)]
     bench.rollout(requests(*lengths))
     assert {finish.request: finish.tokens for finish in bench.finishes()} == dict(enumerate(lengths))
-    ends = [end for log in bench.logs for _, end in log.spans]
+    ends = [end for log in bench.logs for _, end in log.intervals]
     assert ends == sorted(ends)
 
 
@@ -137,21 +132,22 @@ def test_decision_intervals_end_at_their_engine_steps_and_at_the_threshold() -> 
     spec = GoodputConfig(draft_configs=("off", "1", "2"), decision_engine_steps=5)
     bench = Bench(spec, FakeEngine(8, 2))
     bench.rollout(requests(40, 60))
-    decision_intervals = bench.bodies(DecisionEnded)
-    assert len(decision_intervals) > 3
-    assert all(decision_interval.engine_steps <= 5 for decision_interval in decision_intervals)  # type: ignore[attr-defined]
+    intervals = bench.bodies(DecisionEnded)
+    assert len(intervals) > 3
+    assert all(interval.engine_steps <= 5 for interval in intervals)  # type: ignore[attr-defined]
 
     bench = Bench("tlt_chains", FakeEngine(64, 4))
     bench.rollout(requests(*([10] * 20), *([200] * 30)))
     first, second = bench.bodies(DecisionEnded)[:2]
-    assert (first.draft_config.depth, first.requests) == (0, 30)  # type: ignore[attr-defined]  # 50 -> 30 <= T = 32
-    assert second.engine_steps == 10  # type: ignore[attr-defined]  # the warm-up of the threshold
+    # 50 -> 30 requests, and the threshold is 32; then its warm-up of 10.
+    assert (first.draft_config.depth, first.requests) == (0, 30)  # type: ignore[attr-defined]
+    assert second.engine_steps == 10  # type: ignore[attr-defined]
 
 
 def test_off_with_speculation_configured_is_its_own_cause() -> None:
     bench = Bench("static:off", FakeEngine(8, 4))
     bench.rollout(requests(5))
-    assert [cause for log in bench.logs for cause, _ in log.spans] == ["prefill", "decode_off"]
+    assert [cause for log in bench.logs for cause, _ in log.intervals] == ["prefill", "decode_off"]
     assert set(bench.engine.stepped) == {0}
     assert bench.bodies(RolloutBegan)[0].drafter_version == 0  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ from tlt.realrun.training.head.draft_vocabulary import draft_ids
 from tlt.realrun.training.head.features import Features
 from tlt.realrun.training.head.module import Head, export_head, new_head
 from tlt.realrun.training.head.trainer import HeadTrainer
-from tlt.realrun.training.policy.model import Policy, Sample, load_policy
+from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
 from tlt.realrun.training.requests import response_seed
 from tlt.realrun.training.tasks.problems import Problems
 from tlt.realrun.workers.service import resolve
@@ -121,7 +121,7 @@ def warm_up_head(
 
 
 def _train(
-    trainer: HeadTrainer, policy: Policy, learned: list[Features], held_out: list[Features],
+    trainer: HeadTrainer, policy: PolicyModel, learned: list[Features], held_out: list[Features],
     config: TrainConfig, tokens: int, report: Report,
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(config.seed)
@@ -151,7 +151,7 @@ def _train(
     report("agreement after: " + agreement(trainer, trainer.head, policy, held_out))
 
 
-def agreement(trainer: HeadTrainer, head: Head, policy: Policy, features: list[Features]) -> str:
+def agreement(trainer: HeadTrainer, head: Head, policy: PolicyModel, features: list[Features]) -> str:
     """Return one line: how many drafts in a row are accepted, by position."""
     found = trainer.agreement(head, features, policy.output_layer())
     greedy = " ".join(f"{share:.2f}" for share in found.greedy)

@@ -13,7 +13,7 @@ import torch
 
 from tlt.realrun.training.config import UpdateConfig
 from tlt.realrun.training.policy.flat_state import State, load_optimizer, optimizer_state
-from tlt.realrun.training.policy.model import Policy, Sample
+from tlt.realrun.training.policy.model import PolicyModel, Sample
 
 FACTS = ("loss", "entropy", "kl", "ratio_mean", "clip_share")
 
@@ -52,7 +52,7 @@ def objective(
 class Update:
     """The policy's gradient and its AdamW; weights, gradients and moments in float32."""
 
-    def __init__(self, policy: Policy, config: UpdateConfig) -> None:
+    def __init__(self, policy: PolicyModel, config: UpdateConfig) -> None:
         self.policy = policy
         self.config = config
         named = dict(policy.model.named_parameters())  # tied weights once

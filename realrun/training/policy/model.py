@@ -50,7 +50,7 @@ class Rows(NamedTuple):
     entropy: torch.Tensor
 
 
-class Policy:
+class PolicyModel:
     """A causal language model and what training asks of it."""
 
     def __init__(
@@ -166,9 +166,9 @@ class Policy:
                 yield Scored(sample, log_probs.clone(), features)
 
 
-def load_policy(config: TrainConfig) -> Policy:
+def load_policy(config: TrainConfig) -> PolicyModel:
     """Return the policy that a training run starts from."""
-    return Policy(
+    return PolicyModel(
         Path(config.model.folder), config.engine.device, config.model.dtype, config.update.token_budget,
         config.update.attention,
     )  # fmt: skip

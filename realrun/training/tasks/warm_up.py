@@ -20,7 +20,7 @@ import torch
 from tlt.realrun.config import Dtype
 from tlt.realrun.models import RECORD, Prepared
 from tlt.realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig
-from tlt.realrun.training.policy.model import Policy, Sample
+from tlt.realrun.training.policy.model import PolicyModel, Sample
 from tlt.realrun.training.policy.packing import Pack
 from tlt.realrun.training.tasks.tasks import HELD_OUT, require_families
 from tlt.realrun.training.tasks.worked import require_worked
@@ -87,7 +87,7 @@ class WarmUp:
         single = "float32" in (facts.get("dtype"), facts.get("torch_dtype"))
         self.config = config
         dtype: Dtype = "float32" if single else "bfloat16"
-        self.policy = Policy(folder, device, dtype, config.token_budget, config.attention)
+        self.policy = PolicyModel(folder, device, dtype, config.token_budget, config.attention)
         self._weights = [weight for weight in self.policy.model.parameters() if weight.requires_grad]
         matrices = [weight for weight in self._weights if weight.dim() > 1]
         norms = [weight for weight in self._weights if weight.dim() <= 1]
@@ -233,7 +233,7 @@ def _device_name(device: str) -> str:
     return "cpu" if device == "cpu" else torch.cuda.get_device_name()
 
 
-def _write(folder: Path, out: Path, policy: Policy, recipe: Recipe) -> WarmedUp:
+def _write(folder: Path, out: Path, policy: PolicyModel, recipe: Recipe) -> WarmedUp:
     """Write the model folder, which appears under its name only when it is complete."""
     from safetensors.torch import save_file
 

@@ -24,7 +24,7 @@ def peer(port: int, device: str, body: str, timeout_s: float) -> Iterator[Any]:
     """Run `body` in another process, in which `group` is rank 1 of 2; gives rank 0."""
     program = (
         "import os, sys, torch\n"
-        "from tlt.realrun.training import collective\n"
+        "from tlt.realrun.training.policy import collective\n"
         "print('ready', flush=True)\n"
         f"if {device!r} == 'cuda': torch.cuda.set_device(1)\n"
         f"group = collective.Collective(1, 2, {HOST!r}, {port}, {device!r}, {timeout_s})\n{body}\n"

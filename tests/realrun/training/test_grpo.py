@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_update(folder: Path, config: UpdateConfig = CONFIG) -> Any:
-    return grpo.Update(policies.Policy(folder, "cpu", "float32", config.token_budget, "masked"), config)
+    return grpo.Update(policies.PolicyModel(folder, "cpu", "float32", config.token_budget, "masked"), config)
 
 
 def make_samples() -> list[Any]:

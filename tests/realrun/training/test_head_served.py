@@ -54,7 +54,7 @@ def test_an_engine_accepts_the_drafts_that_training_predicts(tmp_path: Path) -> 
     config = tiny_config(tmp_path)
     model = Path(config.model.folder)
     asked = requests(LENGTHS)
-    policy = policies.Policy(model, "cpu", "float32", 1000, "masked")
+    policy = policies.PolicyModel(model, "cpu", "float32", 1000, "masked")
     said = [greedy(policy, request) for request in asked]
     features = {
         scored.sample.id: scored.features for scored in policy.log_probs(said, 1.0, aux_layers(policy.layers))

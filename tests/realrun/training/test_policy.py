@@ -51,7 +51,7 @@ def test_packed_log_probs_are_those_of_each_sample_alone(
     folder: Path, budget: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policies, "LOGIT_ROWS", 7)
-    policy = policies.Policy(folder, "cpu", "float32", budget, "masked")
+    policy = policies.PolicyModel(folder, "cpu", "float32", budget, "masked")
     scored = list(policy.log_probs(samples(), temperature))
     assert sorted(each.sample.id for each in scored) == [sample.id for sample in samples()]
     for each in scored:
@@ -63,18 +63,18 @@ def test_packed_log_probs_are_those_of_each_sample_alone(
 
 
 def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    policies.Policy(folder, "cpu", "float32", 100, "masked")
+    policies.PolicyModel(folder, "cpu", "float32", 100, "masked")
     assert capfd.readouterr() == ("", "")
 
 
 def test_greedy_counts_as_temperature_1(folder: Path) -> None:
-    policy = policies.Policy(folder, "cpu", "float32", 100, "masked")
+    policy = policies.PolicyModel(folder, "cpu", "float32", 100, "masked")
     greedy, at_1 = (list(policy.log_probs(samples()[:1], temperature)) for temperature in (0.0, 1.0))
     assert torch.equal(greedy[0].log_probs, at_1[0].log_probs)
 
 
 def test_features_are_the_inputs_of_the_layers_and_the_last_state(folder: Path) -> None:
-    policy = policies.Policy(folder, "cpu", "float32", 40, "masked")
+    policy = policies.PolicyModel(folder, "cpu", "float32", 40, "masked")
     wanted = aux_layers(policy.layers)
     for each in policy.log_probs(samples(), 1.0, wanted, step=3):
         features = each.features
@@ -91,9 +91,9 @@ def test_features_are_the_inputs_of_the_layers_and_the_last_state(folder: Path) 
 
 
 def test_bfloat16_computes_in_it_and_keeps_float32_weights(folder: Path) -> None:
-    policy = policies.Policy(folder, "cpu", "bfloat16", 40, "masked")
+    policy = policies.PolicyModel(folder, "cpu", "bfloat16", 40, "masked")
     assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.float32}
-    exact = policies.Policy(folder, "cpu", "float32", 40, "masked")
+    exact = policies.PolicyModel(folder, "cpu", "float32", 40, "masked")
     expected = {each.sample.id: each.log_probs for each in exact.log_probs(samples(), 1.0)}
     for each in policy.log_probs(samples(), 1.0, (1,)):
         assert (each.features.aux.dtype, each.features.last.dtype) == (torch.bfloat16, torch.bfloat16)
@@ -107,7 +107,7 @@ def test_entropy_and_gradient_are_those_of_whole_logits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policies, "LOGIT_ROWS", 7)
-    policy = policies.Policy(folder, "cpu", "float32", 1000, "masked")
+    policy = policies.PolicyModel(folder, "cpu", "float32", 1000, "masked")
     (packed,) = policy.packs(samples())
     mine = [samples()[index] for index in packed.indices]
     rows = policy.rows(packed, policy.hidden(packed), [len(sample.prompt) for sample in mine], 0.8)
@@ -138,7 +138,7 @@ def test_state_has_the_names_of_the_checkpoint(folder: Path, tied: bool, tmp_pat
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + 1.0
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": tied}))
-    policy = policies.Policy(tmp_path, "cpu", "float32", 40, "masked")
+    policy = policies.PolicyModel(tmp_path, "cpu", "float32", 40, "masked")
     state = policy.state()
     assert set(state) == set(weights)
     assert all(torch.equal(state[name], weights[name]) for name in weights)

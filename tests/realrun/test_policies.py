@@ -26,7 +26,7 @@ def test_a_preset_is_served_if_it_drafts_chains_and_never_drops_the_drafter(
     name: str, tmp_path: Path
 ) -> None:
     config, policy = config_of(tmp_path, drafter=EVERY_K), built(name)
-    if not all(policy.is_chain for policy in policy.draft_configs) or policy.when_off == "drafter_dropped":
+    if not all(draft.is_chain for draft in policy.draft_configs) or policy.when_off == "drafter_dropped":
         with pytest.raises(InputError, match="--policies"):
             plan_policies(config, (name,), flat_times)
         return

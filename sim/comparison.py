@@ -47,7 +47,7 @@ def _fingerprint(simulation: Simulation) -> str:
 
 
 def run_policy(config: Config, trace: Trace, label: str, folder: Path, progress: Progress) -> bool:
-    """Simulate one policy into `folder`, unless it holds the same run already; returns whether it had to run."""
+    """Simulate one policy into `folder`, unless it holds the same run already; returns whether it ran."""
     simulation = Simulation(config, trace)
     fingerprint = _fingerprint(simulation)
     stamp = folder / FINGERPRINT

@@ -119,8 +119,8 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     graph_bytes: Annotated[
         Annotated[float, Meta(ge=0.0)] | None,
         Meta(
-            description="CUDA graphs per GPU; unset: 7.81 GB for one drafting policy, 10.69 GB for several "
-            "(published), 2 GB without drafts (assumed)"
+            description="CUDA graphs per GPU; unset: 7.81 GB for one draft configuration, 10.69 GB for "
+            "several (published), 2 GB without drafts (assumed)"
         ),
     ] = None
     chunk_tokens: Annotated[int, Meta(ge=1, description="prefill tokens in one step (assumed 8192)")] = 8192
@@ -158,7 +158,7 @@ class Config(Section, frozen=True, kw_only=True):
     cluster: ClusterConfig = ClusterConfig()
     policy: Annotated[
         str | PolicySpec,
-        Meta(description="a preset name, static:POLICY, goodput:POLICY+POLICY, or a table with `kind`"),
+        Meta(description="a preset name, static:DRAFT, goodput:DRAFT+DRAFT, or a table with `kind`"),
     ] = "tlt"
 
     def __post_init__(self) -> None:

@@ -102,15 +102,11 @@ class Simulation:
         for draft_config in self.policy.draft_configs:
             if draft_config.depth >= MARGIN_TOKENS // 2:
                 raise InputError(
-                    "policy draft configuration",
-                    str(draft_config),
-                    f"depths below {MARGIN_TOKENS // 2}",
+                    "draft_config", str(draft_config), f"depths below {MARGIN_TOKENS // 2}",
                     "choose a shorter draft",
-                )
+                )  # fmt: skip
             if draft_config.depth:
-                self.law.survival(
-                    draft_config
-                )  # raises for a draft configuration that the law does not cover
+                self.law.survival(draft_config)  # raises for one that the law does not cover
         self.costs = StepCosts(
             self.coefficients,
             self.policy.when_off,

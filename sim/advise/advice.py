@@ -1,8 +1,7 @@
-"""Which draft configuration to draft with at which batch size, and how far the error of the step times could
-change that.
+"""What to draft with at which batch size, and how far the error of the step times could change that.
 
-The gain of a draft configuration at batch b is E[tokens per engine step] x plain engine step / its engine
-step, at the context that requests have when b of them are left. The error of the step times is taken from the
+The gain of a draft configuration at batch b is E[tokens per engine step] x plain step time / its step time,
+at the context that requests have when b of them are left. The error of the step times is taken from the
 calibration (1.48 times the median error on unseen points, the standard deviation of a normal with that
 median), or assumed for a roofline; it is drawn on its own for the target's step, the KV term and the
 drafter's passes, and once more for each draft configuration.
@@ -58,7 +57,7 @@ def draw_factors(error: float, rng: np.random.Generator) -> tuple[float, float, 
 
 
 def candidate_draft_configs(config: Config) -> tuple[DraftConfig, ...]:
-    """Return the drafting draft configurations that the acceptance law covers."""
+    """Return the draft configurations that draft and that the acceptance law covers."""
     return TREES if config.acceptance.kind == "published_tree" else CHAINS
 
 
@@ -79,9 +78,7 @@ def contexts_by_batch(trace: Trace, workers: int) -> dict[int, float]:
 
 
 def advise(simulation: Simulation, rng: np.random.Generator) -> Advice:
-    """Return the best draft configuration for each batch size that the workload reaches; `off` where no draft
-    configuration gains.
-    """
+    """Return the best draft configuration for each batch that the workload reaches; off where none gains."""
     contexts = contexts_by_batch(simulation.trace, simulation.config.workers)
     return advise_at(simulation, contexts, candidate_draft_configs(simulation.config), "not_configured", rng)
 
@@ -93,7 +90,10 @@ def advise_at(
     when_off: WhenOff,
     rng: np.random.Generator,
 ) -> Advice:
-    """Return the best of the drafting `draft_configs` and off at each batch of `contexts` (batch -> tokens)."""
+    """Return the best of `draft_configs` (which all draft) and off at each batch of `contexts`.
+
+    contexts: batch -> tokens.
+    """
     exponent = simulation.config.drafter.initial_exponent
     tokens = np.array(
         [
@@ -129,9 +129,7 @@ def draw_costs(
     draws: int,
     progress: Callable[[int], None],
 ) -> pd.DataFrame:
-    """Simulate every draft configuration again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is
-    the fit.
-    """
+    """Simulate every policy again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
     configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, _ = cost_error(first.calibration)

@@ -1,7 +1,7 @@
 """Which draft configuration emits most tokens per second at one batch size and context, and how sure that is.
 
-The gain of a draft configuration is E[tokens per engine step] x plain engine step / its engine step. "Plain"
-is an engine without speculation configured. The error of the step times is drawn on its own for the target's
+The gain of a draft configuration is E[tokens per engine step] x plain step time / its step time. "Plain" is
+an engine without speculation configured. The error of the step times is drawn on its own for the target's
 step, the KV term and the drafter's passes, and once more for each draft configuration; the same draws serve
 every batch and context, so that a map of them is smooth.
 """
@@ -24,8 +24,9 @@ INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class CostDraws(msgspec.Struct, frozen=True):
-    """Factors on the step times: [draws, 3] for target, KV and drafter, and [draws, draft configurations] for
-    each draft configuration.
+    """Factors on the step times.
+
+    factors: [draws, 3], target, KV and drafter; own: [draws, draft configurations], one each.
     """
 
     factors: Floats
@@ -33,7 +34,7 @@ class CostDraws(msgspec.Struct, frozen=True):
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """The best draft configuration at one batch and context; gains are tokens per second over plain decode."""
+    """What is best at one batch and context; gains are tokens per second over plain decode."""
 
     draft_config: DraftConfig
     gain: float
@@ -78,7 +79,7 @@ def gains_of(
     draws: CostDraws,
     when_off: WhenOff = "not_configured",
 ) -> Floats:
-    """Return tokens per second over plain decode, [draws, draft configurations + 1]; the last column is off."""
+    """Return tokens/s over those of plain decode, [draws, draft configurations + 1]; the last one is off."""
     plain_s = parts_s(coefficients, OFF, "not_configured", batch, context)
     engine_steps_s = np.array(
         [parts_s(coefficients, draft_config, "k0", batch, context) for draft_config in draft_configs]
@@ -100,8 +101,9 @@ def rank(
     draws: CostDraws,
     when_off: WhenOff = "not_configured",
 ) -> Ranked:
-    """Return the best of the drafting `draft_configs` and off, at `tokens` emitted per engine step (bonus
-    included), [draft configurations].
+    """Return the best of `draft_configs` (which all draft) and off.
+
+    tokens: emitted per engine step, bonus included, [draft configurations].
 
     Off is plain decode with a gain of 1, or K = 0 kept in step, which costs something, by `when_off`.
     """
@@ -123,8 +125,9 @@ def rank(
 
 
 def _gains(plain_s: Floats, engine_steps_s: Floats, tokens: Floats, factors: Floats) -> Floats:
-    """Return tokens per second over plain decode, [draws, draft configurations], from parts [3] and [draft
-    configurations, 3].
+    """Return tokens/s over those of plain decode, [draws, draft configurations].
+
+    From the parts of a plain engine step, [3], and of others, [draft configurations, 3].
     """
     return np.asarray(tokens * (factors @ plain_s)[:, None] / (factors @ engine_steps_s.T), np.float64)
 

@@ -33,23 +33,24 @@ def clairvoyant_bound(
     requests: StepRequests,
     costs: StepCosts,
     workers: int,
-    policies: tuple[DraftConfig, ...] = (OFF,),
+    draft_configs: tuple[DraftConfig, ...] = (OFF,),
     acceptance: Acceptance | None = None,
     drafter_exponent: float = 1.0,
 ) -> RolloutBound:
-    """Return the bound of one rollout in which every token may be generated under the cheapest of `policies`.
+    """Return the bound of one rollout in which every token may be generated under the cheapest
+    of `draft_configs`.
 
     With drafts an engine step yields the mean tokens of the acceptance law, so the bound is one of
-    expectations. `acceptance` may be None if no policy drafts.
+    expectations. `acceptance` may be None if none drafts.
     """
     tokens = requests.response_tokens.astype(np.float64) - 1.0  # a prefill emits the first
     prompts = requests.prompt_tokens.astype(np.float64)
     # sum of a request's contexts over its tokens, as if each were decoded by itself
     contexts = tokens * (prompts + 1.0) + tokens * (tokens - 1.0) / 2.0
-    alone_s, shared_s, context_s = [], [], []  # of a token and of a token of context, by policy
-    for policy in policies:
-        price = costs.of(policy)
-        yielded = _tokens_per_engine_step(policy, acceptance, drafter_exponent)
+    alone_s, shared_s, context_s = [], [], []  # of a token and of a token of context, one each
+    for draft_config in draft_configs:
+        price = costs.of(draft_config)
+        yielded = _tokens_per_engine_step(draft_config, acceptance, drafter_exponent)
         fixed_s = price.fixed_s[1:]
         alone_s.append(float(fixed_s[0]) / yielded)
         shared_s.append(float((fixed_s / np.arange(1, len(fixed_s) + 1)).min()) / yielded)
@@ -61,9 +62,11 @@ def clairvoyant_bound(
     )
 
 
-def _tokens_per_engine_step(policy: DraftConfig, acceptance: Acceptance | None, exponent: float) -> float:
+def _tokens_per_engine_step(
+    draft_config: DraftConfig, acceptance: Acceptance | None, exponent: float
+) -> float:
     """Return the mean tokens of an engine step, the bonus token counted."""
-    if policy.depth == 0:
+    if draft_config.depth == 0:
         return 1.0
-    assert acceptance is not None, "a policy that drafts needs an acceptance law"
-    return float(acceptance.moments(policy, np.ones(1), exponent).mean_tokens[0])
+    assert acceptance is not None, "drafts need an acceptance law"
+    return float(acceptance.moments(draft_config, np.ones(1), exponent).mean_tokens[0])

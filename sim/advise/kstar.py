@@ -1,11 +1,10 @@
-"""The K* map of a calibration: the best draft configuration over batch, context and acceptance, and where
-drafting pays.
+"""The best draft length (K*) of a calibration, over batch, context and acceptance, and where drafting pays.
 
 On the acceptance axis each further draft of a chain is accepted with the same chance (geometric); one more
 layer of the map is the configured law. A draft configuration breaks even where it emits as many tokens an
-engine step, the bonus token included, as its engine step takes plain engine steps: length* = engine step of
-the draft configuration / plain engine step. For a chain of K at rate a the length is 1 + a + ... + a^K, which
-rises with a, so the rate that reaches length* is unique.
+engine step, the bonus token included, as its step takes plain steps: length* = its step time / plain step
+time. For a chain of K at rate a the length is 1 + a + ... + a^K, which rises with a, so the rate that reaches
+length* is unique.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
 def drafting_configs(config: Config, names: Sequence[str]) -> tuple[DraftConfig, ...]:
-    """Return the draft configurations to draft with, in order of their names; none named: those of the
-    acceptance law.
+    """Return what to draft with, in order of the names; none named: what the acceptance law covers.
 
     `off` may be named and is a candidate always. Raises InputError if nothing is left or one stands twice.
     """
@@ -49,10 +47,7 @@ def drafting_configs(config: Config, names: Sequence[str]) -> tuple[DraftConfig,
     draft_configs = tuple(sorted(draft_config for draft_config in named if draft_config.depth))
     if not draft_configs or len(set(named)) != len(named):
         raise InputError(
-            "--policies",
-            ",".join(names),
-            "one drafting draft configuration or more, each once",
-            "such as off,1,2,4",
+            "--draft-configs", ",".join(names), "one or more that draft, each once", "such as off,1,2,4"
         )
     return draft_configs
 
@@ -119,9 +114,7 @@ def _check(batches: Sequence[int], contexts: Sequence[float], rates: Sequence[fl
 
 
 def _tokens(survivals: Sequence[Floats]) -> Floats:
-    """Return the tokens that each draft configuration emits in an engine step, bonus included, [draft
-    configurations].
-    """
+    """Return the tokens emitted per engine step, bonus included, [draft configurations]."""
     return np.array([1.0 + float(survival.sum()) for survival in survivals])
 
 
@@ -169,9 +162,7 @@ def _breakeven(
     batch: int,
     context: float,
 ) -> list[dict[str, object]]:
-    """Return a row a draft configuration; the one with the smallest rate pays first (the shallower one of two
-    alike).
-    """
+    """Return a row a draft configuration; the smallest rate pays first (of two alike the shallower)."""
     plain_s = engine_step_s(coefficients, OFF, "not_configured", batch, context)
     lengths = [
         engine_step_s(coefficients, draft_config, "k0", batch, context) / plain_s
@@ -199,7 +190,7 @@ def _breakeven(
 
 
 def breakeven_rate(draft_config: DraftConfig, length_with_bonus: float) -> float:
-    """Return the rate at which a chain emits so many tokens an engine step; NaN for a tree or if none does."""
+    """Return the rate at which a chain emits so many tokens per engine step; NaN: a tree, or no rate."""
     if not draft_config.is_chain or length_with_bonus >= draft_config.depth + 1:
         return nan
     if length_with_bonus <= 1.0:

@@ -72,7 +72,7 @@ def write_cost_draws(
     draws: int,
     progress: Callable[[str], None],
 ) -> None:
-    """Write posterior.json and cost_draws.parquet beside the comparison of `policies` in `out`.
+    """Write cost_error.json and cost_draws.parquet beside the comparison of `policies` in `out`.
 
     Draw 0 is the fit: the runs themselves. The factors of the others are those of
     sim.advise.advice.draw_costs.

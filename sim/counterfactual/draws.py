@@ -37,7 +37,7 @@ def write_draws(
     scale: Scale | None,
     progress: Callable[[str], None],
 ) -> None:
-    """Write posterior.json and cost_draws.parquet beside the comparison of `policies`; the first is observed.
+    """Write cost_error.json and cost_draws.parquet beside the comparison; the first policy is observed.
 
     `scale` is None where no log pins it. Draw 0 is the fit.
     """

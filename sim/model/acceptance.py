@@ -97,7 +97,8 @@ class PublishedTree(msgspec.Struct, frozen=True):
         """Return the truncated geometric whose mean is the published one."""
         if draft_config.is_chain:
             raise InputError(
-                "policy draft config", str(draft_config), "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
+                "draft_config", str(draft_config),
+                "trees such as 8_8_16 under acceptance.kind = 'published_tree'",
                 "use a tree, or set acceptance.kind to 'per_position' or 'geometric'",
             )  # fmt: skip
         return _truncated_geometric(draft_config.depth, self.mean_length_with_bonus(draft_config) - 1.0)
@@ -121,7 +122,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
 def _only_chains(draft_config: DraftConfig, kind: str) -> None:
     if draft_config.depth and not draft_config.is_chain:
         raise InputError(
-            "policy draft config", str(draft_config), f"chains such as 4 under acceptance.kind = {kind!r}",
+            "draft_config", str(draft_config), f"chains such as 4 under acceptance.kind = {kind!r}",
             "use a chain, or set acceptance.kind to 'published_tree'",
         )  # fmt: skip
 
@@ -152,7 +153,7 @@ def _truncated_geometric(depth: int, mean_accepted: float) -> Floats:
 
 
 class Moments(msgspec.Struct, frozen=True):
-    """Tokens that a request emits in one engine step, bonus included: mean and variance, one entry a request."""
+    """Tokens that a request emits in one engine step, bonus included; one entry a request."""
 
     mean_tokens: Floats
     variance: Floats

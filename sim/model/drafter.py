@@ -35,17 +35,17 @@ class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = (0.85, 0.75, 0.67, 0.6, 0.54, 0.49, 0.44, 0.4)
     first_epoch_steps: Annotated[
         int,
-        Meta(ge=0, description="RL steps before prompts come back: they have no earlier decision interval"),
+        Meta(ge=0, description="RL steps before prompts come back: their first epoch"),
     ] = 1
     group_hit_rate: Annotated[
         float,
-        Meta(ge=0.0, le=1.0, description="hit_rate in the first decision interval, out of the other responses to the "
+        Meta(ge=0.0, le=1.0, description="hit_rate in the first epoch, out of the other responses to the "
              "prompt alone; 0: nothing is drafted there"),
     ] = 0.0  # fmt: skip
     reuse_prefix_share: Annotated[
         float,
-        Meta(ge=0.0, lt=1.0, description="share of a response that a pass over the one of the last decision interval "
-             "confirms, from the second decision interval on (SPEC-RL); 0: no such pass"),
+        Meta(ge=0.0, lt=1.0, description="share of a response that a pass over the one of the last epoch "
+             "confirms, from the second epoch on (SPEC-RL); 0: no such pass"),
     ] = 0.0  # fmt: skip
     lookup_s: Annotated[float, Meta(ge=0.0, description="what looking up adds to a drafting engine step")] = (
         0.0

@@ -1,7 +1,8 @@
 """Measured drift curves: how a drafter's acceptance followed a policy in training, by name.
 
-Files are JSON in the form of `DriftCurve`, written by `tlt sim retrain --save-drift`; those that come with
-the package lie in sim/model/drifts. `drafter.drift = "NAME"` in a configuration puts one in force.
+Files are JSON in the form of `DriftCurve`, written by `tlt sim validate-training --save-drift`; those
+that come with the package lie in sim/model/drifts. `drafter.drift = "NAME"` in a configuration puts one in
+force.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def load_drift(name_or_path: str) -> DriftCurve:
     if not path.is_file():
         path = Path(name_or_path)
     if not path.is_file():
-        fix = "name one of these or give the path of what `tlt sim retrain --save-drift` wrote"
+        fix = "name one of these or give the path of what `tlt sim validate-training --save-drift` wrote"
         raise unknown_name("drafter.drift", name_or_path, shipped_drifts(), fix)
     try:
         return msgspec.json.decode(path.read_bytes(), type=DriftCurve)

@@ -28,7 +28,7 @@ Running = Generator[float, float | None, None]
 
 
 class DecisionInterval(msgspec.Struct, frozen=True):
-    """What one decision interval did. `finish_s` gives the seconds from its start to each finish, [finished]."""
+    """What one decision interval did. finish_s: seconds from its start to each finish, [finished]."""
 
     draft_config: DraftConfig
     engine_steps: int
@@ -76,7 +76,7 @@ class Engine:
         """Carry out one decision interval: yields seconds that pass, and leaves the outcome in
         `self.decision_interval`.
 
-        With `watch` a stretch ends at each finish (`just_finished`). An decision interval that is cut ends
+        With `watch` a stretch ends at each finish (`just_finished`). A decision interval that is cut ends
         with the engine step in flight; the rest of that engine step is yielded once more.
         """
         raise NotImplementedError
@@ -280,6 +280,6 @@ class JumpEngine(Engine):
 
 
 def _overshoot(moments: Moments) -> Floats:
-    """Return by how much the engine step that reaches a response's end overshoots it on average, in tokens."""
+    """Return by how many tokens the engine step that reaches a response's end overshoots it on average."""
     mean, variance = moments.mean_tokens, moments.variance
     return ((variance + mean**2) / mean - 1.0) / 2.0

@@ -1,7 +1,7 @@
 """Drafts out of earlier responses: suffix trees, n-grams, the last epoch's answer. No head, no GPU time.
 
-Law of acceptance: a request-engine step has a match in the history with probability h; given one, the drafts
-up to position j are all accepted with probability s_j. So P(accepted >= j) = h s_j, and an engine step
+Law of acceptance: in an engine step a request has a match in the history with probability h; given one, the
+drafts up to position j are all accepted with probability s_j. So P(accepted >= j) = h s_j, and an engine step
 verifies 1 + h K tokens of a request on average. Nothing else is paid: an engine step lasts G(batch (1 + h K))
 plus the cache's part (sim.steptimes.law, without its drafting terms) plus `lookup_s`; at K = 0 the engine
 runs plain, since there is no drafter to keep in step or to rebuild.
@@ -68,8 +68,8 @@ class HistoryCosts(StepCosts):
     def __init__(self, costs: StepCosts, config: HistoryConfig) -> None:
         """Take the engine of `costs`, without its drafter."""
         super().__init__(
-            costs.coefficients, "not_configured", costs.max_requests, costs.chunk_tokens, costs.graph_max_requests,
-            costs.eager_step_s,
+            costs.coefficients, "not_configured", costs.max_requests, costs.chunk_tokens,
+            costs.graph_max_requests, costs.eager_step_s,
         )  # fmt: skip
         self._config = config
 

@@ -75,7 +75,7 @@ def inputs_of(finalists: list[Candidate]) -> list[Uncertain]:
         ),
         Uncertain(
             name="drift of the drafter", spread=f"exponent {DRIFT_SD:g} an update, assumed", sd=DRIFT_SD,
-            command="tlt real train --out run && tlt sim retrain run --calibration NAME --out fit "
+            command="tlt real train --out run && tlt sim validate-training run --calibration NAME --out fit "
             "--save-drift drift.json",
             parts=("drift",), log=False,
         ),

@@ -295,7 +295,7 @@ def predicted_engine_steps(policy: MeasuredPolicy, costs: StepCosts) -> pd.DataF
 
 
 def _break_even(engine_steps: pd.DataFrame, calibration: Calibration) -> float | None:
-    """Return the time of the drafting engine steps over that of plain ones at the same batches and contexts."""
+    """Return the time of the drafting engine steps over that of plain ones at equal batches and contexts."""
     drafting = engine_steps[(engine_steps["k"] > 0) & engine_steps["steady"]]
     if drafting.empty:
         return None

@@ -13,7 +13,7 @@ from tlt.sim.steptimes.calibration import predict_s
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.tables import StepCosts
-from tlt.sim.validate.replay_measured import MeasuredDraftConfig, simulate_replay
+from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_replay
 from tlt.traces.common.models import MODELS
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
 from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
@@ -56,8 +56,8 @@ def measured(
         for column, context in enumerate((100.0, 1000.0, 4000.0)):
             for index, (when_off, draft_config) in enumerate(cases):
                 blank = Point(
-                    provenance="measured", when_off=when_off, draft_config=draft_config, batch=batch, context_tokens=context,
-                    engine_step_s=1.0, repeats=5, spread_s=1e-4,
+                    provenance="measured", when_off=when_off, draft_config=draft_config, batch=batch,
+                    context_tokens=context, engine_step_s=1.0, repeats=5, spread_s=1e-4,
                     held_out=0 < row < 6 and (row + 2 * column + index) % 3 == 1,
                 )  # fmt: skip
                 engine_step_s = predict_s(law, blank) * (1 + noise * float(rng.standard_normal()))
@@ -131,7 +131,7 @@ def _write_requests(folder: Path, draft_config: str, rollouts: int, survival: Se
         rows += [
             (step, n, n, worker[n], 16, int(length), False, 0.0, 0.5) for n, length in enumerate(lengths)
         ]
-    names = "step request group worker prompt_tokens response_tokens capped start_s finish_s"
+    names = "step request group worker prompt_tokens response_tokens truncated start_s finish_s"
     responses = pd.DataFrame(rows, columns=names.split())
     intervals = pd.DataFrame({"worker": [0, 1], "cause": "decode", "step": 0, "start_s": 0.0, "end_s": 1.0})
     steps = pd.DataFrame({"step": range(rollouts), "start_s": 0.0, "rollout_end_s": 1.0, "end_s": 1.0})
@@ -165,7 +165,7 @@ def _write_engine_steps(folder: Path, factor: float) -> None:
     """Write engine steps of falling batches, as the law says times the factor, and some that it does not
     cover.
     """
-    draft_config = MeasuredDraftConfig(folder)
+    draft_config = MeasuredPolicy(folder)
     depth = max(row.depth for row in draft_config.setup.policy.build(None, None).draft_configs)  # type: ignore[arg-type]
     costs = StepCosts(TRUE, draft_config.when_off, 16, 2048.0, 0, 0.0).of(chain(depth))
     rows = []

@@ -136,7 +136,7 @@ def test_draft_configs_that_a_law_does_not_cover_are_refused(
     law: AcceptanceLaw, draft_config: DraftConfig, fix: str
 ) -> None:
     with pytest.raises(
-        InputError, match=rf"got '{draft_config}' for policy draft configuration; allowed: .*{fix}"
+        InputError, match=rf"got '{draft_config}' for draft_config; allowed: .*{fix}"
     ):
         law.survival(draft_config)
 

@@ -77,7 +77,7 @@ def test_coefficients_are_not_negative_and_residuals_are_those_of_the_points(nam
 
 
 def _speedup_errors(held_out: bool, batches_above_one: bool) -> list[float]:
-    """Return relative errors of the predicted speedup, acceptance length / (engine step / plain engine step)."""
+    """Return relative errors of the predicted speedup, acceptance length / (step time / plain step time)."""
     calibration, law = load(PAPER), PublishedTree()
     plain = {point.batch: point.engine_step_s for point in calibration.points if point.draft_config == OFF}
     errors = []

@@ -107,7 +107,7 @@ def test_policies_are_named_once(policies: list[str]) -> None:
 
 
 def test_all_policies_are_checked_before_the_first_runs(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="for policy policy"):
+    with pytest.raises(InputError, match="for draft_config"):
         compare(small(), ["none", "static:4"], tmp_path / "out", lambda *_: None)
     assert not (tmp_path / "out").exists()
 
@@ -119,7 +119,7 @@ def advice_of(settings: dict[str, Any], seed: int = 0) -> Advice:
 
 def test_off_is_advised_where_nothing_gains() -> None:
     advice = advice_of(small(kind="geometric", rate=0.0))
-    assert {row.policy for row in advice.rows} == {"off"}
+    assert {row.draft_config for row in advice.rows} == {"off"}
     assert {(row.gain, row.gain_low, row.gain_high) for row in advice.rows} == {(1.0, 1.0, 1.0)}
 
 
@@ -127,14 +127,14 @@ def test_off_is_advised_where_nothing_gains() -> None:
 def test_gains_lie_in_their_intervals_and_beat_the_runner_up(acceptance: dict[str, Any]) -> None:
     settings = small(**acceptance)
     advice = advice_of(settings)
-    policies = {str(policy) for policy in candidate_draft_configs(resolve(settings, "none"))} | {"off"}
+    candidates = {str(each) for each in candidate_draft_configs(resolve(settings, "none"))} | {"off"}
     assert advice.cost_error > 0.0
     assert [row.requests for row in advice.rows] == [batch for batch in BATCHES if batch * 2 <= 64]
     for row in advice.rows:
         assert row.gain_low <= row.gain <= row.gain_high
         assert row.gain >= 1.0
-        assert {row.policy, row.runner_up} <= policies
-        assert row.policy != row.runner_up
+        assert {row.draft_config, row.runner_up} <= candidates
+        assert row.draft_config != row.runner_up
     assert advice.rows[0].gain > 1.5, "a single request leaves much to gain"
     assert advice == advice_of(settings)
 

@@ -37,16 +37,16 @@ def test_file_and_assignments_are_merged_and_the_last_one_wins(tmp_path: Path) -
     assert (config.workload.steps, config.hardware.gpus) == (6, 8)
     assert (config.run.name, config.run.records) == ("a b", False)
     assert config.policy == PRESETS["none"]
-    assert resolve(settings_of(path, ("policy=static:8_8_32",))).policy == StaticConfig(policy="8_8_32")
+    assert resolve(settings_of(path, ("policy=static:8_8_32",))).policy == StaticConfig(draft_config="8_8_32")
     assert resolve(settings_of(path, assignments), "tlt").policy == PRESETS["tlt"]
 
 
 def test_a_policy_may_be_a_table(tmp_path: Path) -> None:
     table = ("policy.kind=threshold", "policy.threshold_requests=5", "policy.inner.kind=static",
-             "policy.inner.policy='4'")  # fmt: skip
+             "policy.inner.draft_config='4'")  # fmt: skip
     policy = resolve(settings_of(None, table)).policy
     assert isinstance(policy, ThresholdConfig)
-    assert (policy.threshold_requests, policy.inner) == (5, StaticConfig(policy="4"))
+    assert (policy.threshold_requests, policy.inner) == (5, StaticConfig(draft_config="4"))
 
 
 def test_what_a_named_policy_implies_gives_way_to_the_user() -> None:
@@ -92,11 +92,12 @@ BAD: list[tuple[tuple[str, ...], list[str]]] = [
     (("cluster.phases=['reward', 'reward']",), ["for cluster.phases", "each once"]),
     (("cluster.dispatch=random",), ["'random' for cluster.dispatch", "longest_first"]),
     (("cluster.spot.interval_steps=0",), ["0 for cluster.spot.interval_steps", "1 or more"]),
-    (("policy=tlt_relaesed",), ["'tlt_relaesed' for policy", "static:POLICY", "did you mean tlt_released?"]),
-    (("policy=static:x",), ["'x' for policy", "depth_topk_verify"]),
+    (("policy=tlt_relaesed",), ["'tlt_relaesed' for policy", "static:DRAFT", "did you mean tlt_released?"]),
+    (("policy=static:x",), ["'x' for draft_config", "depth_topk_verify"]),
     (("policy=3",), ["3 for policy;", "preset name"]),
     (("policy.kind=zzz",), ["'zzz' for policy.kind", "beg_mab"]),
-    (("policy.kind=static", "policy.draft_configs=4"), ["4 for policy.draft_configs", "did you mean policy.policy?"]),
+    (("policy.kind=static", "policy.draft_confg=4"),
+     ["4 for policy.draft_confg", "did you mean policy.draft_config?"]),
     (("workload.steps",), ["'workload.steps' for --set", "section.field=value"]),
     (("workload..steps=3",), ["'workload..steps=3' for --set", "section.field=value"]),
     (("=3",), ["'=3' for --set", "section.field=value"]),
@@ -149,8 +150,8 @@ SETUP: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"cost": {"source": "paper"}}, "none", ["'paper' for calibration", "paper-qwen32b-tp4"]),
     ({"hardware": {"tp": 1, "gpu": "L40"}}, "none", ["KV cache on 1 x L40", "at least", "hardware.tp"]),
     ({"engine": {"graph_bytes": 79e9}}, "none", ["KV cache on 4 x H100", "at least"]),
-    ({}, "static:4", ["'4' for policy policy", "published_tree", "per_position"]),
-    ({"acceptance": {"kind": "geometric"}}, "tlt", ["for policy policy", "geometric", "published_tree"]),
+    ({}, "static:4", ["'4' for draft_config", "published_tree", "per_position"]),
+    ({"acceptance": {"kind": "geometric"}}, "tlt", ["for draft_config", "geometric", "published_tree"]),
 ]
 
 

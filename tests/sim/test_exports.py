@@ -31,7 +31,7 @@ from tlt.sim.advise.export.table import (
     static_draft_config,
 )
 from tlt.sim.advise.kstar import drafting_configs
-from tlt.sim.comparison import compare, run_draft_config
+from tlt.sim.comparison import compare, run_policy
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
@@ -72,8 +72,8 @@ def made_of(*ranges: tuple[int, int, str]) -> BatchTable:
 
     def at(batch: int, draft_config: str) -> TableRow:
         best = BatchAdvice(
-            requests=batch, context_tokens=1.0, draft_config=draft_config, gain=1.5, gain_low=1.4, gain_high=1.6,
-            runner_up="off", may_flip=False, extrapolated=False,
+            requests=batch, context_tokens=1.0, draft_config=draft_config, gain=1.5, gain_low=1.4,
+            gain_high=1.6, runner_up="off", may_flip=False, extrapolated=False,
         )  # fmt: skip
         return TableRow(draft_config=draft_config, gain=1.5, reached=True, best=best)
 
@@ -279,7 +279,7 @@ def test_a_recommendation_and_a_run_are_exported_as_their_configuration(tmp_path
     }
     compare(small, ["none", "static:2"], tmp_path / "both", lambda *_: None)
     config = resolve(small, "static:2")
-    run_draft_config(
+    run_policy(
         config, load_workload(config.workload, config.run.seed), "one", tmp_path / "one", lambda *_: None
     )
     expected = table_of(simulation(small))

@@ -131,8 +131,8 @@ def test_a_named_curve_sets_the_drafter_of_a_simulation(curve: Path) -> None:
     assert config.drafter.recovery_tokens == pytest.approx(DRIFTING.recovery_tokens, rel=0.05)
     assert config.drafter.initial_exponent == 1.0
     trace = generate(
-        load_histogram("r1-client35"), steps=2, prompts_per_step=64, samples_per_prompt=2, max_response_tokens=2000,
-        group_correlation=0.0, length_drift_per_step=0.0, prompt_tokens=16, seed=1,
+        load_histogram("r1-client35"), steps=2, prompts_per_step=64, samples_per_prompt=2,
+        max_response_tokens=2000, group_correlation=0.0, length_drift_per_step=0.0, prompt_tokens=16, seed=1,
     )  # fmt: skip
     simulation = Simulation(config, trace)
     assert any("drafter drift of Qwen2.5-7B" in text for text in simulation.warnings(simulation.run()))

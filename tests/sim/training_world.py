@@ -132,7 +132,7 @@ def _write_requests(folder: Path, policy: str, trains: bool, steps: int, device:
             (step, n, n // SAMPLES, worker[n], 16, int(length), length >= CAP_TOKENS, 0.0, 0.5)
             for n, length in enumerate(lengths)
         ]
-    names = "step request group worker prompt_tokens response_tokens capped start_s finish_s"
+    names = "step request group worker prompt_tokens response_tokens truncated start_s finish_s"
     responses = pd.DataFrame(rows, columns=names.split())
     intervals = pd.DataFrame({"worker": [0], "cause": "decode", "step": 0, "start_s": 0.0, "end_s": 1.0})
     table = pd.DataFrame({"step": range(steps), "start_s": 0.0, "rollout_end_s": 1.0, "end_s": 1.0})

@@ -39,7 +39,7 @@ _out = click.option(
 _policies = click.option(
     "--policies",
     metavar="POLICY,...",
-    help="Policies on the same lengths, the baseline first: a preset, static:POLICY, goodput:POLICY+POLICY. "
+    help="Policies on the same lengths, the baseline first: a preset, static:DRAFT, goodput:DRAFT+DRAFT. "
     "POLICY@SCHEDULE sets the rollout schedule too.",
 )
 _report = click.option("--report/--no-report", "with_report", default=True, help="Write report and pictures.")

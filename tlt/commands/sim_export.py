@@ -28,14 +28,16 @@ FORMATS = ("vllm", "sglang", "sglang-flags", "fastrl")
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="Who is to read it.")
 @click.option(
-    "--policies", metavar="POLICY,...", help="Candidates such as off,1,2,4. Default: those of the law."
+    "--draft-configs",
+    metavar="DRAFT,...",
+    help="Candidates such as off,1,2,4. Default: those of the law.",
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(0, 0.5),
     default=0.01,
     show_default=True,
-    help="Share of tokens/s that may be given up for fewer changes of policy.",
+    help="Share of tokens/s that may be given up for fewer changes.",
 )
 @click.option(
     "--method", default="eagle3", show_default=True, help="Kind of drafter, as the engine names it."
@@ -47,13 +49,13 @@ def export(
     config: Path | None,
     assignments: tuple[str, ...],
     form: str,
-    policies: str | None,
+    draft_configs: str | None,
     tolerance: float,
     method: str,
     draft_model: str | None,
     out: Path,
 ) -> None:
-    """Write the best policy by batch size in the form that an engine loads, and where it comes from.
+    """Write the best draft configuration by batch in the form that an engine loads, and where it comes from.
 
     FOLDER is what `tlt sim recommend`, compare or run wrote. FILE.provenance.json beside the file holds the
     calibration, the acceptance, the gains and what may flip.
@@ -65,7 +67,7 @@ def export(
 
     simulation = _simulation(folder, config, assignments)
     target = Target(method=method, draft_model=draft_model, max_running=simulation.config.engine.max_running)
-    named = drafting_configs(simulation.config, names_of(policies))
+    named = drafting_configs(simulation.config, names_of(draft_configs))
     made, told = write(simulation, cast("Format", form), named, tolerance, target, out)
     click.echo(f"{out} ({told.policy})")
     click.echo(f"origin: {out}{SUFFIX}")

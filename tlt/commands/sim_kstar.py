@@ -45,8 +45,8 @@ def numbers_of(option: str, text: str | None, kind: Callable[[str], Number]) -> 
     "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
 )
 @click.option(
-    "--policies",
-    metavar="DRAFT_CONFIG,...",
+    "--draft-configs",
+    metavar="DRAFT,...",
     help="Candidates such as off,1,2,4; default: chains of 1 to 8, or trees.",
 )
 @click.option("--batches", metavar="N,...", help="Requests that one worker runs at once.")

@@ -40,7 +40,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: Format
     names_from: str
     checked_by_engine: str
-    policy: str  # the same rule as `tlt` takes it for --draft configurations
+    policy: str  # the same rule as `tlt` takes it for --policies
     step_times: str
     step_times_date: str  # "" for a roofline
     model: str
@@ -50,9 +50,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lengths: str
     seed: int
     table: BatchTable  # what the format rests on, best draft configuration by batch
-    static_gain: (
-        float | None
-    )  # of one draft configuration for all batches, over no speculation; None: a table
+    static_gain: float | None  # of one for all batches, over no speculation; None: a table
     warnings: tuple[str, ...]
     usage: str
     tool_version: str

@@ -127,9 +127,10 @@ def to_sglang(table: BatchTable, target: Target, name: str) -> Export:
     }
     settings |= {str(first): {"candidate_steps": [k]} for first, _, k in ranges}
     most = max(k for _, _, k in ranges)
+    flags = _flags(target, DraftConfig(most, 1, most + 1))
     return Export(
         text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
-        usage=f"python -m sglang.launch_server --model-path MODEL {_flags(target, DraftConfig(most, 1, most + 1))} "
+        usage=f"python -m sglang.launch_server --model-path MODEL {flags} "
         f"--speculative-adaptive --speculative-adaptive-config {quote(name)}",
         notes=(
             "SGLang pads a batch to its CUDA-graph size before it looks up the slot.",
@@ -211,13 +212,13 @@ def _check_buckets(table: BatchTable, drafting: list[tuple[int, int, DraftConfig
     ]:
         raise InputError(
             "--format", table.policy, "drafting up to one batch and off above it, which is all fastrl has",
-            "raise --tolerance, or name the --draft configurations",
+            "raise --tolerance, or name them: --draft-configs",
         )  # fmt: skip
     widths = [draft_config.verify_tokens for _, _, draft_config in drafting]
     if widths != sorted(widths, reverse=True):
         raise InputError(
             "--format", table.policy, "fewer tokens to verify at larger batches, as fastrl's buckets have",
-            "raise --tolerance, or name the --draft configurations",
+            "raise --tolerance, or name them: --draft-configs",
         )  # fmt: skip
 
 

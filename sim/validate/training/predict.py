@@ -53,8 +53,8 @@ class TrainSettings(msgspec.Struct, frozen=True):
 def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTraining:
     """Fit and simulate every policy of the measured training comparison (or run) into the folder `out`.
 
-    Writes the simulated run folders, comparison.json and retrain.json. `calibration` is a calibration.json or
-    the name of a shipped one. Raises InputError for folders that hold no training run.
+    Writes the simulated run folders, comparison.json and predicted_training.json. `calibration` is a
+    calibration.json or the name of a shipped one. Raises InputError for folders that hold no training run.
     """
     fitted = load(calibration)
     comparison = comparison_of(measured)

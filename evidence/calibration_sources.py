@@ -43,7 +43,7 @@ class StepRow(msgspec.Struct, frozen=True):
     """A row of a vllm-*-step-times.csv; see sim/steptimes/calibrations/raw/README.md."""
 
     model: str
-    draft_config: str
+    mode: str
     captured_k: str
     batch: int
     prompt_tokens: int
@@ -74,7 +74,7 @@ def _vllm_points(rows: Sequence[StepRow]) -> tuple[Point, ...]:
     return tuple(
         Point(
             provenance="measured",
-            when_off="not_configured" if row.draft_config == "no_spec" else "k0",
+            when_off="not_configured" if row.mode == "no_spec" else "k0",
             draft_config=chain(row.k),
             batch=row.batch,
             context_tokens=row.prompt_tokens + row.new_tokens / row.batch / 2,

@@ -135,9 +135,7 @@ def test_chains_by_position_go_on_geometrically_and_say_so() -> None:
 def test_draft_configs_that_a_law_does_not_cover_are_refused(
     law: AcceptanceLaw, draft_config: DraftConfig, fix: str
 ) -> None:
-    with pytest.raises(
-        InputError, match=rf"got '{draft_config}' for draft_config; allowed: .*{fix}"
-    ):
+    with pytest.raises(InputError, match=rf"got '{draft_config}' for draft_config; allowed: .*{fix}"):
         law.survival(draft_config)
 
 

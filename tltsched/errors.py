@@ -18,9 +18,7 @@ class InputError(ValueError):
 
 
 class ProtocolError(RuntimeError):
-    """A driver broke the order of events (for example, a decision interval ended on a worker that has no
-    requests).
-    """
+    """A driver broke the order of events (a decision interval ended on a worker without requests, say)."""
 
 
 def unknown_name(field: str, got: str, names: Iterable[str], otherwise: str) -> InputError:

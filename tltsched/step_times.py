@@ -13,8 +13,7 @@ from tltsched.policies.base import Batch
 
 
 class DraftConfigTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds of one engine step under one draft configuration: `fixed_s[requests] + kv_s_per_token *
-    context_tokens`.
+    """Seconds of one engine step: `fixed_s[requests] + kv_s_per_token * context_tokens`.
 
     `fixed_s[b]` is the part that does not depend on context, for a batch of b requests, from b = 0 on.
     """
@@ -51,7 +50,7 @@ class DraftConfigTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # dict=True gives cached_property a place to keep the index; the struct stays frozen for everybody else.
 class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Cycle times of a set of draft configurations (OFF among them, if the engine may run without drafts)."""
+    """Engine step times by draft configuration (OFF among them, if the engine may run without drafts)."""
 
     draft_configs: tuple[DraftConfigTimes, ...]
 
@@ -62,7 +61,7 @@ class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
                 "step times",
                 names,
                 "each draft configuration once",
-                "remove the repeated draft configuration",
+                "remove the repeated one",
             )
 
     @cached_property
@@ -70,14 +69,12 @@ class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         return {row.draft_config: row for row in self.draft_configs}
 
     def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
-        """Return the predicted seconds of one engine step; raises InputError for a draft configuration
-        without times.
-        """
+        """Return the predicted seconds of one engine step; raises InputError if there are no times for it."""
         row = self._rows.get(draft_config)
         if row is None:
             allowed = ", ".join(str(known) for known in self._rows)
             raise InputError(
-                "draft_config",
+                "draft configuration",
                 str(draft_config),
                 f"a draft configuration with step times: {allowed}",
                 "calibrate it or drop it",

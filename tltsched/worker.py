@@ -1,14 +1,13 @@
-"""The scheduler beside one engine: which draft configuration drafts, for how long, and what turning it on
-costs.
+"""The scheduler beside one engine: how it drafts, for how long, and what turning drafting on costs.
 
 Two rules of this file. It holds no clock: time is what the last event said. It holds no engine: a decision is
 the return value of `handle`, and the driver carries it out.
 
-Theory of operation. A rollout is a row of decision intervals. Each begins with a Draft and ends with an
-EpochEnded, whose facts go to the policy before the next choice is made. A batch that is formed while a Draft
-stands open (requests were admitted before it ran an engine step) replaces that Draft.
+Theory of operation. A rollout is a row of decision intervals. Each begins with a SetDraftConfig and ends with
+a DecisionEnded, whose facts go to the policy before the next choice is made. A batch that is formed while a
+SetDraftConfig stands open (requests were admitted before it ran an engine step) replaces it.
 
-An `resume_cost` is due from the moment the engine has decoded without its drafter until it has decoded with
+A `resume_cost` is due from the moment the engine has decoded without its drafter until it has decoded with
 it: the driver pays it right before the first engine step of the decision interval that carries it, and a
 decision interval of no engine steps has not paid.
 """
@@ -34,11 +33,11 @@ class WorkerState(Enum):
 
     RESTING = "resting"  # between rollouts
     ROLLING = "rolling"  # in a rollout, with nothing to decode
-    DECODING = "decoding"  # a Draft is open
+    DECODING = "decoding"  # a SetDraftConfig is open
 
 
 class WorkerScheduler:
-    """Turns the events of one worker into Draft commands; raises ProtocolError if they come out of order."""
+    """Turns the events of one worker into commands; raises ProtocolError if they come out of order."""
 
     def __init__(self, worker: int, policy: Policy) -> None:
         self.worker = worker
@@ -51,7 +50,7 @@ class WorkerScheduler:
         self._draft_config: DraftConfig = OFF
 
     def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
-        """Take one event in; return the Draft of the decision interval that starts now, if one does."""
+        """Take one event in; return the draft configuration of the interval that starts now, if one does."""
         if not event.t_s >= self._t_s:  # written so that NaN is refused too
             raise ProtocolError(
                 f"worker {self.worker}: time went back from {self._t_s} s to {event.t_s} s: {event}"

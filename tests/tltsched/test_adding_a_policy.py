@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-import tltsched.policies
+import tltsched.policies.registry
 from tltsched.commands import ResumeCost, SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
@@ -18,7 +18,7 @@ from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, St
 from tltsched.policies.disable_by_batch import DisableByBatchConfig
 from tltsched.worker import WorkerScheduler
 
-REGISTRY = Path(tltsched.policies.__file__)
+REGISTRY = Path(tltsched.policies.registry.__file__)
 GUIDE = REGISTRY.parents[2] / "docs" / "adding-a-policy.md"
 
 

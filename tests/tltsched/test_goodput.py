@@ -83,7 +83,7 @@ def test_hysteresis_keeps_the_draft_config_in_use_until_the_gain_is_worth_it() -
         assert goodput.choose(Batch(9, 0)).draft_config == draft_config  # off is better by 12 %
 
 
-def test_a_rollout_begins_without_an_draft_config_in_use() -> None:
+def test_a_rollout_begins_without_a_draft_config_in_use() -> None:
     goodput = policy(hysteresis=10.0, draft_configs=("off", "1"))
     assert goodput.choose(Batch(2, 0)).draft_config == chain(1)
     goodput.begin_rollout()
@@ -109,7 +109,7 @@ def test_a_probe_drafts_for_one_decision_interval_and_goes_back() -> None:
     assert goodput.choose(Batch(64, 0)).draft_config == OFF
 
 
-def test_without_times_or_without_an_draft_config_in_them_it_cannot_be_built() -> None:
+def test_without_times_or_without_a_draft_config_in_them_it_cannot_be_built() -> None:
     with pytest.raises(InputError, match="calibration"):
         GoodputConfig().build(Random(0), None)  # noqa: S311
     with pytest.raises(InputError, match="'3' for draft configuration"):
@@ -121,7 +121,7 @@ def test_without_times_or_without_an_draft_config_in_them_it_cannot_be_built() -
     [
         ("draft_configs", {"draft_configs": ()}),
         ("draft_configs", {"draft_configs": ("4", "4")}),
-        ("draft_config", {"draft_configs": ("quick",)}),
+        ("draft configuration", {"draft_configs": ("quick",)}),
         ("acceptance_prior", {"acceptance_prior": (0.5, 0.6)}),
         ("acceptance_prior", {"acceptance_prior": (float("nan"),)}),
         ("acceptance_prior", {"acceptance_prior": (1.2,)}),

@@ -58,7 +58,7 @@ def test_static_holds_one_draft_config_until_the_batch_is_empty(text: str) -> No
     ("requests", "draft_config", "lowest"),
     [(1, "10_8_64", 1), (4, "10_8_64", 1), (5, "4", 5), (8, "4", 5), (9, "off", 9), (500, "off", 9)],
 )
-def test_table_holds_an_draft_config_down_to_the_edge_of_its_bucket(
+def test_table_holds_a_draft_config_down_to_the_edge_of_its_bucket(
     requests: int, draft_config: str, lowest: int
 ) -> None:
     assert build(TableConfig(draft_configs_by_batch=BUCKETS)).choose(batch(requests)) == Choice(
@@ -80,7 +80,7 @@ def test_table_refuses_buckets_that_do_not_rise_from_one(buckets: tuple[tuple[in
         lambda: BegMabConfig(strategies=("8_4_x",), thresholds=(1,)),
     ],
 )
-def test_an_draft_config_that_does_not_parse_is_a_users_error(make: object) -> None:
+def test_a_draft_config_that_does_not_parse_is_a_users_error(make: object) -> None:
     assert callable(make)
     with pytest.raises(InputError, match="draft_config"):
         make()

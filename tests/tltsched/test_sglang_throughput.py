@@ -37,7 +37,7 @@ def ran(draft_config: DraftConfig, rates: tuple[float, ...], engine_steps: int =
 
 
 def after(throughput: SglangThroughputPolicy, rates: tuple[float, ...], requests: int = 1) -> int:
-    """Fill the windows with two decision intervals of these rates; return the K of the decision that follows."""
+    """Fill the windows with two intervals of these rates; return the K of the decision that follows."""
     for _ in range(2):
         choice = throughput.choose(Batch(requests, 0))
         throughput.observe(ran(choice.draft_config, rates[: choice.draft_config.depth]))

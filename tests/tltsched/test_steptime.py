@@ -30,7 +30,7 @@ def test_one_entry_serves_all_batches_and_a_falling_line_is_flat() -> None:
     assert DraftConfigTimes(OFF, (2.0, 1.0)).engine_step_s(Batch(9, 0)) == 1.0
 
 
-def test_an_draft_config_without_times_is_named_with_those_that_have_some() -> None:
+def test_a_draft_config_without_times_is_named_with_those_that_have_some() -> None:
     with pytest.raises(
         InputError,
         match="got '4' for draft configuration; allowed: a draft configuration with step times: off, 2",
@@ -44,7 +44,7 @@ def test_times_are_finite_and_not_negative(fixed_s: tuple[float, ...]) -> None:
         DraftConfigTimes(OFF, fixed_s)
 
 
-def test_an_draft_config_stands_once() -> None:
+def test_a_draft_config_stands_once() -> None:
     with pytest.raises(InputError, match="each draft configuration once"):
         StepTimeTable((DraftConfigTimes(OFF, (1.0,)), DraftConfigTimes(OFF, (2.0,))))
 

@@ -98,7 +98,7 @@ def too_slow_by_decision_interval(run: Tables) -> None:
     """No single engine steps: the record has plain and drafting decision intervals of like batches."""
     run.left_out.add("engine_steps")
     run.events = [event for event in run.events if not isinstance(event, DecisionEnded)]
-    slow = decision_interval(STEPS + 3.0, (0.5,), engine_step_s=2 * DRAFT_S)
+    slow = decision_interval(STEPS + 3.0, (0.5,), step_s=2 * DRAFT_S)
     run.events += [decision_interval(STEPS + 1.0, ()), decision_interval(STEPS + 2.0, ()), slow]
 
 

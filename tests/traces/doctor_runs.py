@@ -152,21 +152,16 @@ def _events(drafts: bool) -> list[WorkerEvent]:
     events: list[WorkerEvent] = []
     for step in range(STEPS):
         events += [RolloutBegan(float(step), 0, step, 0), BatchFormed(float(step), 0, BATCH, BATCH * 64)]
-        events.append(
-            decision_interval(step + 0.5, SURVIVAL) if drafts else decision_interval(step + 0.5, ())
-        )
+        events.append(decision_interval(step + 0.5, SURVIVAL if drafts else ()))
     return events
 
 
-def decision_interval(
-    t_s: float, survival: tuple[float, ...], engine_step_s: float = DRAFT_S
-) -> DecisionEnded:
-    """Return a decision interval of 200 engine steps of which drafts survive as said; no survival: plain
-    decode.
-    """
-    policy, engine_steps = chain(len(survival)) if survival else OFF, 200
-    accepted = tuple(int(share * engine_steps * BATCH) for share in survival)
+def decision_interval(t_s: float, survival: tuple[float, ...], step_s: float = DRAFT_S) -> DecisionEnded:
+    """Return an interval of 200 engine steps of which drafts survive as said; no survival: plain decode."""
+    draft_config, steps = chain(len(survival)) if survival else OFF, 200
+    accepted = tuple(int(share * steps * BATCH) for share in survival)
     return DecisionEnded(
-        t_s=t_s, worker=0, policy=policy, engine_steps=engine_steps, request_steps=engine_steps * BATCH, decode_s=engine_steps * engine_step_s,
+        t_s=t_s, worker=0, draft_config=draft_config, engine_steps=steps, request_steps=steps * BATCH,
+        decode_s=steps * step_s,
         accepted_by_position=accepted, finished=(), requests=BATCH, context_tokens=BATCH * 600,
     )  # fmt: skip

@@ -44,8 +44,8 @@ def ran(diagnosis: Diagnosis, check: str) -> bool:
 
 
 def step_times(plain_s: float) -> Callable[[tuple[DraftConfig, ...], int], StepTimeTable]:
-    return lambda policies, most: StepTimeTable(
-        tuple(DraftConfigTimes(policy, (plain_s,) * (most + 1)) for policy in policies)
+    return lambda draft_configs, most: StepTimeTable(
+        tuple(DraftConfigTimes(draft_config, (plain_s,) * (most + 1)) for draft_config in draft_configs)
     )
 
 

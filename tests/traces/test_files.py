@@ -81,7 +81,11 @@ BAD_FILES: list[tuple[str, bytes, list[str]]] = [
     ("a.csv", HEADER + b"1,2147483648\n", ["'2147483648'", "1 to 2147483647"]),
     ("a.csv", HEADER + b"1,99999999999999999999999\n", ["'99999999999999999999999'"]),
     ("a.csv", HEADER + b"1,many\n", ["'many'", "line 2"]),
-    ("a.csv", b"response_tokens,capped\n5,perhaps\n", ["'perhaps'", "capped in line 2", "true or false"]),
+    (
+        "a.csv",
+        b"response_tokens,truncated\n5,perhaps\n",
+        ["'perhaps'", "truncated in line 2", "true or false"],
+    ),
     ("a.csv", b"respone_tokens\n5\n", ["'respone_tokens'", "did you mean 'response_tokens'?"]),
     ("a.csv", b"response_tokens,response_tokens\n5,5\n", ["each column once"]),
     ("a.csv", b"step\n5\n", ["response_tokens among them"]),

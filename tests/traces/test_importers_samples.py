@@ -21,7 +21,7 @@ SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "sample
 BENCH = SAMPLES.parents[2] / "evidence" / "records" / "vllm_bench" / "result.json"
 TEXTS = {"verl", "trl", "skyrl-eval", "roll"}
 
-# format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, capped)
+# format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, truncated)
 Row = tuple[int, int, int, int, int, bool]
 ROWS: dict[str, tuple[str, list[Row]]] = {
     "areal": ("areal", [

@@ -45,7 +45,7 @@ def test_a_stated_flag_is_kept_even_where_it_disagrees_with_the_cap() -> None:
         ({"response_tokens": [101]}, ["101", "row 1", "the stated cap, 100"]),
         ({"response_tokens": [5], "prompt_tokens": [-3]}, ["-3", "prompt_tokens in row 1"]),
         ({"response_tokens": [5], "prompt_id": [2.0**63]}, ["prompt_id in row 1"]),
-        ({"response_tokens": [5], "truncated": [2]}, ["got 2", "capped in row 1", "true or false"]),
+        ({"response_tokens": [5], "truncated": [2]}, ["got 2", "truncated in row 1", "true or false"]),
         ({"response_tokens": [5], "arrived_s": [-0.5]}, ["-0.5", "arrived_s in row 1"]),
         ({"response_tokens": [5], "promt_id": [1]}, ["'promt_id'", "did you mean 'prompt_id'?"]),
         ({"step": [5]}, ["['step']", "response_tokens among them"]),

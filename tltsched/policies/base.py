@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig
+from tltsched.errors import InputError
 
 # How the engine runs while a policy drafts nothing. "not_configured": no speculation. "k0": it is
 # configured and K = 0, so the drafter's KV is kept up to date at a price per step. "drafter_dropped": the
@@ -23,9 +25,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A draft configuration, and how long it holds: at most `max_engine_steps`, and while `min_requests` or
-    more are running.
-    """
+    """A draft configuration; it holds for `max_engine_steps`, while `min_requests` or more are running."""
 
     draft_config: DraftConfig
     max_engine_steps: int | None = None
@@ -58,14 +58,10 @@ class Policy(Protocol):
         """Forget what must not survive a rollout (a latch); keep what was learned (rewards)."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the draft configuration for the decision interval that starts with this batch (one request
-        or more).
-        """
+        """Return the choice for the decision interval that starts with this batch of one request or more."""
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn from the decision interval that ended; its facts stand for `outcome.engine_steps` equal
-        engine steps.
-        """
+        """Learn from the decision interval that ended, as if its `engine_steps` had been all alike."""
 
 
 class Rng(Protocol):
@@ -95,3 +91,17 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def build(self, rng: Rng, times: StepTimes | None) -> Policy:
         """Return a fresh policy. `times` may be None for rules that use no calibration."""
         raise NotImplementedError
+
+
+def required_times(policy: str, times: StepTimes | None, draft_configs: Iterable[DraftConfig]) -> StepTimes:
+    """Return `times`; raises InputError if they are missing or lack one of the draft configurations."""
+    if times is None:
+        raise InputError(
+            "policy",
+            policy,
+            "a policy without step times",
+            "give a calibration with the draft configurations of the policy",
+        )
+    for draft_config in draft_configs:  # one that is missing is better met before the run
+        times.engine_step_s(draft_config, Batch(1, 0))
+    return times

@@ -23,7 +23,7 @@ from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
-from tltsched.policies.estimators.buckets import bucket_of, check_edges
+from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
 from tltsched.policies.estimators.sliding_median import Window, weighted_median
 
 # Lower edges of the released code's batch-size groups: one bandit each.
@@ -42,16 +42,13 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
     epsilon: float = 0.1
     """Probability of a uniformly random pick in a bucket of more than one strategy."""
     window: int = 300
-    """Engine engine steps whose rewards count, a strategy (and, if released, a group)."""
+    """Engine steps whose rewards count, a strategy (and, if released, a group)."""
     thresholds: tuple[int, ...] = RELEASED_THRESHOLDS
     """Smallest batch of each bucket, ascending from 1; one for each number of tokens to verify."""
     strategies: tuple[str, ...] = RELEASED_STRATEGIES
-    """Drafting draft configurations, such as 8_4_48; those that verify equally many tokens compete in one
-    bucket.
-    """
+    """Trees or chains such as 8_4_48; those that verify equally many tokens compete in one bucket."""
     decision_engine_steps: int = 64
-    """Engine engine steps between two picks (the original picks in each); unused in buckets of one strategy.
-    """
+    """Engine steps between two picks (the original picks in each); unused in buckets of one strategy."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
@@ -59,18 +56,14 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
         for field, value in (("window", self.window), ("decision_engine_steps", self.decision_engine_steps)):
             if value < 1:
                 raise InputError(field, value, "1 or more engine steps", "give a larger number")
-        draft_configs = [parse_draft_config(text) for text in self.strategies]
-        if (
-            not draft_configs
-            or len(set(draft_configs)) != len(draft_configs)
-            or any(draft_config.depth == 0 for draft_config in draft_configs)
-        ):
+        arms = [parse_draft_config(text) for text in self.strategies]
+        if not arms or len(set(arms)) != len(arms) or any(arm.depth == 0 for arm in arms):
             raise InputError(
-                "strategies", self.strategies, "drafting draft configurations, each once", "correct the list"
+                "strategies", self.strategies, "one or more, each once, none of them off", "correct the list"
             )
         edges = self.thresholds
         check_edges("thresholds", edges)
-        widths = sorted({draft_config.verify_tokens for draft_config in draft_configs}, reverse=True)
+        widths = sorted({arm.verify_tokens for arm in arms}, reverse=True)
         if len(edges) != len(widths):
             raise InputError(
                 "thresholds",
@@ -90,19 +83,16 @@ class BegMabPolicy:
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
         self.when_off: WhenOff = "not_configured"
         self.resume_cost: ResumeCost = "none"
-        self.draft_configs: tuple[DraftConfig, ...] = tuple(
-            parse_draft_config(text) for text in config.strategies
-        )
+        self.draft_configs: tuple[DraftConfig, ...] = tuple(map(parse_draft_config, config.strategies))
         self._config, self._rng = config, rng
-        widths = sorted({draft_config.verify_tokens for draft_config in self.draft_configs}, reverse=True)
+        widths = sorted({arm.verify_tokens for arm in self.draft_configs}, reverse=True)
         self._buckets = [
-            tuple(draft_config for draft_config in self.draft_configs if draft_config.verify_tokens == width)
-            for width in widths
+            tuple(arm for arm in self.draft_configs if arm.verify_tokens == width) for width in widths
         ]
         # A bucket of one strategy leaves nothing to decide, so its choice holds to the bucket's edge.
         self._single = [
-            Choice(draft_configs[0], None, edge) if len(draft_configs) == 1 else None
-            for draft_configs, edge in zip(self._buckets, config.thresholds, strict=True)
+            Choice(arms[0], None, edge) if len(arms) == 1 else None
+            for arms, edge in zip(self._buckets, config.thresholds, strict=True)
         ]
 
     def begin_rollout(self) -> None:
@@ -114,13 +104,13 @@ class BegMabPolicy:
         if (single := self._single[bucket]) is not None:
             return single
         lowest = max(self._config.thresholds[bucket], self._group(batch.requests))
-        draft_configs = self._buckets[bucket]
+        arms = self._buckets[bucket]
         if self._rng.random() < self._config.epsilon:
-            draft_config = draft_configs[self._rng.randrange(len(draft_configs))]
+            arm = arms[self._rng.randrange(len(arms))]
         else:
-            scores = [self._score(batch.requests, draft_config) for draft_config in draft_configs]
-            draft_config = draft_configs[scores.index(max(scores))]
-        return Choice(draft_config, self._config.decision_engine_steps, lowest)
+            scores = [self._score(batch.requests, arm) for arm in arms]
+            arm = arms[scores.index(max(scores))]
+        return Choice(arm, self._config.decision_engine_steps, lowest)
 
     def observe(self, outcome: Outcome) -> None:
         """Record the reward of a decision interval as often as it had engine steps."""
@@ -130,8 +120,8 @@ class BegMabPolicy:
         """Return the lower edge of the batch-size group whose rewards count."""
         raise NotImplementedError
 
-    def _score(self, requests: int, draft_config: DraftConfig) -> float:
-        """Return the median reward of a draft configuration for batches of this size."""
+    def _score(self, requests: int, arm: DraftConfig) -> float:
+        """Return the median reward of an arm for batches of this size."""
         raise NotImplementedError
 
 
@@ -140,7 +130,7 @@ class PaperBegMab(BegMabPolicy):
 
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
         super().__init__(config, rng)
-        self._rewards = {draft_config: Window(config.window) for draft_config in self.draft_configs}
+        self._rewards = {arm: Window(config.window) for arm in self.draft_configs}
 
     def observe(self, outcome: Outcome) -> None:
         """Record tokens per second, bonus tokens included: a * batch is what an engine step emits."""
@@ -150,9 +140,9 @@ class PaperBegMab(BegMabPolicy):
     def _group(self, requests: int) -> int:  # noqa: ARG002 (all batches share the rewards)
         return 1
 
-    def _score(self, requests: int, draft_config: DraftConfig) -> float:  # noqa: ARG002 (all batches share the rewards)
+    def _score(self, requests: int, arm: DraftConfig) -> float:  # noqa: ARG002 (all batches share the rewards)
         # The paper does not say what a strategy scores before its first reward: +inf, so that each is tried.
-        median = self._rewards[draft_config].median()
+        median = self._rewards[arm].median()
         return inf if median is None else median
 
 
@@ -161,50 +151,44 @@ class ReleasedBegMab(BegMabPolicy):
 
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
         super().__init__(config, rng)
-        self._rewards: dict[DraftConfig, dict[int, Window]] = {
-            draft_config: {} for draft_config in self.draft_configs
-        }
-        self._accept_lengths: dict[DraftConfig, dict[int, Window]] = {
-            draft_config: {} for draft_config in self.draft_configs
-        }
+        self._rewards: dict[DraftConfig, dict[int, Window]] = {arm: {} for arm in self.draft_configs}
+        self._accept_lengths: dict[DraftConfig, dict[int, Window]] = {arm: {} for arm in self.draft_configs}
         self._stable_length = dict.fromkeys(self.draft_configs, 0.0)
 
     def observe(self, outcome: Outcome) -> None:
-        """Record the reward in the group of the decision interval's mean batch.
+        """Record the reward in the group of the interval's mean batch.
 
-        The stable length is taken before the decision interval's own acceptance is known, as in the original;
-        so the very first engine step of a strategy is rewarded with zero.
+        The stable length is taken before the interval's own acceptance is known, as in the original; so the
+        very first engine step of a strategy is rewarded with zero.
         """
-        draft_config, engine_steps = outcome.draft_config, outcome.engine_steps
-        group = self._group(outcome.request_steps // engine_steps)
-        if group not in self._rewards[draft_config]:
-            self._rewards[draft_config][group] = Window(self._config.window)
-            self._accept_lengths[draft_config][group] = Window(self._config.window)
-        rewards, lengths = self._rewards[draft_config][group], self._accept_lengths[draft_config][group]
+        arm, steps = outcome.draft_config, outcome.engine_steps
+        group = self._group(outcome.request_steps // steps)
+        if group not in self._rewards[arm]:
+            self._rewards[arm][group] = Window(self._config.window)
+            self._accept_lengths[arm][group] = Window(self._config.window)
+        rewards, lengths = self._rewards[arm][group], self._accept_lengths[arm][group]
         accept_length = 1 + sum(outcome.accepted_by_position) / outcome.request_steps
         batches_per_s = outcome.request_steps / outcome.decode_s
-        if (
-            self._stable_length[draft_config] == 0.0
-        ):  # nothing known yet: an acceptance length is never below 1
+        if self._stable_length[arm] == 0.0:  # nothing known yet: an acceptance length is never below 1
             rewards.add(0.0, 1)
             lengths.add(accept_length, 1)
-            engine_steps -= 1
-            self._refresh(draft_config)
-        elif self._rng.random() < 1 - (1 - RELEASED_REFRESH) ** engine_steps:
-            self._refresh(draft_config)
-        if engine_steps:
-            rewards.add(self._stable_length[draft_config] * batches_per_s, engine_steps)
-            lengths.add(accept_length, engine_steps)
+            steps -= 1
+            self._refresh(arm)
+        elif self._rng.random() < 1 - (1 - RELEASED_REFRESH) ** steps:
+            self._refresh(arm)
+        if steps:
+            rewards.add(self._stable_length[arm] * batches_per_s, steps)
+            lengths.add(accept_length, steps)
 
-    def _refresh(self, draft_config: DraftConfig) -> None:
-        windows = self._accept_lengths[draft_config].values()
+    def _refresh(self, arm: DraftConfig) -> None:
+        windows = self._accept_lengths[arm].values()
         entries = list(chain.from_iterable(window.entries for window in windows))
-        self._stable_length[draft_config] = weighted_median(entries) if entries else 0.0
+        self._stable_length[arm] = weighted_median(entries) if entries else 0.0
 
     def _group(self, requests: int) -> int:
         return RELEASED_GROUPS[bucket_of(RELEASED_GROUPS, requests)]
 
-    def _score(self, requests: int, draft_config: DraftConfig) -> float:
-        window = self._rewards[draft_config].get(self._group(requests))
+    def _score(self, requests: int, arm: DraftConfig) -> float:
+        window = self._rewards[arm].get(self._group(requests))
         median = window.median() if window is not None else None
         return inf if median is None else median

@@ -39,9 +39,7 @@ class DisableByBatchPolicy:
         """Nothing to forget."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the draft configuration, which holds until the batch falls below the limit or is formed
-        anew.
-        """
+        """Return the choice, which holds until the batch falls below the limit or is formed anew."""
         return self._above if batch.requests >= self._above.min_requests else self._below
 
     def observe(self, outcome: Outcome) -> None:

@@ -21,7 +21,7 @@ class FastGrpoConfig(PolicyConfig, tag="fastgrpo", frozen=True):
     """Draft as wide and as deep as the share of the GPU's capacity allows."""
 
     draft_configs: tuple[str, ...]
-    """Drafting draft configurations to choose from, trees or chains."""
+    """Draft configurations to choose from, trees or chains; `off` is none of them."""
     capacity_tokens: int = 256
     """Tokens of one pass up to which reading the weights, not arithmetic, sets the time. The default is
     assumed: an H100 does 295 bf16 operations in the time of one byte (data sheet)."""
@@ -30,7 +30,7 @@ class FastGrpoConfig(PolicyConfig, tag="fastgrpo", frozen=True):
     when_off: WhenOff = "k0"
     """How the engine runs while nothing fits."""
     resume_cost: ResumeCost = "none"
-    """What drafting again costs (only with when_off `dropped`)."""
+    """What drafting again costs (only with when_off `drafter_dropped`)."""
 
     def __post_init__(self) -> None:
         draft_configs = [parse_draft_config(text) for text in self.draft_configs]
@@ -42,7 +42,7 @@ class FastGrpoConfig(PolicyConfig, tag="fastgrpo", frozen=True):
             raise InputError(
                 "draft_configs",
                 self.draft_configs,
-                "drafting draft configurations, each once",
+                "one or more, each once, none of them off",
                 "correct the list",
             )
         if self.capacity_tokens < 1:
@@ -79,7 +79,7 @@ class FastGrpoPolicy:
         """Nothing to forget."""
 
     def choose(self, batch: Batch) -> Choice:
-        """Return the first draft configuration, widest first, that the batch leaves capacity for; else OFF."""
+        """Return the widest draft configuration that the batch leaves capacity for; else OFF."""
         lowest = 1
         for draft_config, largest in zip(self.draft_configs[1:], self._largest_batch, strict=True):
             if batch.requests <= largest:

@@ -1,10 +1,10 @@
-"""Goodput: the draft configuration with the most expected tokens per second, from calibrated times and
-current acceptance.
+"""Goodput: the most expected tokens per second, from calibrated times and current acceptance.
 
-Law: score(draft configuration) = batch * E[tokens per engine step | draft configuration] /
-(engine_step_s(draft configuration, batch) + switch), where `switch` is switch_cost_s / decision_engine_steps
-for every draft configuration but the one in use. The best draft configuration replaces the one in use only if
-its score is higher by the share `hysteresis`, so that noise in the acceptance does not make the engine flip.
+Law, for each draft configuration c:
+    score(c) = batch * E[tokens per engine step | c] / (engine_step_s(c, batch) + switch)
+where `switch` is switch_cost_s / decision_engine_steps for all but the one in use. The best replaces the one
+in use only if its score is higher by the share `hysteresis`, so that noise in the acceptance does not make
+the engine flip.
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ import msgspec
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
+from tltsched.policies.base import (
+    Batch,
+    Choice,
+    Outcome,
+    PolicyConfig,
+    Rng,
+    StepTimes,
+    WhenOff,
+    required_times,
+)
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
-from tltsched.policies.times import required_times
 
 # Assumed, not measured: each draft accepted with probability 0.7 given the one before it. Replace it by the
 # acceptance of your own drafter; the estimate forgets it after some `memory_request_steps`.
@@ -27,18 +35,18 @@ ASSUMED_SURVIVAL = tuple(round(0.7**position, 4) for position in range(1, 9))
 
 
 class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
-    """Maximise predicted tokens per second over `draft_configs`. Needs calibrated step times of each of them."""
+    """Maximise predicted tokens per second over `draft_configs`. Needs calibrated step times of each."""
 
     needs_times: ClassVar[bool] = True
 
     draft_configs: tuple[str, ...] = ("off", "1", "2", "4", "8")
     """Draft configurations to choose from; of equal ones the first wins."""
     when_off: WhenOff = "k0"
-    """How the engine runs under the draft configuration `off`."""
+    """How the engine runs while `off` is chosen."""
     resume_cost: ResumeCost = "none"
-    """What drafting again costs (only with when_off `dropped`)."""
+    """What drafting again costs (only with when_off `drafter_dropped`)."""
     decision_engine_steps: int = 64
-    """Engine engine steps between two decisions."""
+    """Engine steps between two decisions."""
     switch_cost_s: float = 0.0
     """Seconds lost by a change of draft configuration, spread over one decision interval."""
     hysteresis: float = 0.03
@@ -46,14 +54,11 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     acceptance_prior: tuple[float, ...] = ASSUMED_SURVIVAL
     """Probability that the drafts up to each position are all accepted, until it is measured (assumed)."""
     tree_prior: dict[str, float] = msgspec.field(default_factory=dict)
-    """Accepted length with the bonus token, by tree draft configuration, until measured (else as a chain of
-    its depth).
-    """
+    """Accepted length with the bonus token, by tree, until measured (without: as a chain of its depth)."""
     memory_request_steps: float = 2000.0
-    """Request-engine steps over which the acceptance estimate forgets."""
+    """Request-steps over which the acceptance estimate forgets."""
     probe_every_engine_steps: int = 0
-    """After this many engine steps off, draft for one decision interval to see the acceptance anew; 0: never.
-    """
+    """After so many engine steps off, draft for one decision interval to see acceptance anew; 0: never."""
 
     def __post_init__(self) -> None:
         draft_configs = [parse_draft_config(text) for text in self.draft_configs]
@@ -79,7 +84,7 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
                 raise InputError(
                     "tree_prior",
                     {text: length},
-                    "a tree draft configuration with a length of 1 to depth + 1",
+                    "a tree with a length of 1 to depth + 1",
                     "correct the entry",
                 )
         for field, low in (
@@ -102,9 +107,7 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
 
 
 class GoodputPolicy:
-    """Scores all draft configurations at each decision; learns acceptance from every drafting decision
-    interval.
-    """
+    """Scores all draft configurations at each decision; learns acceptance from every drafting interval."""
 
     def __init__(self, config: GoodputConfig, times: StepTimes | None) -> None:
         self.when_off: WhenOff = config.when_off
@@ -124,9 +127,7 @@ class GoodputPolicy:
         self._engine_steps_off = 0
 
     def begin_rollout(self) -> None:
-        """Forget the draft configuration in use: the caches are empty, so any draft configuration may be
-        taken up freely.
-        """
+        """Forget which is in use: the caches are empty, so any may be taken up freely."""
         self._current = None
         self._engine_steps_off = 0
 
@@ -134,8 +135,7 @@ class GoodputPolicy:
         """Return the draft configuration of the highest score, for one decision interval."""
         every = self._config.probe_every_engine_steps
         if every and self._engine_steps_off >= every and self._drafting:
-            # A probe does not become the draft configuration in use, so going back to OFF has no hysteresis
-            # to overcome.
+            # A probe does not become the one in use, so going back to OFF has no hysteresis to overcome.
             return Choice(self._best(self._drafting, batch)[0], self._config.decision_engine_steps)
         best, score = self._best(self.draft_configs, batch)
         current = self._current

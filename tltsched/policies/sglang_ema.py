@@ -22,10 +22,10 @@ from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, St
 from tltsched.policies.estimators.batch_ranges import (
     SGLANG_GRAPH_BATCHES,
     Slots,
+    check_edges,
     check_graph_batches,
     check_ks,
 )
-from tltsched.policies.estimators.buckets import check_edges
 
 
 class EmaSlot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,15 +59,15 @@ class SglangEmaConfig(PolicyConfig, tag="sglang_ema", frozen=True):
     smoothing: float = 0.2
     """Weight of a batch in the moving average."""
     warmup_batches: int = 10
-    """Engine engine steps of a slot before it may move."""
+    """Engine steps of a slot before it may move."""
     update_interval: int = 5
-    """Engine engine steps of a slot between two decisions."""
+    """Engine steps of a slot between two decisions."""
     graph_batches: tuple[int, ...] = SGLANG_GRAPH_BATCHES
     """Batch sizes with a CUDA graph, to which a batch is padded before its slot is looked up."""
     when_off: WhenOff = "k0"
     """How the engine runs at K = 0 (assumed: the drafter is kept in step)."""
     resume_cost: ResumeCost = "none"
-    """What drafting again costs (only with when_off `dropped`)."""
+    """What drafting again costs (only with when_off `drafter_dropped`)."""
 
     def __post_init__(self) -> None:
         check_edges("slots", [slot.batch for slot in self.slots])

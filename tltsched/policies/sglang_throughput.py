@@ -19,16 +19,24 @@ from typing import ClassVar
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
+from tltsched.policies.base import (
+    Batch,
+    Choice,
+    Outcome,
+    PolicyConfig,
+    Rng,
+    StepTimes,
+    WhenOff,
+    required_times,
+)
 from tltsched.policies.estimators.batch_ranges import (
     SGLANG_GRAPH_BATCHES,
     Slots,
+    check_edges,
     check_graph_batches,
     check_ks,
 )
-from tltsched.policies.estimators.buckets import check_edges
 from tltsched.policies.estimators.sliding_median import Window
-from tltsched.policies.times import required_times
 
 
 class SglangThroughputConfig(PolicyConfig, tag="sglang_throughput", frozen=True):
@@ -41,9 +49,9 @@ class SglangThroughputConfig(PolicyConfig, tag="sglang_throughput", frozen=True)
     initial_k: int = 3
     """Draft length to begin with if it is a candidate, else the middle one of the first slot (assumed)."""
     window: int = 20
-    """Engine engine steps whose acceptance counts, a position."""
+    """Engine steps whose acceptance counts, a position."""
     update_interval: int = 10
-    """Engine engine steps between two decisions."""
+    """Engine steps between two decisions."""
     switch_margin: float = 0.1
     """Relative lead that a change of K needs."""
     profile_context_tokens: int = 2048

@@ -10,16 +10,13 @@ from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, St
 class StaticConfig(PolicyConfig, tag="static", frozen=True):
     """Draft with `draft_config` whatever the batch.
 
-    The draft configuration `off` measures what speculation costs when it is configured and idle (when_off
-    `in_step`).
+    `off` measures what speculation costs when it is configured and idle (when_off `k0`).
     """
 
     draft_config: str
     """off, a chain length such as 4, or a tree such as 8_4_48."""
     when_off: WhenOff = "k0"
-    """How the engine runs under the draft configuration `off`; without meaning for any other draft
-    configuration.
-    """
+    """How the engine runs if the draft configuration is `off`; without meaning for any other."""
 
     def __post_init__(self) -> None:
         parse_draft_config(self.draft_config)

@@ -1,6 +1,4 @@
-"""A fixed table from batch size to draft configuration: what the released TLT amounts to with its default
-settings.
-"""
+"""A fixed table from batch size to draft configuration: the released TLT with its default settings."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
-from tltsched.policies.estimators.buckets import bucket_of, check_edges
+from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
 
 _RANGE = re.compile(r"(\d+)-(\d+)=(\d+)")
 
@@ -19,13 +17,11 @@ class TableConfig(PolicyConfig, tag="table", frozen=True):
     """Look the draft configuration up by the number of running requests."""
 
     draft_configs_by_batch: tuple[tuple[int, str], ...]
-    """Pairs (smallest batch of the bucket, draft configuration), ascending from 1; the draft configuration
-    may be `off`.
-    """
+    """Pairs (smallest batch of the bucket, draft configuration or `off`), ascending from 1."""
     when_off: WhenOff = "k0"
     """How the engine runs in a bucket whose draft configuration is `off`."""
     resume_cost: ResumeCost = "none"
-    """What drafting again costs after a bucket that was off (only with when_off `dropped`)."""
+    """What drafting again costs after a bucket that was off (only with when_off `drafter_dropped`)."""
 
     def __post_init__(self) -> None:
         check_edges("draft_configs_by_batch", [edge for edge, _ in self.draft_configs_by_batch])

@@ -1,6 +1,6 @@
 """TLT's elastic threshold: draft only once few requests are left, then as an inner policy says.
 
-Rule, for each engine on its own: while more than T requests run, a counter stands at zero; in each engine
+Rule, for each engine on its own: while more than T requests run, a counter stands at zero; in each
 engine step that starts with T or fewer it goes up by one; when it has reached `warmup_engine_steps`, drafting
 is enabled. With the latch of the released code it stays enabled until the next rollout begins; without it, a
 batch above T turns it off again. Source: mit-han-lab/fastrl (T = 32, 10 engine steps); the paper names T and
@@ -22,7 +22,7 @@ class ThresholdConfig(PolicyConfig, tag="threshold", frozen=True):
     """Stay off while the batch is large, then follow `inner`."""
 
     inner: TableConfig | BegMabConfig | StaticConfig
-    """Picks the draft configuration once drafting is enabled; its own when_off and entry are not used."""
+    """Picks the draft configuration once drafting is enabled; its when_off and resume_cost are not used."""
     threshold_requests: int = 32
     """T: largest running batch of one engine that may draft."""
     warmup_engine_steps: int = 10
@@ -32,7 +32,7 @@ class ThresholdConfig(PolicyConfig, tag="threshold", frozen=True):
     when_off: WhenOff = "drafter_dropped"
     """How the engine runs while drafting is off."""
     resume_cost: ResumeCost = "draft_prefill"
-    """What drafting again costs (only with when_off `dropped`)."""
+    """What drafting again costs (only with when_off `drafter_dropped`)."""
 
     def __post_init__(self) -> None:
         if self.threshold_requests < 1:
@@ -80,9 +80,7 @@ class ThresholdPolicy:
         return Choice(OFF, left) if under else self._above
 
     def observe(self, outcome: Outcome) -> None:
-        """Count the engine steps of a warm-up decision interval; tell the inner policy about drafting
-        decision intervals.
-        """
+        """Count the engine steps of a warm-up; tell the inner policy what drafting did."""
         if outcome.draft_config.depth > 0:
             self._inner.observe(outcome)
         elif self._counting:

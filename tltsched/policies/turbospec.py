@@ -19,8 +19,16 @@ from typing import ClassVar
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
-from tltsched.policies.times import required_times
+from tltsched.policies.base import (
+    Batch,
+    Choice,
+    Outcome,
+    PolicyConfig,
+    Rng,
+    StepTimes,
+    WhenOff,
+    required_times,
+)
 
 # Where the linear law is fitted (assumed: batches of decode, contexts of reasoning responses).
 FIT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -37,9 +45,9 @@ class TurboSpecConfig(PolicyConfig, tag="turbospec", frozen=True):
     rate_prior: float = 0.7
     """Acceptance of a draft until it is measured (assumed)."""
     memory_request_steps: float = 2000.0
-    """Request-engine steps over which the moving average forgets (assumed)."""
+    """Request-steps over which the moving average forgets (assumed)."""
     decision_engine_steps: int = 16
-    """Engine engine steps between two decisions (the original decides in each)."""
+    """Engine steps between two decisions (the original decides in each)."""
 
     def __post_init__(self) -> None:
         for field in ("max_k", "decision_engine_steps"):

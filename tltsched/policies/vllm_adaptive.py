@@ -21,9 +21,17 @@ from typing import ClassVar
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
-from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
+from tltsched.policies.base import (
+    Batch,
+    Choice,
+    Outcome,
+    PolicyConfig,
+    Rng,
+    StepTimes,
+    WhenOff,
+    required_times,
+)
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
-from tltsched.policies.times import required_times
 
 
 class VllmAdaptiveConfig(PolicyConfig, tag="vllm_adaptive", frozen=True):
@@ -36,10 +44,9 @@ class VllmAdaptiveConfig(PolicyConfig, tag="vllm_adaptive", frozen=True):
     profile_context_tokens: int = 8192
     """Context of each request in the profile (vLLM's default)."""
     memory_request_steps: float = 200.0
-    """Request-engine steps over which the acceptance estimate forgets (assumed). It begins at 1, as in vLLM.
-    """
+    """Request-steps over which the acceptance estimate forgets (assumed). It begins at 1, as in vLLM."""
     decision_engine_steps: int = 16
-    """Engine engine steps between two decisions (vLLM decides in each)."""
+    """Engine steps between two decisions (vLLM decides in each)."""
 
     def __post_init__(self) -> None:
         for field, low in (("max_k", 1), ("profile_context_tokens", 0), ("decision_engine_steps", 1)):

@@ -25,7 +25,7 @@ OnPolicy = Literal["yes", "mixed", "no"]
 class Schedule:
     """Base of all schedules: each step generates its own requests to the end.
 
-    The board is up to date when a method is called, and takes in what it returns afterwards.
+    The cluster view is up to date when a method is called, and takes in what it returns afterwards.
     """
 
     closing = False  # whether the rollout is being ended early: idle workers need not start anything
@@ -42,7 +42,7 @@ class Schedule:
         return samples
 
     def begin(self, event: StepBegan) -> Moves:
-        """Place what the step begins with; the board has its requests already."""
+        """Place what the step begins with; the view has its requests already."""
         return assigns(self.cluster_view.spread(event.requests))
 
     def finished(self, worker: int, requests: tuple[int, ...]) -> Moves:
@@ -86,5 +86,5 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     overlaps: ClassVar[bool] = False  # whether rollouts go on while the policy is trained, elsewhere
 
     def build(self, cluster_view: ClusterView) -> Schedule:
-        """Return a fresh schedule over a board."""
+        """Return a fresh schedule over a cluster view."""
         raise NotImplementedError

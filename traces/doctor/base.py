@@ -44,12 +44,10 @@ class CannotRunError(Exception):
 
 
 class StepTimes(Protocol):
-    """Returns the calibrated engine step times of policies up to a batch; raises InputError for policies it
-    cannot time.
-    """
+    """Gives calibrated engine step times; raises InputError for draft configurations it cannot time."""
 
-    def __call__(self, policies: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
-        """Return the table."""
+    def __call__(self, draft_configs: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
+        """Return the times of these draft configurations up to a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)

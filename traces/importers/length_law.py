@@ -22,7 +22,7 @@ SIGMA_RANGE = (1e-3, 6.0)
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """What metrics say of the responses of a step. capped_share: at the cap, which is then the longest."""
+    """What metrics say of the responses of a step. truncated_share: at the cap, which is then the longest."""
 
     mean_tokens: float
     max_tokens: int

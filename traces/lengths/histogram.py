@@ -21,7 +21,7 @@ class LengthHistogram:
     values: distinct lengths in tokens, ascending, shape [k].
     counts: responses of that length, shape [k], >= 1.
     max_response_tokens: longest response that generation allowed, or None.
-    capped_counts: how many of `counts` were cut, shape [k]; without it all responses at the cap count as cut.
+    truncated_counts: how many of `counts` were cut, shape [k]; without it those at the cap.
     Raises InputError if these do not agree.
     """
 

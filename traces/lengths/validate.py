@@ -86,7 +86,7 @@ def complete(rows: pd.DataFrame, max_response_tokens: int | None) -> pd.DataFram
     """Return `rows` with the columns that the file lacked, in the order of COLUMNS.
 
     Defaults: step 0; each row its own prompt; sample = order within the prompt of a step; prompt length 0
-    (not known); capped where the response is as long as the cap, if one is known.
+    (not known); truncated where the response is as long as the cap, if one is known.
     """
     count = len(rows)
     filled = rows.copy(deep=False)

@@ -1,6 +1,4 @@
-"""A running estimate of how many drafted tokens are accepted, by position for chains and by draft
-configuration for trees.
-"""
+"""A running estimate of how many drafts are accepted: by position for chains, a length for each tree."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class AcceptanceEstimate:
         self._chain_survival = 1.0
 
     def observe(self, outcome: Outcome) -> None:
-        """Take in a drafting decision interval; positions that `accepted_by_position` leaves out accepted
-        nothing.
-        """
+        """Take in a decision interval that drafted; positions it leaves out accepted nothing."""
         keep = exp(-outcome.request_steps / self._memory_request_steps)
         accepted, draft_config = outcome.accepted_by_position, outcome.draft_config
         if not draft_config.is_chain:

@@ -1,19 +1,29 @@
-"""Slots of batch sizes as SGLang routes them: a batch is padded to its CUDA graph, then looked up.
+"""Ranges of batch sizes by their lower edges; slots as SGLang routes them: padded to a CUDA graph, looked up.
 
-Source: sgl-project/sglang, adaptive_step_router.py.
+Source of the slots: sgl-project/sglang, adaptive_step_router.py.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
 from tltsched.errors import InputError
-from tltsched.policies.estimators.buckets import bucket_of
 
 # Batch sizes that SGLang captures by default when it speculates (sgl-project/sglang, server arguments).
 SGLANG_GRAPH_BATCHES = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
+
+
+def check_edges(field: str, edges: Sequence[int]) -> None:
+    """Raise InputError unless the edges start at 1 and rise, so that every batch is in one bucket."""
+    if not edges or edges[0] != 1 or any(low >= high for low, high in pairwise(edges)):
+        raise InputError(field, edges, "batch sizes that start at 1 and rise", "sort them and put 1 in front")
+
+
+def bucket_of(edges: Sequence[int], requests: int) -> int:
+    """Return the index of the bucket of a batch; anything below the first edge counts to the first."""
+    return max(0, bisect_right(edges, requests) - 1)
 
 
 def check_ks(field: str, ks: Sequence[int], low: int) -> None:

@@ -50,7 +50,7 @@ def _cap(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
             "cap makes the tail look shorter than it is.",
             todo="Raise the cap, or treat lengths as censored (`tlt trace fit` does); state it with --cap "
             "where the file does not.",
-            source="response_tokens and capped of the responses",
+            source="response_tokens and truncated of the responses",
         )
     ]
 

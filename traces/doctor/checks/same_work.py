@@ -14,7 +14,7 @@ MEAN_COUNTS = 0.02  # a smaller difference of the mean length is told, but no pr
 
 
 def _lengths(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
-    """Compare each policy's lengths with the first policy's: equal, or paired by step where each has its own."""
+    """Compare each policy's lengths with the first's: equal, or paired by step where each has its own."""
     del patient, limits
     if len(subject.patients) < 2:
         raise CannotRunError("one policy")

@@ -27,9 +27,7 @@ TIMES_TODO = (
 
 
 def _own_times(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
-    """Compare drafting with the run's own engine steps at K = 0, or those of policies beside it on the same
-    engine.
-    """
+    """Compare drafting with engine steps at K = 0: its own, or those of a policy beside it."""
     del limits
     run = need_drafts(patient)
     rows, source = drafting_stretches(run)
@@ -58,7 +56,7 @@ def _calibrated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
 
 
 def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str, origin: str) -> list[Sign]:
-    """plain_s: seconds of a plain engine step at each row's batch and context, shape (rows,); NaN: not known."""
+    """plain_s: seconds of a plain engine step at each row's batch and context, shape (rows,), or NaN."""
     seconds = rows["seconds"].to_numpy(np.float64)
     known = np.isfinite(plain_s)
     if seconds[known].sum() < COVERED * seconds.sum():
@@ -68,7 +66,7 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
     frame = rows.assign(
         cell=cells(rows), plain=plain_total, batch=rows["request_steps"] / rows["engine_steps"]
     )[known]
-    sums = frame.groupby(["policy", "cell"])[
+    sums = frame.groupby(["draft_config", "cell"])[
         ["seconds", "plain", "engine_steps", "request_steps", "accepted_tokens"]
     ].sum()
     losing = sums[(sums["plain"] < LOSES * sums["seconds"]) & (sums["engine_steps"] >= FEWEST_ENGINE_STEPS)]
@@ -77,31 +75,28 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
     severity = grade(lost_s / decode_s, LOST_NOTICE, LOST_PROBLEM)
     if severity is None:
         return []
-    where = frame.set_index(["policy", "cell"]).loc[losing.index]
+    where = frame.set_index(["draft_config", "cell"]).loc[losing.index]
     length = 1 + float(losing["accepted_tokens"].sum()) / float(losing["request_steps"].sum())
     needed = length * float(losing["seconds"].sum()) / float(losing["plain"].sum())
-    policies = ", ".join(dict.fromkeys(str(policy) for policy, _ in losing.index))
+    draft_configs = ", ".join(dict.fromkeys(str(name) for name, _ in losing.index))
     return [
         Sign(
             severity=severity,
-            found=f"speculation loses at batches of {span(where['batch'])} (K {policies}): it took "
+            found=f"speculation loses at batches of {span(where['batch'])} (K {draft_configs}): it took "
             f"{float(losing['seconds'].sum()):,.1f} s for what plain decode does in about "
             f"{float(losing['plain'].sum()):,.1f} s, {lost_s / decode_s:.1%} of the decode time; acceptance "
             f"length {length:.2f} there, break-even {needed:.2f} (with the bonus token)",
             why="Verifying costs more the more requests run, so the acceptance that pays rises with the "
             "batch.",
             todo=TIMES_TODO,
-            source=f"{source}: {int(losing['engine_steps'].sum()):,} engine steps in {len(losing)} groups of like "
-            f"batch and "
-            f"context; plain times from {origin}",
+            source=f"{source}: {int(losing['engine_steps'].sum()):,} engine steps in {len(losing)} groups "
+            f"of like batch and context; plain times from {origin}",
         )
     ]
 
 
 def _plain_times(run: RunTables, subject: Subject) -> tuple[pd.Series[float], str]:
-    """Return the seconds of a plain engine step by cell: of policies that never draft, else of the run's own
-    K = 0.
-    """
+    """Return the seconds of a plain engine step by cell: of policies that never draft, else its own."""
     never = _never_drafting(run, subject)
     own, source = stretches(run)
     own_s = engine_step_seconds_by_cell(own[own["depth"] == 0])
@@ -112,7 +107,7 @@ def _plain_times(run: RunTables, subject: Subject) -> tuple[pd.Series[float], st
 
 
 def _never_drafting(run: RunTables, subject: Subject) -> tuple[pd.Series[float], str] | None:
-    """Return plain times by cell of the first policy beside this one that never drafts, on the same engine."""
+    """Return plain times by cell of the first policy beside it that never drafts, on the same engine."""
     for other in subject.patients:
         if other.run is None or other.run is run or other.run.drafts():
             continue
@@ -171,8 +166,8 @@ def _off_tax(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
         Sign(
             severity=severity,
             found=f"with speculation configured but off an engine step takes {tax:.1%} longer than in "
-            f"{never[1]}, at "
-            f"the same batch and context: {took_s - plain:,.1f} s, {share:.1%} of its decode time",
+            f"{never[1]}, at the same batch and context: {took_s - plain:,.1f} s, {share:.1%} of its "
+            "decode time",
             why="The drafter is kept in step, or graphs and buffers differ, though nothing is drafted.",
             todo="Count the tax into the break-even; if the run is off most of the time, configure no "
             "speculation, or switch it with a drafter that is not kept in step.",
@@ -202,8 +197,7 @@ def _drafter_age(patient: Patient, subject: Subject, limits: Limits) -> list[Sig
             found=f"the drafter is up to {int(old['drafter_age_steps'].max())} policy updates old, more than "
             f"{limits.drafter_age_steps} in {len(old)} of {len(steps)} steps{told}",
             why="The policy moves on and a drafter that does not follow is accepted less; how fast "
-            "depends on "
-            "the learning rate, so it has to be watched.",
+            "depends on the learning rate, so it has to be watched.",
             todo="Train the drafter in the idle tail and publish it, or check that what is published "
             "arrives.",
             source=f"steps.parquet: drafter_age_steps of steps {some(old['step'].tolist())}",

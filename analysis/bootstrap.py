@@ -40,7 +40,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def speedup(baseline_s: Floats, policy_s: Floats, *, seed: int, resamples: int = RESAMPLES) -> Estimate:
-    """Return sum(baseline_s) / sum(arm_s) over steps, of two policies' times in seconds with the same shape.
+    """Return sum(baseline_s) / sum(policy_s) over steps, of two policies' seconds with the same shape.
 
     Raises InputError if the shapes differ.
     """

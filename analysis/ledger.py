@@ -1,8 +1,8 @@
-"""The GPU-second ledger: every GPU-second of a run is booked to exactly one cause, and the books close.
+"""GPU-time accounting: every GPU-second of a run has exactly one cause; they add up to GPUs x wall time.
 
 Theory of operation: for each worker the intervals tile [0, wall_s]. A worker's GPUs all do what the worker
 does, so an interval books `gpus_per_worker` GPU-seconds a second. The sum over causes must equal
-GPUs x wall time; `check_books` says where it does not.
+GPUs x wall time; `check_accounting` says where it does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tltsched.errors import InputError
 TOLERANCE = 1e-9  # relative to the wall time: floating-point rounding of summed seconds stays far below it
 
 
-class BooksError(InputError):
+class AccountingError(InputError):
     """The intervals of a run do not tile its time."""
 
 
@@ -53,7 +53,7 @@ class Ledger(msgspec.Struct, frozen=True):
 
 
 def book(summary: Summary, intervals: pd.DataFrame) -> Ledger:
-    """Sum the intervals by cause, in GPU-seconds. Does not check that they tile the time: see check_books."""
+    """Sum the intervals by cause, in GPU-seconds. check_accounting says whether they tile the time."""
     names = list(CAUSES)
     code_of = {name: code for code, name in enumerate(names)}
     categories = np.array([code_of[str(name)] for name in intervals["cause"].cat.categories], dtype=np.int64)
@@ -63,11 +63,11 @@ def book(summary: Summary, intervals: pd.DataFrame) -> Ledger:
     return Ledger(dict(zip(names, sums.tolist(), strict=True)), summary.gpus, summary.wall_s)
 
 
-def check_books(summary: Summary, intervals: pd.DataFrame) -> float:
+def check_accounting(summary: Summary, intervals: pd.DataFrame) -> float:
     """Return the relative difference between the booked GPU-seconds and GPUs x wall time.
 
-    Raises BooksError, naming the worker and the time in seconds, if a worker's intervals leave a gap, overlap
-    or do not span [0, wall_s], or if the difference exceeds TOLERANCE.
+    Raises AccountingError, naming the worker and the time in seconds, if a worker's intervals leave a gap,
+    overlap or do not span [0, wall_s], or if the difference exceeds TOLERANCE.
     """
     slack_s = TOLERANCE * summary.wall_s
     ordered = intervals.sort_values(["worker", "start_s", "end_s"], kind="stable")
@@ -85,7 +85,7 @@ def check_books(summary: Summary, intervals: pd.DataFrame) -> float:
     booked, total = sum(ledger.gpu_seconds.values()), ledger.total_gpu_s()
     difference = abs(booked - total) / total if total > 0 else abs(booked)
     if not difference <= TOLERANCE:
-        raise BooksError(
+        raise AccountingError(
             "booked GPU-seconds",
             f"{booked:.9g}",
             f"{total:.9g} (GPUs x wall time) within {TOLERANCE:g}",
@@ -119,8 +119,8 @@ def _check_tiling(
     raise _broken(worker, f"{word} of {abs(jumps[at]):.6g} s at {edges_before[at]:.9g} s")
 
 
-def _broken(worker: int, what: str) -> BooksError:
-    return BooksError(
+def _broken(worker: int, what: str) -> AccountingError:
+    return AccountingError(
         f"intervals of worker {worker}",
         what,
         "intervals that tile the wall time without gaps or overlaps",

@@ -41,10 +41,10 @@ class Report:
 
 
 def make_report(path: Path, step: int | None = None) -> Report:
-    """Read a folder, check its books, and compare and draw its runs. `step` as in pictures.draw_all.
+    """Read a folder, check its GPU time, compare and draw its runs. `step` as in pictures.draw_all.
 
-    Raises BooksError if the books of a run do not close, and InputError for a folder that is not readable,
-    runs of different lengths, or an unknown step.
+    Raises AccountingError if the GPU time of a run does not add up, and InputError for a folder that is not
+    readable, runs of different lengths, or an unknown step.
     """
     runs = load_runs(path)
     table = compare(runs)
@@ -91,8 +91,10 @@ def present(folder: Path, console: Console, step: int | None = None) -> None:
     _print_advice(report.runs.advice(), console)
     for warning in shared_warnings(report.table):
         console.print(Text(f"! {warning}", style="yellow"))
-    worst = max(row.books_difference for row in report.table.rows)
-    console.print(Text(f"books close: GPU-seconds by cause = GPUs x wall time within {worst:.1e} (relative)"))
+    worst = max(row.accounting_error for row in report.table.rows)
+    console.print(
+        Text(f"GPU time adds up: GPU-seconds by cause = GPUs x wall time within {worst:.1e} (relative)")
+    )
     console.print(Text(f"report: {page}"), soft_wrap=True)
     console.print(Text(f"pictures: {folder / 'pictures'}"), soft_wrap=True)
 

@@ -246,8 +246,8 @@ def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
     wall_s = RunFolder(out).summary().wall_s
     summary.write_bytes(summary.read_bytes().replace(str(wall_s).encode(), str(2 * wall_s).encode()))
     broken = call("report", out)
-    assert broken.returncode == 3, "the books do not close"
-    assert broken.stderr.startswith("error: the books do not close: ")
+    assert broken.returncode == 3, "the GPU time does not add up"
+    assert broken.stderr.startswith("error: the GPU time does not add up: ")
 
 
 def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

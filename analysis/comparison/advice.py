@@ -12,10 +12,10 @@ ADVICE_HEADERS = ("Batch", "Context (tokens)", "Draft configuration", "Gain [95 
 ADVICE_NOTES = (
     "Batch: requests that one worker runs at once. Context: tokens that each of them holds when so many are "
     "left. Draft configuration: the fastest to draft with at that batch; one number is a chain of so many "
-    "drafts, three a "
-    "tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per second over those "
-    "without speculation, of decode alone. May flip: the runner-up is ahead in more than 2.5 % of the draws "
-    "of the step times. *: batch or context lies outside the points that the step times were fitted to."
+    "drafts, three a tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per "
+    "second over those without speculation, of decode alone. May flip: the runner-up is ahead in more than "
+    "2.5 % of the draws of the step times. *: batch or context lies outside the points that the step times "
+    "were fitted to."
 )
 NOTHING = "No worker runs a request in every step of this workload, so there is no advice by batch size."
 

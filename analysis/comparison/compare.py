@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.analysis.bootstrap import Estimate, speedup
-from tlt.analysis.ledger import Ledger, book, check_books, rollout_share_of_step, useful_tokens_per_s
+from tlt.analysis.ledger import Ledger, book, check_accounting, rollout_share_of_step, useful_tokens_per_s
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     drafter_share_of_idle: float
     tokens_per_s: float  # response tokens / wall time, whole cluster
     acceptance_length_with_bonus: float | None
-    books_difference: float  # relative, as check_books returns it
+    accounting_error: float  # relative, as check_accounting returns it
     ledger: Ledger
     warnings: tuple[str, ...]
     schedule: ScheduleRow
@@ -63,10 +63,10 @@ class ComparisonTable(msgspec.Struct, frozen=True, kw_only=True):
 def compare(runs: RunSet) -> ComparisonTable:
     """Build the table of a comparison, or of a single run.
 
-    Raises BooksError if the books of a run do not close and InputError if the runs did not roll out the same
-    responses: (step, request, response_tokens) must be equal in every run. Runs that trained a policy may
-    differ in lengths, since each generated its own; so may schedules that change the order of samples. Then
-    a warning says how far they do.
+    Raises AccountingError if the GPU time of a run does not add up and InputError if the runs did not roll
+    out the same responses: (step, request, response_tokens) must be equal in every run. Runs that trained a
+    policy may differ in lengths, since each generated its own; so may schedules that change the order of
+    samples. Then a warning says how far they do.
     """
     baseline = runs.runs[0]
     reference = _rolled_out(baseline)
@@ -87,7 +87,7 @@ def compare(runs: RunSet) -> ComparisonTable:
 
 
 def _row(run: Run, runs: RunSet) -> Row:
-    difference = check_books(run.summary, run.intervals)
+    difference = check_accounting(run.summary, run.intervals)
     ledger = book(run.summary, run.intervals)
     step_s = run.step_seconds()
     rollout_s = run.steps["rollout_end_s"].to_numpy() - run.steps["start_s"].to_numpy()
@@ -107,7 +107,7 @@ def _row(run: Run, runs: RunSet) -> Row:
         drafter_share_of_idle=ledger.drafter_share_of_idle(),
         tokens_per_s=useful_tokens_per_s(run.summary),
         acceptance_length_with_bonus=acceptance_length_with_bonus(run.steps),
-        books_difference=difference,
+        accounting_error=difference,
         ledger=ledger,
         warnings=run.summary.warnings,
         schedule=_schedule_row(run),
@@ -168,9 +168,8 @@ def _own_lengths(baseline: Run, reference: pd.DataFrame, run: Run) -> list[str]:
         return []
     mean, base = (float(each["response_tokens"].mean()) for each in (rows, reference))
     return [
-        f"{run.policy} generated other lengths than {baseline.policy}: {mean:,.1f} tokens a response in "
-        f"the mean, "
-        f"not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
+        f"{run.policy} generated other lengths than {baseline.policy}: {mean:,.1f} tokens a response in the "
+        f"mean, not {base:,.1f}. Its speedup includes the difference; tlt report train says more about it."
     ]
 
 
@@ -188,9 +187,8 @@ def _own_batches(baseline: Run, run: Run) -> list[str]:
         )  # fmt: skip
     mean, base = (float(each.responses["response_tokens"].mean()) for each in (run, baseline))
     words = (
-        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: {mean:,.0f} "
-        f"tokens in the "
-        f"mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
+        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: {mean:,.0f} tokens "
+        f"in the mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
     )
     left = 0 if run.schedule is None else int(run.schedule[1]["carried_responses"].iloc[-1])
     if left:

@@ -43,8 +43,9 @@ class Recommendation:
 
 
 def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Recommendation | None:
-    """Read advice.json or posterior.json, and cost_draws.parquet, of a comparison folder; None if it has none
-    of them.
+    """Read advice.json or cost_draws.json, and cost_draws.parquet, of a comparison folder.
+
+    None if it has none of them.
 
     `step_s` holds the step times of the runs by folder name, indexed by RL step. Raises InputError if one of
     the files is missing or malformed, or belongs to another comparison than the runs.
@@ -119,6 +120,6 @@ def _stale(field: str, got: str, allowed: str) -> InputError:
         f"{field} in cost_draws.parquet",
         got,
         allowed,
-        "the runs were made anew since: compare again, or delete advice.json, posterior.json and "
+        "the runs were made anew since: compare again, or delete advice.json, cost_draws.json and "
         "cost_draws.parquet",
     )

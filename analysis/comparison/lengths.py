@@ -15,7 +15,7 @@ POINTS = 2_000  # points of the curve: more than the pixels across
 
 
 def draw_lengths(run: Run) -> Picture:
-    """Draw the CDF of response lengths of all steps (in a simulation or replay all policies have the same)."""
+    """Draw the CDF of response lengths of all steps (simulated or replayed policies all have the same)."""
     lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64))
     truncated = run.responses["truncated"].to_numpy()
     cap = float(run.responses["response_tokens"][truncated].max()) if truncated.any() else None
@@ -37,8 +37,8 @@ def draw_lengths(run: Run) -> Picture:
     title, png = draw(build, 3.9, (run,))
     owner = f"{run.policy} generated" if run.trained_policy() else "every policy rolled out"
     caption = (
-        f"Distribution of the {len(lengths):,} response lengths that {owner}. "
-        "The end of a rollout waits for the right end of this curve."
+        f"Distribution of the {len(lengths):,} response lengths that {owner}. The end of a rollout waits for "
+        "the right end of this curve."
     )
     return Picture("lengths", title, caption, png)
 

@@ -29,9 +29,9 @@ INTERVAL_NOTE = (
 
 DRAWN_NOTE = (
     "Intervals of speedups are 95 % percentile intervals of a paired bootstrap over RL steps, pooled over "
-    "draws of the step-time coefficients; $way. They cover how "
-    "much a figure varies from step to step on these lengths, and the error of the step times. They do not "
-    "cover errors of the acceptance model or of the lengths. The figures themselves are those of the fit."
+    "draws of the step-time coefficients; $way. They cover how much a figure varies from step to step on "
+    "these lengths, and the error of the step times. They do not cover errors of the acceptance model or of "
+    "the lengths. The figures themselves are those of the fit."
 )
 
 
@@ -59,7 +59,7 @@ def render(
         "column_notes": text(COLUMN_NOTES),
         "pictures": "\n".join(figure(picture) for picture in pictures),
         "ledger": html_rows(ledger_headers, ledger_rows, names=(1,)),
-        "books": text(
+        "accounting": text(
             "GPU-seconds by cause, in brackets GPU-hours and the share of the run's GPUs x wall time. Every "
             "GPU-second is booked to exactly one cause; the last row is how far the sum is from the total."
         ),
@@ -117,7 +117,7 @@ def length_facts(run: Run) -> list[tuple[str, ...]]:
             "longest / median within a step, mean",
             number(float((by_step["max"] / by_step["median"].clip(lower=1)).mean())),
         ),
-        ("at the cap", f"{int(run.responses['truncated'].sum()):,} of {len(lengths):,}"),
+        ("truncated", f"{int(run.responses['truncated'].sum()):,} of {len(lengths):,}"),
     ]
 
 

@@ -130,7 +130,7 @@ def ledger_cells(table: ComparisonTable) -> tuple[tuple[str, ...], list[tuple[st
         rows.append((cause, CAUSES[cause][0], *amounts))
     totals = [_amount(row, row.ledger.total_gpu_s()) for row in table.rows]
     rows.append(("GPUs x wall time", "", *totals))
-    rows.append(("books close to", "", *(f"{row.books_difference:.1e} relative" for row in table.rows)))
+    rows.append(("adds up within", "", *(f"{row.accounting_error:.1e} relative" for row in table.rows)))
     return headers, rows
 
 

@@ -170,7 +170,7 @@ def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
 
 
 def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
-    """Return the policy that is fastest most often where `best` is not, and in which share of the resamples."""
+    """Return the policy that is fastest most often where `best` is not, and its share of the resamples."""
     others = {policy: share for policy, share in shares.items() if policy != best}
     policy = max(others, key=lambda name: others[name], default="")
     return policy, others.get(policy, 0.0)

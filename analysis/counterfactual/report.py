@@ -41,12 +41,11 @@ HEADERS = (
 )  # fmt: skip
 COST_HEADERS = ("Policy", "On-policy", "Order kept", "Staleness mean / max", "Wasted", "Can be run")
 NOTE = (
-    "Intervals are paired over the steps and pooled over draws of the step times: their error is that of the "
-    "calibration, and where the log has rollout seconds those of the observed policy stay as they were, "
-    "within the error of the fitted factor. They do not cover acceptance. Fastest in: share of the resamples "
-    "in which a policy is the fastest of those that are ranked. Policies that change the order of samples "
-    "are "
-    "counted as if they trained on as many tokens."
+    "Intervals are paired over the steps and pooled over draws of the step times: their error is that of "
+    "the calibration, and where the log has rollout seconds those of the observed policy stay as they were, "
+    "within the error of the fitted factor. They do not cover acceptance. Fastest in: share of the "
+    "resamples in which a policy is the fastest of those that are ranked. Policies that change the order of "
+    "samples are counted as if they trained on as many tokens."
 )
 
 
@@ -179,7 +178,7 @@ def render(
         "<h2>What the figures rest on</h2>",
         words(("What",), [(sentence,) for sentence in basis(told)]),
         sources(runs.runs),
-        '<p class="dim">The runs side by side, with their books: report.html beside this page.</p>',
+        '<p class="dim">The runs side by side, with GPU time by cause: report.html beside this page.</p>',
     ]
     return document(f"Counterfactual of {told.source}", parts)
 

@@ -118,12 +118,12 @@ def _shown(line: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A decision that changed the policy: in which rollout, for which batch, and after which facts."""
+    """A change of draft configuration: in which rollout, for which batch, and after which facts."""
 
     step: int
     requests: int
     context_tokens: int
-    policy: str
+    draft_config: str
     engine_steps: int  # of the decision interval before; 0 at the start of a batch
     acceptance_length_with_bonus: float | None  # of the decision interval before
     engine_step_s: float | None
@@ -137,15 +137,15 @@ class Turn:
             facts.append(
                 f"accepting {self.acceptance_length_with_bonus or 1:.3f} tokens with the bonus token"
             )
-        return f"rollout {self.step}: {self.policy} at {', '.join(facts)}"
+        return f"rollout {self.step}: {self.draft_config} at {', '.join(facts)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """Where one worker of two runs first decides differently; None: that run has no such decision."""
 
     worker: int
-    agreed: int  # changes of policy before it that are equal in rollout, batch and policy
+    agreed: int  # equal changes of draft configuration before it, in rollout and batch too
     ours: Turn | None
     theirs: Turn | None
 
@@ -155,25 +155,28 @@ class Parting:
         if ours is None or theirs is None:
             return "the number of changes"
         if ours.step != theirs.step:
-            return "the rollout in which the policy changes"
-        if ours.policy != theirs.policy:
+            return "the rollout in which the draft configuration changes"
+        if ours.draft_config != theirs.draft_config:
             return (
-                "the policy, for the same batch"
+                "the draft configuration, for the same batch"
                 if ours.requests == theirs.requests
-                else "the policy and the batch"
+                else "the draft configuration and the batch"
             )
-        return "the batch at which the policy changes"
+        return "the batch at which the draft configuration changes"
 
     def text(self, ours: Path, theirs: Path) -> str:
-        """Return the parting in words; the folders name the runs."""
-        lines = [f"worker {self.worker}: after {self.agreed} equal changes of policy, {self.fact()} differs"]
+        """Return the divergence in words; the folders name the runs."""
+        lines = [
+            f"worker {self.worker}: after {self.agreed} equal changes of draft configuration, "
+            f"{self.fact()} differs"
+        ]
         for folder, turn in ((ours, self.ours), (theirs, self.theirs)):
             lines.append(f"  {folder}: {turn.text() if turn else '(no further change)'}")
         return "\n".join(lines)
 
 
 def turns(folder: Path, worker: int) -> list[Turn]:
-    """Return the decisions of a worker that changed its policy, in order; each rollout begins anew."""
+    """Return the changes of draft configuration of a worker, in order; each rollout begins anew."""
     found: list[Turn] = []
     owner, step, draft_config = worker_owner(worker), -1, ""
     facts: BatchFormed | DecisionEnded | None = None
@@ -188,21 +191,21 @@ def turns(folder: Path, worker: int) -> list[Turn]:
                 facts = body
             elif isinstance(body, SetDraftConfig) and str(body.draft_config) != draft_config:
                 draft_config = str(body.draft_config)
-                assert facts is not None  # a Draft answers one of the two
+                assert facts is not None  # a SetDraftConfig answers one of the two
                 found.append(_turn(step, draft_config, facts))
     return found
 
 
-def _turn(step: int, policy: str, facts: BatchFormed | DecisionEnded) -> Turn:
+def _turn(step: int, draft_config: str, facts: BatchFormed | DecisionEnded) -> Turn:
     engine_steps, length, engine_step_s = 0, None, None
     if isinstance(facts, DecisionEnded) and facts.engine_steps:
         engine_steps = facts.engine_steps
         length = 1 + sum(facts.accepted_by_position) / facts.request_steps
         engine_step_s = facts.decode_s / facts.engine_steps
-    return Turn(step, facts.requests, facts.context_tokens, policy, engine_steps, length, engine_step_s)
+    return Turn(step, facts.requests, facts.context_tokens, draft_config, engine_steps, length, engine_step_s)
 
 
-def partings(ours: Path, theirs: Path) -> list[Parting]:
+def divergences(ours: Path, theirs: Path) -> list[Divergence]:
     """Return for each worker where the runs first decide differently; workers that agree are left out.
 
     Raises InputError if the runs have not the same number of workers.
@@ -217,10 +220,10 @@ def partings(ours: Path, theirs: Path) -> list[Parting]:
         pairs = zip_longest(turns(ours, worker), turns(theirs, worker))
         for agreed, (our, their) in enumerate(pairs):
             if our is None or their is None or _key(our) != _key(their):
-                found.append(Parting(worker, agreed, our, their))
+                found.append(Divergence(worker, agreed, our, their))
                 break
     return found
 
 
 def _key(turn: Turn) -> tuple[int, int, str]:
-    return turn.step, turn.requests, turn.policy
+    return turn.step, turn.requests, turn.draft_config

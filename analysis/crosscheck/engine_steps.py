@@ -19,7 +19,7 @@ Sums = Callable[[Floats], Floats]
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine steps of which a figure lies in [low, high]; `error` is predicted over measured seconds, less 1."""
+    """Engine steps with a figure in [low, high]; `error` is predicted over measured seconds, less 1."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ def load_engine_steps(folder: Path, steps: Ints) -> pd.DataFrame | None:
 
 
 def steady(engine_steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the engine steps that the law speaks of, with `context`, the mean of one request, and `error`."""
+    """Return the engine steps that the law covers, with `context`, the mean of one request, and `error`."""
     rows = engine_steps[engine_steps["steady"] & ~engine_steps["compiled"] & (engine_steps["seconds"] > 0)]
     return rows.assign(
         context=rows["context_tokens"] / rows["batch"], error=rows["predicted_s"] / rows["seconds"] - 1.0
@@ -112,7 +112,7 @@ def _edges(values: pd.Series[float]) -> Floats:
 
 
 def _slope(rows: pd.DataFrame) -> float:
-    """Return the slope of a line through the errors over the mean context, each engine step with its seconds."""
+    """Return the slope of the errors over the mean context, each engine step weighing its seconds."""
     context, error = rows["context"].to_numpy(np.float64), rows["error"].to_numpy(np.float64)
     weight = rows["seconds"].to_numpy(np.float64)
     context = context - np.average(context, weights=weight)

@@ -124,7 +124,7 @@ def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> l
         text = f"{real.policy}: no draft was accepted, so its time says nothing about speculation that works"
         return [Flag("acceptance", text, False)]
     if _all_accepted(real, steps):
-        text = f"{real.policy}: every draft was accepted, which no drafter achieves: verification was not at work"
+        text = f"{real.policy}: every draft was accepted, which no drafter achieves: nothing was verified"
         return [Flag("acceptance", text, True)]
     if told.break_even_length is not None and length < told.break_even_length:
         text = (

@@ -1,4 +1,4 @@
-"""The cross-check as pictures: times on the identity line, speedups side by side, engine steps over context."""
+"""The cross-check as pictures: times on the identity line, speedups, engine steps over context."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
         ]
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0))
         worst = check.worst()
-        return f"The simulator misses makespans by {abs(worst.makespan_error.value):.1%} at most ({worst.policy})"
+        error = f"{abs(worst.makespan_error.value):.1%}"
+        return f"The simulator misses makespans by {error} at most ({worst.policy})"
 
     title, png = draw(build, 5.4, (*pair.measured, *pair.simulated))
     caption = (
@@ -121,8 +122,8 @@ def _speedups(pair: Pair, check: Crosscheck) -> Picture:
     title, png = draw(build, 0.5 * len(check.policies) + 1.6, (*pair.measured, *pair.simulated))
     caption = (
         "Speedup of each policy over the first, each world against its own baseline, with 95 % intervals "
-        "over "
-        "rollouts. The simulator need not be right about a time to be right about which policy is faster."
+        "over rollouts. The simulator need not be right about a time to be right about which policy is "
+        "faster."
     )
     return Picture("crosscheck_speedup", title, caption, png)
 
@@ -163,9 +164,8 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
     title, png = draw(build, 4.4, (*pair.measured, *pair.simulated))
     caption = (
         "Each dot is a measured decode engine step against the law at its own batch, context and K; the "
-        "lines are "
-        "medians. A line that leaves zero with the context shows a cost of context that the law lacks. "
-        "Not configured: the engine without speculation; K = 0: with it, while nothing is drafted."
+        "lines are medians. A line that leaves zero with the context shows a cost of context that the law "
+        "lacks. Not configured: the engine without speculation; K = 0: with it, while nothing is drafted."
     )
     return Picture("crosscheck_engine_steps", title, caption, png)
 

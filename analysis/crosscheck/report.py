@@ -41,10 +41,8 @@ NOTE = (
     "bootstrap over rollouts: they say how much a figure varies from rollout to rollout, not how another "
     "machine, engine or model would differ. Acceptance lengths count the bonus token. The difference of a "
     "cause is a share of the measured GPU time. Time between engine steps is what workers were busy with "
-    "outside "
-    "engine steps, which the simulator does not know. Left out of the engine steps are those with "
-    "prefill, right "
-    "after a change of K, or with a compilation."
+    "outside engine steps, which the simulator does not know. Left out of the engine steps are those with "
+    "prefill, right after a change of K, or with a compilation."
 )
 
 
@@ -79,8 +77,9 @@ def verdict(check: Crosscheck) -> str:
     worst = check.worst()
     makespan = (
         f"The simulator predicts the makespan of {len(check.policies)} "
-        f"{'arm' if len(check.policies) == 1 else 'arms'} within {abs(worst.makespan_error.value):.1%} "
-        f"(the worst is {worst.policy}: {error_text(worst.makespan_error)})."
+        f"{'policy' if len(check.policies) == 1 else 'policies'} within "
+        f"{abs(worst.makespan_error.value):.1%} (the worst is {worst.policy}: "
+        f"{error_text(worst.makespan_error)})."
     )
     if len(check.policies) == 1:
         return makespan

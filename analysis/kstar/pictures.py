@@ -118,10 +118,9 @@ def _by_acceptance(found: KStarMap) -> Picture:
 
     title, png = draw_above(build, 0.9 + 2.15 * rows, _footer(about))
     caption = (
-        "The best draft configuration (label) and its tokens per second over an engine without "
-        "speculation configured "
-        "(colour), by batch and by the chance that each further draft is accepted. Above the red line "
-        "drafting pays. The gain is of decode alone."
+        "The best draft configuration (label) and its tokens per second over an engine without speculation "
+        "configured (colour), by batch and by the chance that each further draft is accepted. Above the red "
+        "line drafting pays. The gain is of decode alone."
     )
     return Picture("kstar", title, caption, png)
 
@@ -158,8 +157,8 @@ def _by_context(found: KStarMap) -> Picture:
     title, png = draw_above(build, height_in, _footer(about))
     caption = (
         "The best draft configuration and its gain under the configured acceptance, by batch and context. "
-        "Few running "
-        "requests are also the longest ones: a rollout moves from the lower right to the upper left."
+        "Few running requests are also the longest ones: a rollout moves from the lower right to the upper "
+        "left."
     )
     return Picture("kstar-configured", title, caption, png)
 

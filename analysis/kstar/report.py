@@ -16,15 +16,14 @@ from tlt.analysis.kstar.pictures import draw_kstar, even_sentence
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, read_kstar
 
 NOTES = (
-    "Each cell: the draft configuration with most tokens per second (one number: a chain of so many "
-    "drafts) and its gain "
-    "over an engine without speculation configured, of decode alone. ?: the runner-up may be ahead, by the "
-    "error of the step times. *: outside the points that the step times were fitted to."
+    "Each cell: the draft configuration with most tokens per second (one number: a chain of so many drafts) "
+    "and its gain over an engine without speculation configured, of decode alone. ?: the runner-up may be "
+    "ahead, by the error of the step times. *: outside the points that the step times were fitted to."
 )
 EVEN_NOTES = (
-    "Each cell: the smallest acceptance rate of each further draft at which a draft configuration pays, "
-    "and the acceptance "
-    "length, bonus token counted, that the draft configuration needs for it. -: none pays at any rate."
+    "Each cell: the smallest acceptance rate of each further draft at which a draft configuration pays, and "
+    "the acceptance length, bonus token counted, that the draft configuration needs for it. -: none pays at "
+    "any rate."
 )
 TREE_NOTES = (
     "Each cell: the smallest acceptance length, bonus token counted, at which any of the trees is as fast as "

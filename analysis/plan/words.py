@@ -127,8 +127,7 @@ def _next(plan: Plan) -> str:
     if first.expected_loss < FEWER:
         return (
             f"No single input is worth measuring for this choice: each loses less than {FEWER:.2%} of a "
-            "step. "
-            f"Most of the variance is {max(plan.inputs, key=lambda each: each.variance_share).name}."
+            f"step. Most of the variance is {max(plan.inputs, key=lambda each: each.variance_share).name}."
         )
     return (
         f"To be surer, measure first: {first.name} ({first.spread}). Not knowing it alone costs "

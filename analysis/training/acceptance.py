@@ -36,7 +36,7 @@ class StepAcceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PositionAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """One position of the draft, over all steps; `accepted` is the share of engine steps that drafted so far."""
+    """One position of the draft over all steps; `accepted`: share of the engine steps that drafted so far."""
 
     position: int
     request_steps: int

@@ -174,16 +174,16 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
     span = "first and the last step" if count == 1 else f"first and the last {count} steps"
     caption = (
         "Mean reward of each RL step; bands are 95 % bootstrap intervals over its prompt groups. The title "
-        f"is about the {span}; policies are paired by step and prompt group. Not covered: how another "
-        f"seed would "
-        "have trained."
+        f"is about the {span}; policies are paired by step and prompt group. Not covered: how another seed "
+        "would have trained."
     )
     return Picture("train_rewards", title, caption, png)
 
 
 def _reward_title(runs: TrainSet, facts: TrainFacts) -> str:
     first = facts.policies[0].rewards
-    words = f"Reward under {policy_label(runs.runs[0])} goes from {first.first.value:.3f} to {first.final.value:.3f}"
+    change = f"{first.first.value:.3f} to {first.final.value:.3f}"
+    words = f"Reward under {policy_label(runs.runs[0])} goes from {change}"
     rivals = [(policy.policy, policy.rewards.final_difference) for policy in facts.policies[1:]]
     known = [(policy, each) for policy, each in rivals if each is not None and np.isfinite(each.value)]
     if not known:

@@ -79,7 +79,7 @@ class AmdahlFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy. `amdahl` is None for the baseline, `acceptance` without drafting, `head` without training."""
+    """One policy. None are `amdahl` of the baseline, `acceptance` without drafts, `head` without training."""
 
     policy: str
     steps: int
@@ -95,4 +95,4 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: AcceptanceFacts | None
     head: HeadFacts | None
     amdahl: AmdahlFacts | None
-    books_difference: float  # relative, as check_books returns it
+    accounting_error: float  # relative, as check_accounting returns it

@@ -7,7 +7,7 @@ import numpy as np
 
 from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.crosscheck.flags import Flag
-from tlt.analysis.ledger import check_books
+from tlt.analysis.ledger import check_accounting
 from tlt.analysis.training.acceptance import FrozenPair, acceptance_facts, frozen_pairs
 from tlt.analysis.training.facts import (
     AmdahlFacts,
@@ -47,7 +47,7 @@ class TrainFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(runs: TrainSet) -> TrainFacts:
-    """Return all figures. Raises BooksError if the books of a policy do not close."""
+    """Return all figures. Raises AccountingError if the GPU time of a policy does not add up."""
     baseline = runs.policies[0]
     policies = tuple(_policy(run, baseline) for run in runs.policies)
     return TrainFacts(
@@ -76,7 +76,7 @@ def _policy(run: TrainRun, baseline: TrainRun) -> PolicyFacts:
         acceptance=acceptance_facts(run),
         head=_head(run),
         amdahl=None if run is baseline else _amdahl(run, baseline, sample),
-        books_difference=check_books(run.run.summary, run.run.intervals),
+        accounting_error=check_accounting(run.run.summary, run.run.intervals),
     )
 
 

@@ -54,10 +54,9 @@ def _lengths(policy: PolicyFacts, baseline: PolicyFacts) -> list[Flag]:
         else "as sampled lengths do by chance"
     )
     text = (
-        f"{policy.policy} generated other lengths than {baseline.policy}: in the mean {mean}, {chance}; "
-        f"the longest "
-        f"of a step, which ends its rollout, are {change(longest, 'shorter', 'longer')}. Speedups include "
-        "this; tokens a second of the rollout, which depend less on it, are "
+        f"{policy.policy} generated other lengths than {baseline.policy}: in the mean {mean}, {chance}; the "
+        f"longest of a step, which ends its rollout, are {change(longest, 'shorter', 'longer')}. Speedups "
+        "include this; tokens a second of the rollout, which depend less on it, are "
         f"{policy.time.token_speedup.value:.2f} times the baseline's"
     )
     return [Flag("lengths", text, False)]
@@ -112,7 +111,6 @@ def _unbooked(run: TrainRun, policy: PolicyFacts) -> list[Flag]:
         return []
     text = (
         f"{run.policy}: {int(run.run.steps['trained_tokens'].sum()):,} tokens of drafter training, but no "
-        f"time "
-        "of the rollouts is booked to it: its use of idle time is unknown, and idle time is overstated"
+        "time of the rollouts is booked to it: its use of idle time is unknown, and idle time is overstated"
     )
     return [Flag("unbooked", text, False)]

@@ -39,7 +39,7 @@ _LABEL_FROM = 0.05  # of the longest step: a narrower part of a bar has no room 
 
 
 def draw_training(runs: TrainSet, facts: TrainFacts) -> list[Picture]:
-    """Draw all pictures; those that need a second policy, drafting or several steps only where there are any."""
+    """Draw all pictures; those of a second policy, drafting or several steps only where there are any."""
     pictures = [draw_step_time(runs, facts)]
     if len(runs.policies) > 1:
         pictures.append(draw_amdahl(runs, facts))
@@ -202,7 +202,7 @@ def draw_train_lengths(runs: TrainSet, facts: TrainFacts) -> Picture:
             marker = "o" if len(steps) <= 40 else ""
             right.plot(steps, longest, marker=marker, **policy_style(index))
             right.plot(steps, middle, marker=marker, markerfacecolor="white", linewidth=1.0,
-                       color=policy_style(index)["color"], linestyle=policy_style(index)["linestyle"])  # fmt: skip
+                       **policy_style(index))  # fmt: skip
         _dress_lengths(left, right)
         policy_legend(figure, runs.runs)
         return _lengths_title(runs, facts)

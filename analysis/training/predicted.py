@@ -52,7 +52,7 @@ DRIFT_NOTE = (
 
 
 def find_prediction(folder: Path) -> PredictedTraining | None:
-    """Return what `tlt sim retrain FOLDER --out FOLDER.simulated` left beside a training folder, if it did.
+    """Return what `tlt sim validate-training FOLDER --out FOLDER.simulated` left beside it, if any.
 
     Raises InputError if the file cannot be read.
     """
@@ -163,7 +163,7 @@ def draw_prediction(told: PredictedTraining, runs: Sequence[Run]) -> Picture:
             " Last panel: the exponent by which the acceptance of a head that nobody trained differs from "
             "its mean over the fitted steps, and the line through it; its slope is the drift."
         )
-    return Picture("train_retrain", title, caption, png)
+    return Picture("train_prediction", title, caption, png)
 
 
 def _course(axes: Axes, told: PredictedTraining, name: str, label: str) -> None:

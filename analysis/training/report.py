@@ -37,11 +37,9 @@ NAME = "train"
 _INSIDE = re.compile(r"(?<=[0-9x%]), (?=[+-]?[0-9]+[^ ]*\])")  # of an interval, where a line must not break
 NOTE = (
     "Brackets are 95 % percentile intervals of a bootstrap over RL steps, policies paired by step; of "
-    "rewards "
-    "over prompt groups, policies paired by step and group. They say how much a figure varies from step "
-    "to step, "
-    "or from prompt to prompt, in these runs: not how another seed, model or machine would differ. Steps of "
-    "one run follow from one another, which a bootstrap over steps does not know."
+    "rewards over prompt groups, policies paired by step and group. They say how much a figure varies from "
+    "step to step, or from prompt to prompt, in these runs: not how another seed, model or machine would "
+    "differ. Steps of one run follow from one another, which a bootstrap over steps does not know."
 )
 IDLE_NOTE = (
     "Idle is time in which a GPU does nothing: waiting for the longest responses, or for drafter training to "
@@ -51,11 +49,9 @@ IDLE_NOTE = (
 )
 ACCEPTANCE_NOTE = (
     "Tokens that a drafting engine step yields for a request, the bonus token counted. A position's share "
-    "is of "
-    "the engine steps that drafted so far. Served and initial head are probed on the same responses, "
-    "those of the "
-    "step. From one step to the next the policy is updated: the same head shows what the update costs, a new "
-    "head what is left of that after training."
+    "is of the engine steps that drafted so far. Served and initial head are probed on the same responses, "
+    "those of the step. From one step to the next the policy is updated: the same head shows what the "
+    "update costs, a new head what is left of that after training."
 )
 PICTURES = ("train_step_time", "train_amdahl", "train_acceptance", "train_rewards", "train_lengths", "ledger",
             "gantt")  # fmt: skip
@@ -64,7 +60,7 @@ PICTURES = ("train_step_time", "train_amdahl", "train_acceptance", "train_reward
 def present_training(folder: Path, console: Console) -> TrainFacts:
     """Write train.json, train.html and pictures into `folder`, and print the table and the answer.
 
-    Raises BooksError if the books of a policy do not close, and InputError for a folder that holds no
+    Raises AccountingError if the GPU time of a policy does not add up, and InputError for a folder without a
     training comparison; then nothing is written or printed.
     """
     runs = load_training(folder)

@@ -90,7 +90,8 @@ def load_training(path: Path) -> TrainSet:
         steps = policy.run.steps["step"].tolist()
         if not steps or steps != first:
             raise InputError(
-                f"steps of {policy.policy}", _span(steps), f"those of {policies[0].policy} ({_span(first)}), at least one",
+                f"steps of {policy.policy}", _span(steps),
+                f"those of {policies[0].policy} ({_span(first)}), at least one",
                 "let every policy train to its end: the same command goes on from the last checkpoint",
             )  # fmt: skip
     return TrainSet(loaded.name, policies)

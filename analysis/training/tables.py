@@ -1,4 +1,4 @@
-"""The tables of a training comparison: a row a figure, a column a policy, and the short one of the terminal."""
+"""The tables of a training comparison: a row a figure, a column a policy; the short one of the terminal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def time_cells(facts: TrainFacts) -> Cells:
         _row(facts, "step (s)", lambda policy: estimate_text(policy.time.step_s)),
         _row(facts, "rollout (s a step)", lambda policy: estimate_text(policy.time.rollout_s)),
         _row(facts, "speedup end to end", lambda policy: estimate_text(policy.time.step_speedup, times)),
-        _row(facts, "speedup of the rollout", lambda policy: estimate_text(policy.time.rollout_speedup, times)),
+        _row(
+            facts, "speedup of the rollout", lambda policy: estimate_text(policy.time.rollout_speedup, times)
+        ),
         _row(
             facts, "rollout tokens a second, over the baseline's",
             lambda policy: estimate_text(policy.time.token_speedup, times),
@@ -130,13 +132,21 @@ def idle_cells(facts: TrainFacts) -> Cells:
 
     return [
         _row(facts, "idle, of all GPU time", lambda policy: estimate_text(policy.idle.idle_share, percent)),
-        _row(facts, "used, of the otherwise idle", lambda policy: estimate_text(policy.idle.used_share, percent)),
+        _row(
+            facts,
+            "used, of the otherwise idle",
+            lambda policy: estimate_text(policy.idle.used_share, percent)
+        ),
         _row(facts, "drafter training in rollouts (GPU-s)", lambda policy: number(policy.idle.drafter_gpu_s)),
-        _row(facts, "early log-probabilities (GPU-s)", lambda policy: number(policy.idle.early_logprob_gpu_s)),
+        _row(
+            facts, "early log-probabilities (GPU-s)", lambda policy: number(policy.idle.early_logprob_gpu_s)
+        ),
         _row(facts, "left idle in rollouts (GPU-s)", lambda policy: number(policy.idle.idle_gpu_s)),
         _row(facts, "responses scored early", lambda policy: percent(policy.idle.scored_early_share)),
         _row(facts, "hand-over (s a step)", lambda policy: estimate_text(policy.wait.handover_s)),
-        _row(facts, "hand-over, of the step", lambda policy: estimate_text(policy.wait.handover_share, percent)),
+        _row(
+            facts, "hand-over, of the step", lambda policy: estimate_text(policy.wait.handover_share, percent)
+        ),
         _pair_row(facts, "hand-over", lambda wait: (wait.handover_median_s, wait.handover_max_s)),
         _pair_row(facts, "reading the order to stop", lambda wait: (wait.stop_median_s, wait.stop_max_s)),
         _pair_row(
@@ -167,7 +177,9 @@ def length_cells(facts: TrainFacts) -> Cells:
             lambda policy: estimate_text(policy.lengths.longest_over_median_in_step),
         ),
         _row(facts, "at the cap", lambda policy: f"{policy.lengths.truncated:,}"),
-        _row(facts, "mean, over the baseline's", lambda policy: estimate_text(policy.lengths.mean_ratio, times)),
+        _row(
+            facts, "mean, over the baseline's", lambda policy: estimate_text(policy.lengths.mean_ratio, times)
+        ),
         _row(
             facts, "longest of a step, over the baseline's",
             lambda policy: estimate_text(policy.lengths.longest_ratio, times),

@@ -13,7 +13,7 @@ IDLE = tuple(cause for cause, (category, _) in CAUSES.items() if category == "id
 # What otherwise idle workers do in a rollout: train the drafter, and log-probabilities that are due anyway.
 USEFUL_IN_TAIL = (*(cause for cause, (category, _) in CAUSES.items() if category == "drafter"), "logprob")
 
-# phase -> what a reader is told; `other` is what no phase after the hand-over has booked
+# phase -> what a reader reads; `other` is what no phase after the hand-over has booked
 PHASES: dict[str, str] = {
     "rollout": "rollout",
     "handover": "hand-over: last response to first phase",

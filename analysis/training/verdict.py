@@ -41,9 +41,8 @@ def judge_training(facts: TrainFacts) -> str:
 def _alone(policy: PolicyFacts) -> str:
     share = policy.time.rollout_s.value / policy.time.step_s.value
     return (
-        f"Under {policy.policy} an RL step takes {interval_words(policy.time.step_s, ' s')}, {share:.1%} "
-        f"of it "
-        "rollout. A speedup needs a second policy."
+        f"Under {policy.policy} an RL step takes {interval_words(policy.time.step_s, ' s')}, {share:.1%} of "
+        "it rollout. A speedup needs a second policy."
     )
 
 
@@ -53,7 +52,8 @@ def _speed(best: PolicyFacts, baseline: PolicyFacts, steps: int) -> str:
     if best.time.step_speedup.above(1.0):
         return f"{best.policy} trains faster than {baseline.policy}: {speeds}, over {steps} RL steps."
     if best.time.step_speedup.value <= 1.0:
-        return f"No policy was faster than {baseline.policy} over {steps} RL steps. {best.policy} is at {speeds}."
+        none = f"No policy was faster than {baseline.policy} over {steps} RL steps."
+        return f"{none} {best.policy} is at {speeds}."
     return f"No gain over {baseline.policy} is shown in {steps} RL steps: {best.policy} is at {speeds}."
 
 

@@ -33,7 +33,7 @@ def change(ratio: Estimate, less: str, more: str) -> str:
 
 
 def more_tokens(difference: Estimate) -> str:
-    """Return `0.31 tokens a engine_step more (95 % interval 0.12 to 0.49)`; negative bounds mean fewer."""
+    """Return `0.31 tokens an engine step more (95 % interval 0.12 to 0.49)`; negative bounds mean fewer."""
     sign = -1 if difference.value < 0 else 1
     words = f"{_tokens(abs(difference.value))} tokens an engine step {'fewer' if sign < 0 else 'more'}"
     if difference.interval is None:

@@ -144,7 +144,7 @@ def _phases(rollout_end_s: float, trains: bool) -> list[tuple[str, float]]:
 
 
 def _tables(responses: list, intervals: list, steps: list) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    response_names = "step request group worker prompt_tokens response_tokens capped start_s finish_s"
+    response_names = "step request group worker prompt_tokens response_tokens truncated start_s finish_s"
     step_names = (
         "step start_s rollout_end_s end_s request_steps accepted_tokens drafter_version "
         "drafter_age_steps trained_tokens"
@@ -175,7 +175,7 @@ def batch_advice(requests: int, gain: float, spread: float = 0.1, **changes: obj
     row = BatchAdvice(
         requests=requests,
         context_tokens=8_000 / requests,
-        policy="10_8_16",
+        draft_config="10_8_16",
         gain=gain,
         gain_low=gain - spread,
         gain_high=gain + spread,

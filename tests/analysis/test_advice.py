@@ -62,7 +62,7 @@ def test_the_words_say_what_the_intervals_cover() -> None:
         (batch_advice(1, 1.8),),
         (batch_advice(1, 1.0, 0.0, **OFF), batch_advice(2, 1.0, 0.0, **OFF)),
         tuple(
-            batch_advice(2**n, 3.0 / (n + 1), draft_config=f"$arm_{n}^漢", may_flip=n % 2 == 0)
+            batch_advice(2**n, 3.0 / (n + 1), draft_config=f"$draft_{n}^漢", may_flip=n % 2 == 0)
             for n in range(9)
         ),
     ],

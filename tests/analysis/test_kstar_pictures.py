@@ -32,16 +32,19 @@ def map_of(
     ]  # fmt: skip
     breakeven = [
         {
-            "batch": batch, "context_tokens": context, "draft_config": draft_config, "length_with_bonus": 1.2 + batch / 100,
+            "batch": batch, "context_tokens": context, "draft_config": draft_config,
+            "length_with_bonus": 1.2 + batch / 100,
             "most_with_bonus": 5.0, "rate": 0.1 + batch / 100 if rates else np.nan,
-            "pays_first": bool(rates) and pays and draft_config == draft_configs[0], "extrapolated": context > 1000,
+            "pays_first": bool(rates) and pays and draft_config == draft_configs[0],
+            "extrapolated": context > 1000,
         }
         for batch in BATCHES for context in CONTEXTS for draft_config in draft_configs
     ]  # fmt: skip
     about = KStar(
         calibration="c", provenance="measured", engine="vLLM", engine_version="9", device="a GPU",
         date="2026-01-02", model="M", tp=1, acceptance="assumed: a test", cost_error=0.01,
-        cost_error_source="a test", draws=10, seed=0, tool_version="0", draft_configs=("off", *draft_configs), batches=BATCHES,
+        cost_error_source="a test", draws=10, seed=0, tool_version="0", draft_configs=("off", *draft_configs),
+        batches=BATCHES,
         contexts=CONTEXTS, rates=rates, batch_range=(1, 64), context_range=(500.0, 1000.0),
     )  # fmt: skip
     return KStarMap(about, pd.DataFrame(best), pd.DataFrame(breakeven))

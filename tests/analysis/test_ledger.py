@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.analysis.fake_run import write_run
 from tlt.analysis.ledger import (
     TOLERANCE,
-    BooksError,
+    AccountingError,
     book,
-    check_books,
+    check_accounting,
     rollout_share_of_step,
     useful_tokens_per_s,
 )
@@ -65,7 +65,7 @@ def tilings(draw: st.DrawFn) -> tuple[Summary, pd.DataFrame]:
 @given(tilings())
 def test_books_of_any_tiling_close(tiling: tuple[Summary, pd.DataFrame]) -> None:
     summary, intervals = tiling
-    assert check_books(summary, intervals) <= TOLERANCE
+    assert check_accounting(summary, intervals) <= TOLERANCE
     ledger = book(summary, intervals)
     assert sum(ledger.gpu_seconds.values()) == pytest.approx(summary.gpus * summary.wall_s, rel=1e-9)
     assert list(ledger.gpu_seconds) == list(CAUSES)
@@ -79,12 +79,12 @@ def test_a_missing_or_stretched_interval_is_found(
     at = data.draw(st.integers(0, len(intervals) - 1))
     length_s = float(intervals["end_s"].iloc[at] - intervals["start_s"].iloc[at])
     if length_s > 1e-6 * summary.wall_s:
-        with pytest.raises(BooksError, match=f"worker {intervals['worker'].iloc[at]}"):
-            check_books(summary, intervals.drop(index=at))
+        with pytest.raises(AccountingError, match=f"worker {intervals['worker'].iloc[at]}"):
+            check_accounting(summary, intervals.drop(index=at))
     stretched = intervals.copy()
     stretched.loc[at, "end_s"] += 1e-3 * summary.wall_s
-    with pytest.raises(BooksError):
-        check_books(summary, stretched)
+    with pytest.raises(AccountingError):
+        check_accounting(summary, stretched)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_missing_or_stretched_interval_is_found(
     ],
 )
 def test_broken_books_name_worker_and_time(rows: list[tuple[int, str, float, float]], words: str) -> None:
-    with pytest.raises(BooksError, match="worker") as caught:
-        check_books(SUMMARY, _intervals(rows))
+    with pytest.raises(AccountingError, match="worker") as caught:
+        check_accounting(SUMMARY, _intervals(rows))
     assert words in str(caught.value)
 
 
@@ -120,7 +120,7 @@ def test_shares_are_of_gpu_time() -> None:
 
 def test_a_run_without_time_has_zeros() -> None:
     summary = msgspec.structs.replace(SUMMARY, wall_s=0.0)
-    assert check_books(summary, _intervals([])) == 0
+    assert check_accounting(summary, _intervals([])) == 0
     ledger = book(summary, _intervals([]))
     assert (ledger.idle_share(), ledger.drafter_share_of_idle(), useful_tokens_per_s(summary)) == (0, 0, 0)
 
@@ -135,7 +135,7 @@ def test_rollout_share_is_of_the_steps(tmp_path: Path) -> None:
 
 def test_the_fake_run_uses_every_cause_but_none_twice_at_a_time(tmp_path: Path) -> None:
     run = load_run(write_run(tmp_path).path)
-    check_books(run.summary, run.intervals)
+    check_accounting(run.summary, run.intervals)
     ledger = book(run.summary, run.intervals)
     unused = [cause for cause, gpu_s in ledger.gpu_seconds.items() if gpu_s == 0]
     # of rollouts that never end, and of logs

@@ -60,7 +60,7 @@ def test_the_interval_of_the_gain_covers_lengths_and_step_times(tmp_path: Path) 
     assert "too narrow" not in both.covers
 
 
-def test_an_policy_whose_gain_does_not_survive_the_draws_is_not_recommended(tmp_path: Path) -> None:
+def test_a_policy_whose_gain_does_not_survive_the_draws_is_not_recommended(tmp_path: Path) -> None:
     factors = {"none": ONES, "fast": [1.0] * 30 + [1.4] * 10}
     verdict = _judge(write_recommendation(tmp_path, TWO, factors, steps=12))
     assert verdict.gain.value > 1

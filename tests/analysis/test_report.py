@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
-from tlt.analysis.ledger import BooksError
+from tlt.analysis.ledger import AccountingError
 from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import CAUSES, RunFolder, write_json
 
@@ -98,7 +98,7 @@ def test_nothing_is_written_if_the_books_do_not_close(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     folder = RunFolder(tmp_path / "tlt")
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[1:], folder.steps())
-    with pytest.raises(BooksError):
+    with pytest.raises(AccountingError):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / "none" / "trace.json").exists()

@@ -33,7 +33,7 @@ def test_books_that_do_not_close_exit_with_3(tmp_path: Path) -> None:
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[:-1], folder.steps())
     result = CliRunner().invoke(report, [str(tmp_path)])
     assert result.exit_code == 3
-    assert "the books do not close" in result.output
+    assert "the GPU time does not add up" in result.output
     assert "worker 3" in result.output
 
 

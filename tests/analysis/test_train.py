@@ -7,7 +7,7 @@ import pytest
 from tests.analysis import training_runs as made
 from tests.analysis.training_runs import FOLDERS, PLANS, PolicyPlan, write_policy, write_training
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.ledger import BooksError
+from tlt.analysis.ledger import AccountingError
 from tlt.analysis.load import load_runs
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.figures import TrainFacts, examine
@@ -251,7 +251,7 @@ def test_a_table_that_lacks_a_row_is_refused(tmp_path: Path, name: str) -> None:
 def test_books_that_do_not_close(tmp_path: Path) -> None:
     folder: RunFolder = write_policy(tmp_path, PLANS[0], steps=2)
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[:-1], folder.steps())
-    with pytest.raises(BooksError):
+    with pytest.raises(AccountingError):
         examine(load_training(tmp_path))
 
 

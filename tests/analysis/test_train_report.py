@@ -125,7 +125,7 @@ def test_books_that_do_not_close_exit_with_3(tmp_path: Path) -> None:
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[:-1], folder.steps())
     result = run_train(path)
     assert result.exit_code == 3
-    assert "the books do not close" in result.output
+    assert "the GPU time does not add up" in result.output
     assert not (path / "train.json").exists()
 
 

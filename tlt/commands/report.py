@@ -41,18 +41,18 @@ def report() -> None:
 def run(ctx: click.Context, folder: Path, open_step: int | None) -> None:
     """Write report.html, pictures/ and trace.json into FOLDER and print the table.
 
-    Exits with 3 if the books of a run do not close: then its figures mean nothing and nothing is written.
+    Exits with 3 if the GPU time of a run does not add up: its figures mean nothing and nothing is written.
     """
     # Imported here: the libraries for tables and pictures take longer to load than `--help` may take.
     from rich.console import Console
 
-    from tlt.analysis.ledger import BooksError
+    from tlt.analysis.ledger import AccountingError
     from tlt.analysis.report import present
 
     try:
         present(folder, Console(), open_step)
-    except BooksError as error:
-        click.echo(f"error: the books do not close: {error}", err=True)
+    except AccountingError as error:
+        click.echo(f"error: the GPU time does not add up: {error}", err=True)
         ctx.exit(BOOKS_DO_NOT_CLOSE)
 
 
@@ -69,17 +69,17 @@ def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
 
     Exits with 1 unless they decide as they did in the run, byte for byte.
     """
-    from tlt.analysis.crosscheck.decisions import partings, replay_decisions, run_folders
+    from tlt.analysis.crosscheck.decisions import divergences, replay_decisions, run_folders
 
     results = [replay_decisions(run) for run in run_folders(folder)]
     for result in results:
         click.echo(result.text())
     if against is not None:
-        found = partings(folder, against)
-        for parting in found:
-            click.echo(parting.text(folder, against))
+        found = divergences(folder, against)
+        for divergence in found:
+            click.echo(divergence.text(folder, against))
         if not found:
-            click.echo(f"all workers change their policies alike in {folder} and {against}")
+            click.echo(f"all workers change their draft configurations alike in {folder} and {against}")
     if any(result.difference for result in results):
         ctx.exit(CHECK_FAILED)
 
@@ -90,17 +90,17 @@ def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
 def train(ctx: click.Context, folder: Path) -> None:
     """Write train.html, train.json and pictures of a training comparison into FOLDER.
 
-    Exits with 3 if the books of a run do not close: then its figures mean nothing and nothing is written.
+    Exits with 3 if the GPU time of a run does not add up: its figures mean nothing and nothing is written.
     """
     from rich.console import Console
 
-    from tlt.analysis.ledger import BooksError
+    from tlt.analysis.ledger import AccountingError
     from tlt.analysis.training.report import present_training
 
     try:
         present_training(folder, Console())
-    except BooksError as error:
-        click.echo(f"error: the books do not close: {error}", err=True)
+    except AccountingError as error:
+        click.echo(f"error: the GPU time does not add up: {error}", err=True)
         ctx.exit(BOOKS_DO_NOT_CLOSE)
 
 

@@ -80,7 +80,7 @@ POLICIES = (
     _policy("static:4/frozen", _drift("falls", None)),
     _policy("static:4/online", _drift("none visible", Figure(value=2e6, interval=None))),
 )
-TOLD = PredictedTraining(
+PREDICTED = PredictedTraining(
     calibration="measured: <engine>", step_time_error=0.021, policies=POLICIES, warnings=("a warning",)
 )
 
@@ -101,15 +101,15 @@ def test_it_is_found_beside_the_training_folder(folder: Path) -> None:
     assert find_prediction(folder) is None
     place = folder.with_name("run.simulated")
     place.mkdir()
-    write_json(place / "predicted_training.json", TOLD)
-    assert find_prediction(folder) == TOLD
+    write_json(place / "predicted_training.json", PREDICTED)
+    assert find_prediction(folder) == PREDICTED
     (place / "predicted_training.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"retrain\.json"):
+    with pytest.raises(InputError, match=r"predicted_training\.json"):
         find_prediction(folder)
 
 
 def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]) -> None:
-    page = "\n".join(prediction_section(TOLD, draw_prediction(TOLD, runs)))
+    page = "\n".join(prediction_section(PREDICTED, draw_prediction(PREDICTED, runs)))
     assert "static:4/frozen: fitted on 6 steps, the prediction of steps 6 to 11 is off by +2.0%" in page
     assert "Note: a warning." in page
     assert "&lt;engine&gt;" in page
@@ -117,19 +117,19 @@ def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]
     assert page.count("<img") == 1
 
 
-def test_a_row_an_policy_and_figure() -> None:
-    assert len(error_rows(TOLD)) == 6
-    assert error_rows(TOLD)[1] == ("none", "RL step (s)", "8.000", "8.200", "+2.5% [+1.5%, +3.5%]")
-    none, frozen, online = drift_rows(TOLD)
+def test_a_row_a_policy_and_figure() -> None:
+    assert len(error_rows(PREDICTED)) == 6
+    assert error_rows(PREDICTED)[1] == ("none", "RL step (s)", "8.000", "8.200", "+2.5% [+1.5%, +3.5%]")
+    none, frozen, online = drift_rows(PREDICTED)
     assert none[-1] == "nothing was drafted"
     assert frozen[1:4] == ("acceptance falls", "+0.0500 [+0.0400, +0.0600]", "-")
     assert (online[1], online[4]) == ("none visible", "2,000,000")
-    assert median_rows(TOLD)[0] == ("none", "policy update", "s/token", "2e-05", "1e-05 to 3e-05", "6")
+    assert median_rows(PREDICTED)[0] == ("none", "policy update", "s/token", "2e-05", "1e-05 to 3e-05", "6")
 
 
 @pytest.mark.parametrize("policies", [POLICIES, POLICIES[:1]])
 def test_a_picture_states_the_finding(runs: tuple[Run, ...], policies: tuple[PredictedPolicy, ...]) -> None:
-    picture = draw_prediction(msgspec.structs.replace(TOLD, policies=policies), runs[: len(policies)])
+    picture = draw_prediction(msgspec.structs.replace(PREDICTED, policies=policies), runs[: len(policies)])
     assert picture.png.startswith(b"\x89PNG")
     assert picture.title.startswith("Fitted on 6 steps, the simulator predicts the time of the next 6 within")
     assert ("the worst is" in picture.title) == (len(policies) > 1)

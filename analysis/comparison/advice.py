@@ -8,10 +8,10 @@ from rich.text import Text
 
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
 
-ADVICE_HEADERS = ("Batch", "Context (tokens)", "Draft configuration", "Gain [95 %]", "Runner-up", "May flip")
+ADVICE_HEADERS = ("Batch", "Context (tokens)", "Draft config", "Gain [95 %]", "Runner-up", "May flip")
 ADVICE_NOTES = (
     "Batch: requests that one worker runs at once. Context: tokens that each of them holds when so many are "
-    "left. Draft configuration: the fastest to draft with at that batch; one number is a chain of so many "
+    "left. Draft config: the fastest to draft with at that batch; one number is a chain of so many "
     "drafts, three a tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per "
     "second over those without speculation, of decode alone. May flip: the runner-up is ahead in more than "
     "2.5 % of the draws of the step times. *: batch or context lies outside the points that the step times "
@@ -43,9 +43,10 @@ def advice_terminal(advice: Advice) -> Table:
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
+        collapse_padding=True,
     )
     for header in ADVICE_HEADERS:
-        named = header in ("Draft configuration", "Runner-up", "May flip")
+        named = header in ("Draft config", "Runner-up", "May flip")
         shown.add_column(Text(header), justify="left" if named else "right", overflow="fold")
     for row in advice_cells(advice):
         shown.add_row(*map(Text, row))

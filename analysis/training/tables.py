@@ -176,7 +176,7 @@ def length_cells(facts: TrainFacts) -> Cells:
             facts, "longest / median within a step",
             lambda policy: estimate_text(policy.lengths.longest_over_median_in_step),
         ),
-        _row(facts, "at the cap", lambda policy: f"{policy.lengths.truncated:,}"),
+        _row(facts, "truncated", lambda policy: f"{policy.lengths.truncated:,}"),
         _row(
             facts, "mean, over the baseline's", lambda policy: estimate_text(policy.lengths.mean_ratio, times)
         ),

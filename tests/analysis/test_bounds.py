@@ -1,4 +1,4 @@
-"""The bounds of a comparison in words and beside its runs, and posteriors of comparisons without advice."""
+"""The bounds of a comparison in words and beside its runs, and cost draws of comparisons without advice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bounds_of_other_steps_are_refused(tmp_path: Path) -> None:
         load_runs(tmp_path)
 
 
-def test_a_comparison_with_a_posterior_has_intervals_over_step_times_and_no_advice(tmp_path: Path) -> None:
+def test_a_comparison_with_cost_draws_has_intervals_over_step_times_and_no_advice(tmp_path: Path) -> None:
     write_recommendation(tmp_path, draws=40, steps=12)
     (tmp_path / "advice.json").unlink()
     about = CostDraws(cost_error=0.042, cost_error_source="leave one out: x", probe_steps=3)
@@ -79,7 +79,7 @@ def test_a_comparison_with_a_posterior_has_intervals_over_step_times_and_no_advi
     assert make_report(tmp_path).runs.recommendation is not None
 
 
-def test_a_posterior_without_draws_is_refused(tmp_path: Path) -> None:
+def test_cost_draws_without_rows_is_refused(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     write_json(tmp_path / COST_DRAWS, CostDraws(cost_error=0.1, cost_error_source="x", probe_steps=3))
     with pytest.raises(InputError, match="cost_draws"):

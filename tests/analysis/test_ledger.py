@@ -63,7 +63,7 @@ def tilings(draw: st.DrawFn) -> tuple[Summary, pd.DataFrame]:
 
 
 @given(tilings())
-def test_books_of_any_tiling_close(tiling: tuple[Summary, pd.DataFrame]) -> None:
+def test_gpu_time_of_any_tiling_adds_up(tiling: tuple[Summary, pd.DataFrame]) -> None:
     summary, intervals = tiling
     assert check_accounting(summary, intervals) <= TOLERANCE
     ledger = book(summary, intervals)
@@ -101,7 +101,9 @@ def test_a_missing_or_stretched_interval_is_found(
         ([(0, "decode", 0, 10), (3, "decode", 0, 10)], "a worker outside 0..0"),
     ],
 )
-def test_broken_books_name_worker_and_time(rows: list[tuple[int, str, float, float]], words: str) -> None:
+def test_time_that_does_not_add_up_names_worker_and_time(
+    rows: list[tuple[int, str, float, float]], words: str
+) -> None:
     with pytest.raises(AccountingError, match="worker") as caught:
         check_accounting(SUMMARY, _intervals(rows))
     assert words in str(caught.value)

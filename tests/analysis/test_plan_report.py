@@ -155,4 +155,4 @@ def test_a_report_of_finalists_shows_the_plan(tmp_path: Path) -> None:
     assert (tmp_path / "pictures" / "plan.png").is_file()
     assert isinstance(console.file, io.StringIO)
     printed = console.file.getvalue()
-    assert printed.index("Plan for Qwen2.5-7B") < printed.index("books close")
+    assert printed.index("Plan for Qwen2.5-7B") < printed.index("GPU time adds up")

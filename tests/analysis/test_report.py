@@ -88,13 +88,13 @@ def test_present_prints_the_table_the_verdict_and_the_paths(tmp_path: Path) -> N
     present(folder, console)
     text = console.export_text()
     assert "Run [red]x" in text
-    assert "books close" in text
+    assert "GPU time adds up" in text
     assert f"report: {folder / 'report.html'}" in text
     assert f"pictures: {folder / 'pictures'}" in text
     assert max(len(line) for line in text.splitlines() if not line.startswith(("report", "pict"))) <= 80
 
 
-def test_nothing_is_written_if_the_books_do_not_close(tmp_path: Path) -> None:
+def test_nothing_is_written_if_the_gpu_time_does_not_add_up(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     folder = RunFolder(tmp_path / "tlt")
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[1:], folder.steps())

@@ -28,7 +28,7 @@ def test_options_may_come_first(tmp_path: Path) -> None:
     assert "RL step 2" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_books_that_do_not_close_exit_with_3(tmp_path: Path) -> None:
+def test_gpu_time_that_does_not_add_up_exits_with_3(tmp_path: Path) -> None:
     folder: RunFolder = write_run(tmp_path)
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[:-1], folder.steps())
     result = CliRunner().invoke(report, [str(tmp_path)])

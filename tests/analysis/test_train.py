@@ -35,8 +35,8 @@ def facts(runs: TrainSet) -> TrainFacts:
     return examine(runs)
 
 
-def policy_of(facts: TrainFacts, policy: str) -> PolicyFacts:
-    (policy,) = [policy for policy in facts.policies if policy.policy == policy]
+def policy_of(facts: TrainFacts, name: str) -> PolicyFacts:
+    (policy,) = [policy for policy in facts.policies if policy.policy == name]
     return policy
 
 
@@ -248,7 +248,7 @@ def test_a_table_that_lacks_a_row_is_refused(tmp_path: Path, name: str) -> None:
         load_training(tmp_path)
 
 
-def test_books_that_do_not_close(tmp_path: Path) -> None:
+def test_gpu_time_that_does_not_add_up(tmp_path: Path) -> None:
     folder: RunFolder = write_policy(tmp_path, PLANS[0], steps=2)
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[:-1], folder.steps())
     with pytest.raises(AccountingError):
@@ -267,7 +267,7 @@ def test_a_hand_over_that_takes_too_long_is_flagged_even_if_the_trainer_stopped_
     assert "at most 400 ms" in flag.text
 
 
-def test_training_that_the_books_do_not_show_is_flagged(tmp_path: Path) -> None:
+def test_training_that_the_gpu_time_does_not_show_is_flagged(tmp_path: Path) -> None:
     folder: RunFolder = write_policy(tmp_path, PLANS[2])
     intervals = folder.intervals()
     hidden = intervals["cause"].isin(["drafter_activation", "drafter_training"])

@@ -119,7 +119,7 @@ def test_rewards_that_differ_are_said_to(tmp_path: Path) -> None:
     assert "the policies differ (difference -0." in judge_training(facts)
 
 
-def test_books_that_do_not_close_exit_with_3(tmp_path: Path) -> None:
+def test_gpu_time_that_does_not_add_up_exits_with_3(tmp_path: Path) -> None:
     path = write_training(tmp_path, PLANS[:2], steps=2)
     folder = RunFolder(path / FOLDERS[1])
     folder.write(folder.summary(), folder.responses(), folder.intervals().iloc[:-1], folder.steps())

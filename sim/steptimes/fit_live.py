@@ -187,7 +187,7 @@ def off_tax(points: Sequence[Point]) -> dict[int, float]:
 def _errors_by_draft_config(points: Sequence[Point], coefficients: Coefficients) -> str:
     errors: dict[str, list[float]] = {}
     for point in points:
-        name = "not_configured" if point.when_off == "not_configured" else f"K={point.draft_config.depth}"
+        name = "plain" if point.when_off == "not_configured" else f"K={point.draft_config.depth}"
         errors.setdefault(name, []).append(predict_s(coefficients, point) / point.engine_step_s - 1.0)
     return ", ".join(
         f"{name} {np.mean(np.abs(values)):.1%} ({np.mean(values):+.1%})" for name, values in errors.items()

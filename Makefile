@@ -49,7 +49,7 @@ validate: real
 # Figures of evidence/records and the tables made from them; several minutes.
 evidence: $(VENV)/.dev
 	$(BIN)/python -m evidence.measure
-	$(BIN)/python -m evidence.tables README.md docs/*.md
+	$(BIN)/python -m evidence.tables README.md docs/*.md docs/*/*.md
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

@@ -165,8 +165,8 @@ def _paper_points(context_tokens: float, plain: Coefficients) -> tuple[Point, ..
         return fixed_s + plain.kv_s_per_token * context_tokens * batch
 
     points = [
-        Point(provenance="assumed", when_off="not_configured", draft_config=DraftConfig(0), batch=batch, context_tokens=context_tokens,
-              engine_step_s=plain_s(batch))
+        Point(provenance="assumed", when_off="not_configured", draft_config=DraftConfig(0), batch=batch,
+              context_tokens=context_tokens, engine_step_s=plain_s(batch))
         for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)
     ]  # fmt: skip
     lengths = {(row.depth, row.verify_tokens): row.acceptance_length_with_bonus for row in fig13}

@@ -24,7 +24,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a pool of threads would reserv
 import numpy as np
 
 from evidence.import_mutations import make_case
-from evidence.recording import write
+from evidence.recording import OTHERS, device, write
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
@@ -108,15 +108,16 @@ def main() -> None:
         "refused with a clear error": float(counts["refused"]),
         "tracebacks": float(counts["traceback"]),
         "pickles that ran code": float(executed),
-        "longest seconds of a file": round(longest, 2),
-        "peak memory MB": round(peak_mb()),
+        "longest time of a file": round(longest, 2),
+        "peak memory": round(peak_mb()),
     }
     write(
         "import_fuzz",
         claim="1,000 mutated samples (cut, changed types, huge integers, mixed encodings, bombs, links, "
         "pipes, hostile pickles): each imported, imported with counted skips, or refused",
         value=value,
-        unit="as named",
+        unit={OTHERS: "", "longest time of a file": "s", "peak memory": "MB"},
+        measured_on=device(),
         target="no traceback, below 30 s a file and 2 GiB of address space",
         met=not counts["traceback"] and not executed and longest < LIMIT_S,
         how=f"measured, one process, seed {SEED}; the format is forced at random for a third of the files",

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from evidence.recording import write
+from evidence.recording import device, write
 
 LIMIT_MB = 600
 CAP_TOKENS, GROUP = 16_384, 8
@@ -73,13 +73,14 @@ def main() -> None:
         claim=f"a JSONL file of {size / 1e9:.1f} GB and {lines:,} responses, as AReaL writes it, is imported "
         "in bounded memory",
         value={
-            "GB": round(size / 1e9, 2),
+            "size": round(size / 1e9, 2),
             "responses": float(told.rows),
-            "seconds": round(seconds, 1),
-            "MB a second": round(size / 1e6 / seconds),
-            "peak memory MB": float(peak_mb),
+            "took": round(seconds, 1),
+            "rate": round(size / 1e6 / seconds),
+            "peak memory": float(peak_mb),
         },
-        unit="as named",
+        unit={"size": "GB", "responses": "", "took": "s", "rate": "MB a second", "peak memory": "MB"},
+        measured_on=device(),
         target=f"all rows, peak memory below {LIMIT_MB} MB",
         met=told.rows == lines and peak_mb < LIMIT_MB,
         how="measured, VmHWM of a process of its own; by the types of the columns 90 bytes a response",

@@ -8,17 +8,14 @@ Writes lossless.json. Needs the extra real-cpu; some minutes on one core.
 
 from __future__ import annotations
 
-import datetime
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from evidence.lossless_sampling import Drawn, compare, draw
-from evidence.recording import HERE, device
-from evidence.tables import Evidence
+from evidence.recording import OTHERS, device, write
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.vllm_engine import make_engine
@@ -82,7 +79,7 @@ def main() -> None:
             f"{name}: p by place": round(verdict.p_tokens, 4),
             f"{name}: p of pairs": round(verdict.p_pairs, 4),
             f"{name}: chi-square by place": round(verdict.chi_square_tokens, 1),
-            f"{name}: share of drafts accepted": round(
+            f"{name}: accepted": round(
                 drawn.accepted_tokens / drawn.drafted_tokens if drawn.drafted_tokens else 0.0, 3
             ),
         }
@@ -90,24 +87,21 @@ def main() -> None:
     *honest, dishonest = ps
     # Two tests of each sample: the limit is shared out among all of them.
     limit = P_LIMIT / (2 * len(honest))
-    record = Evidence(
-        id="lossless",
+    write(
+        "lossless",
         claim=f"at temperature 1 a tiny model (vocabulary {VOCAB}, float32) samples the same with and "
         f"without speculation: {REQUESTS * (TOKENS - 1):,} tokens of each, K changing every engine step",
         value=value,
-        unit="p-value: share of random exchanges of responses that differ as much",
+        unit={OTHERS: "", **{name: "share of drafts" for name in value if name.endswith("accepted")}},
         target=f"every drafter p > {limit:.4f} ({P_LIMIT} over all tests); the last sample is wrong on "
         "purpose and must stay under it",
         met=all(ps[name] > limit for name in honest) and ps[dishonest] < limit,
-        how=f"measured on CPU; {EXCHANGES:,} exchanges, so that the smallest p is {1 / (EXCHANGES + 1):.4f}",
+        how=f"measured; p is the share of {EXCHANGES:,} random exchanges that differ as much, so "
+        f"that the smallest p is {1 / (EXCHANGES + 1):.4f}",
+        measured_on=f"{device()}, vLLM 0.32 for CPU",
         command="python -m evidence.lossless",
-        device=device(),
         versions={"vllm": vllm_compat.installed_version(), "numpy": np.__version__},
-        date=datetime.datetime.now(datetime.UTC).date(),
     )
-    encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)
-    (HERE / "lossless.json").write_bytes(encoded + b"\n")
-    print("met" if record.met else "not met")
 
 
 if __name__ == "__main__":

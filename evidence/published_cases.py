@@ -22,14 +22,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     settings: str  # a file of evidence/published, without .toml
     baseline: str  # POLICY@SCHEDULE
-    draft_config: str
+    policy: str
     baseline_sets: tuple[str, ...] = ()  # section.field=value
-    draft_config_sets: tuple[str, ...] = ()
+    policy_sets: tuple[str, ...] = ()
     measure: Measure
     published: tuple[float, float]  # both ends of what was reported
     rollout_share: float | None = None  # published share of the baseline's step; sets the other phases
     baseline_parts: int = 1  # simulated steps that make one of the source's
-    draft_config_parts: int = 1
+    policy_parts: int = 1
     skip_steps: int = 0  # while a schedule that carries responses over fills up
     control: bool = False  # shows when the result holds; its settings are nobody's, so it is not counted
     missing: str  # what the source does not say, or the model leaves out; empty: set up well enough
@@ -39,7 +39,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 ROLLPACKER: dict[str, Any] = {
     "source": "arXiv 2509.21009: range over models and tasks",
     "baseline": "none@synchronous",
-    "draft_config": "none@tail_batching",
+    "policy": "none@tail_batching",
     "measure": "step speedup",
     "published": (2.03, 2.56),
     "rollout_share": 0.72,
@@ -55,7 +55,7 @@ VERL: dict[str, Any] = {
     "measure": "step seconds",
     "skip_steps": 4,
     "missing": "lengths (seconds of generation alone)",
-    "draft_config_parts": PARTS,
+    "policy_parts": PARTS,
     "assumed": "roofline of H20; shape of the lengths (scaled to the baseline's generation time); "
     "phase seconds are the source's own",
 }
@@ -79,14 +79,14 @@ CASES: tuple[Case, ...] = (
     Case(
         id="tlt-32b", result="TLT, end to end, Qwen2.5-32B", settings="tlt-32b",
         source="arXiv 2511.16665, as transcribed (2.07-2.12; over all models 1.7-2.1)",
-        baseline="none@synchronous", draft_config="tlt@synchronous", measure="step speedup", published=(2.07, 2.12),
+        baseline="none@synchronous", policy="tlt@synchronous", measure="step speedup", published=(2.07, 2.12),
         rollout_share=0.85, missing="lengths, TP and strategies of the end-to-end runs",
         assumed="DeepSeek-R1 serving lengths (r1-client35), TP 4, strategies, no drift of the drafter",
     ),
     Case(
         id="tlt-7b", result="TLT, end to end, Qwen2.5-7B", settings="tlt-7b",
         source="arXiv 2511.16665, as transcribed (sources disagree)",
-        baseline="none@synchronous", draft_config="tlt@synchronous", measure="step speedup", published=(1.76, 2.12),
+        baseline="none@synchronous", policy="tlt@synchronous", measure="step speedup", published=(1.76, 2.12),
         rollout_share=0.85, missing="lengths, TP, strategies; step times and acceptance of this model",
         assumed="roofline, acceptance of the 32B model, r1-client35 lengths",
     ),
@@ -100,44 +100,45 @@ CASES: tuple[Case, ...] = (
     Case(
         id="seer-tail", result="Seer: tail (last 10 % of requests) of the rollout cut",
         source="arXiv 2511.14617, second version", settings="seer-72b", baseline="none@synchronous",
-        draft_config="static:4@divided", measure="tail cut", published=(0.75, 0.93),
+        policy="static:4@divided", measure="tail cut", published=(0.75, 0.93),
         missing="lengths, TP, acceptance of the grouped drafts",
         assumed="72B shape alone of three models, r1-client66 lengths, roofline, drafts (hit rate 0.5), "
         "moving of the KV cache is free",
     ),
     Case(
         id="seer-throughput", result="Seer: rollout throughput", source="arXiv 2511.14617, second version",
-        settings="seer-72b", baseline="none@synchronous", draft_config="static:4@divided", measure="rollout speedup",
-        published=(1.74, 1.97), missing="lengths, TP, acceptance of the grouped drafts",
+        settings="seer-72b", baseline="none@synchronous", policy="static:4@divided",
+        measure="rollout speedup", published=(1.74, 1.97),
+        missing="lengths, TP, acceptance of the grouped drafts",
         assumed="as above",
     ),
     Case(
         id="verl-async", result="verl: synchronous to fully asynchronous (356.3 to 150.6 s a step)",
-        baseline="none@synchronous", draft_config="none@synchronous", published=(150.63, 150.63),
-        draft_config_sets=_async(0.5, 113.16, 4.33), **VERL,
+        baseline="none@synchronous", policy="none@synchronous", published=(150.63, 150.63),
+        policy_sets=_async(0.5, 113.16, 4.33), **VERL,
     ),
     Case(
         id="verl-staleness", result="verl: staleness 0 to 0.1 (231.3 to 171.3 s a step)",
         baseline="none@synchronous", baseline_sets=_async(0.0, 98.77, 4.10), baseline_parts=PARTS,
-        draft_config="none@synchronous", draft_config_sets=_async(0.1, 109.12, 4.01), published=(171.30, 171.30),
+        policy="none@synchronous", policy_sets=_async(0.1, 109.12, 4.01), published=(171.30, 171.30),
         **VERL,
     ),
     Case(
         id="nemo-rl-step", result="NeMo-RL, EAGLE-3: 151.2 to 107.5 s a step",
         source="arXiv 2604.26779, by secondary pages", settings="nemo-rl", baseline="none@synchronous",
-        draft_config="static:3@synchronous", measure="step seconds", published=(107.5, 107.5), missing="",
+        policy="static:3@synchronous", measure="step seconds", published=(107.5, 107.5), missing="",
         assumed="batch (2,048 responses, it hardly matters), TP 1, roofline of B200, shape of the lengths "
-        "(scaled to the baseline's 100.0 s), geometric acceptance of 2.47 tokens an engine step",
+        "(scaled to the baseline's 100.0 s), geometric acceptance of 2.47 tokens a request and engine step",
     ),
     Case(
         id="nemo-rl-rollout", result="NeMo-RL, EAGLE-3: generation 100.0 to 56.6 s",
         source="arXiv 2604.26779, by secondary pages", settings="nemo-rl", baseline="none@synchronous",
-        draft_config="static:3@synchronous", measure="rollout speedup", published=(1.767, 1.767),
+        policy="static:3@synchronous", measure="rollout speedup", published=(1.767, 1.767),
         missing="requests a GPU, TP, lengths", assumed="as above",
     ),
     Case(
         id="april", result="APRIL: rollout throughput, mean of its runs", source="arXiv 2509.18521",
-        settings="april", baseline="none@synchronous", draft_config="none@oversample_partial",
+        settings="april", baseline="none@synchronous", policy="none@oversample_partial",
         measure="rollout speedup", published=(1.225, 1.225), skip_steps=5,
         missing="lengths; the mean is over models, data sets and GPUs",
         assumed="r1-client66 lengths cut at 16,384, an 8B shape, roofline of H100",
@@ -145,7 +146,7 @@ CASES: tuple[Case, ...] = (
     Case(
         id="mtp-h20", result="MTP in the rollout, mimo-7B on H20: throughput",
         source='verl documentation, mtp ("approximately 50 %" lower)', settings="mtp-h20",
-        baseline="none@synchronous", draft_config="static:3@synchronous", measure="rollout speedup",
+        baseline="none@synchronous", policy="static:3@synchronous", measure="rollout speedup",
         published=(0.5, 0.5),
         missing="requests a GPU, lengths, acceptance",
         assumed="128 requests a GPU, r1-client35 lengths, acceptance 0.8 and 0.6, roofline of H20",
@@ -153,7 +154,7 @@ CASES: tuple[Case, ...] = (
     Case(
         id="oversampling", result="Over-sampling with the surplus thrown away: useful tokens per second",
         source="Tencent-Hunyuan/UniRL issue 94, as reported", settings="oversampling",
-        baseline="none@synchronous", draft_config="none@oversample_abort", measure="token throughput",
+        baseline="none@synchronous", policy="none@oversample_abort", measure="token throughput",
         published=(0.5, 0.5), missing="ratio, lengths, model, batch, abort: none is stated with the figure",
         assumed="twice the prompts, r1-all lengths, 512 responses a step on 16 H20: 32 a GPU, so the surplus "
         "costs little and the tail much",
@@ -161,8 +162,8 @@ CASES: tuple[Case, ...] = (
     Case(
         id="oversampling-control", result="The same where batches are large and the tail is short",
         source="a control, not the source's settings", settings="oversampling", control=True,
-        baseline="none@synchronous", draft_config="none@oversample_abort", measure="token throughput",
-        baseline_sets=SHORT_TAIL, draft_config_sets=SHORT_TAIL, published=(0.5, 0.5),
+        baseline="none@synchronous", policy="none@oversample_abort", measure="token throughput",
+        baseline_sets=SHORT_TAIL, policy_sets=SHORT_TAIL, published=(0.5, 0.5),
         missing="chosen to show when over-sampling loses",
         assumed="chat lengths (azure-conversation), 4,096 responses a step on 16 H20: 256 a GPU",
     ),

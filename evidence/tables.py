@@ -1,90 +1,90 @@
-"""Evidence: one JSON file a claim, and the tables of the documents generated from them.
+"""Pages made from evidence: a card a claim in docs/evidence/README.md, and blocks inside other documents.
 
-A document says where a table stands and which claims it holds, each marker on a line of its own:
+A document says where something stands, each marker on a line of its own:
 
-    <!-- evidence: id1 id2 -->         a table of these records
+    <!-- evidence: headlines -->       the claims that decide trust, a line each, and how many were missed
     <!-- /evidence -->
     <!-- table: NAME -->               the text of NAME.md beside the records
     <!-- /table -->
 
-`python -m evidence.tables README.md docs/*.md` rewrites what stands between the markers; with `--check` it
-writes nothing and exits with 1 if a document is not up to date.
+`python -m evidence.tables README.md docs/*.md docs/evidence/*.md` rewrites what stands between the markers
+and the page of cards; with `--check` it writes nothing and exits with 1 if something is not up to date.
 """
 
 from __future__ import annotations
 
-import datetime
 import re
 from pathlib import Path
 
 import click
-import msgspec
 
-from tlt.analysis.comparison.tables import markdown_rows, number
-from tlt.traces.runs.runfolder import read_struct
+from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
+from evidence.subjects import HEADLINES, SUBJECTS, TITLES, percent
 from tltsched.errors import InputError
 
-Figure = float | list[float] | dict[str, float]
-
+PAGE = "docs/evidence/README.md"
+CARDS = PROJECT / PAGE
+FEW = 2  # figures that are told in a row on a card; more of them make a table
+MOST = 3  # figures of a miss that are named at the top
 _BLOCK = re.compile(
-    r"^<!-- (?P<kind>evidence|table):(?P<names>[^\n]*?)-->[ \t]*\n(?P<body>.*?)^<!-- /(?P=kind) -->[ \t]*$",
+    r"^<!-- (?P<kind>evidence|table):(?P<name>[^\n]*?)-->[ \t]*\n(?P<body>.*?)^<!-- /(?P=kind) -->[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
 _MARKER = re.compile(r"^<!-- /?(?:evidence|table)\b.*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_INTRODUCTION = """# Evidence: a card a claim
+
+Made by `python -m evidence.tables` from the records in `evidence/records/`; do not edit it. Each card says
+what was claimed, what came out, what was aimed at, and on which device. *Measured* figures were timed on a
+live engine, *published* ones are others', *modelled* ones come out of the simulator, *assumed* ones are
+nobody's. A command measures its claim again, from the root of the project; those that replay a committed run
+(`evidence/runs/`) need no GPU.
+"""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One claim with its figure and everything that is needed to measure it again."""
-
-    id: str  # the file's name without .json
-    claim: str
-    value: Figure
-    unit: str
-    target: str  # in words: what was aimed at
-    met: bool
-    how: str  # measured, published, modelled or assumed, and by what method
-    command: str
-    device: str
-    versions: dict[str, str]
-    date: datetime.date
-    raw: str | None = None  # file beside this one that holds the raw points
-
-
-def load_all(folder: Path) -> dict[str, Evidence]:
-    """Read every *.json of a folder, by id in order of id.
-
-    Raises InputError if a file is malformed, its id is not its name, or its raw file is missing.
-    """
-    records = {}
-    for path in sorted(folder.glob("*.json")):
-        record = read_struct(path, Evidence)
-        if record.id != path.stem:
-            raise InputError(f"id in {path}", record.id, path.stem, "name the file after the id")
-        if record.raw is not None and not (
-            Path(record.raw).name == record.raw and (folder / record.raw).is_file()
-        ):
-            raise InputError(f"raw in {path}", record.raw, "the name of a file beside it", "add the file")
-        records[record.id] = record
-    return records
+def cards(records: dict[str, Evidence]) -> str:
+    """Return the page of cards, misses first; raises InputError for a record that it does not list."""
+    unlisted = [name for name in records if name not in TITLES]
+    absent = [name for name in TITLES if name not in records]
+    if unlisted or absent:
+        got = ", ".join(unlisted + absent)
+        raise InputError("evidence id", got, "a record and a heading for each", "see evidence/subjects.py")
+    missed = [name for name in TITLES if records[name].met is False]
+    aimed = sum(record.met is not None for record in records.values())
+    lines = [_INTRODUCTION, f"## Missed: {len(missed)} of {aimed} with a target", ""]
+    lines += [
+        f"- **{_link(name)}**: {_inline(records[name], MOST)}. Target: {records[name].target}."
+        for name in missed
+    ]
+    for subject, claims in SUBJECTS.items():
+        lines += ["", f"## {subject}"]
+        for name in claims:
+            lines += ["", _card(records[name])]
+    return "\n".join(lines) + "\n"
 
 
-def render_table(records: dict[str, Evidence], ids: list[str]) -> str:
-    """Return a Markdown table of these records, in this order; raises InputError for an id without one."""
-    unknown = [name for name in ids if name not in records]
-    if unknown:
-        raise InputError("evidence id", ", ".join(unknown), ", ".join(records) or "none", "add the record")
-    headers = ("Claim", "Result", "Target", "Met", "How", "Device, date")
-    rows = [_cells(records[name]) for name in ids]
-    return markdown_rows(headers, rows, figures=0)
+def headlines(records: dict[str, Evidence]) -> str:
+    """Return a line for each claim of HEADLINES: what came out, met or missed, on which device."""
+    lines = []
+    for name, sentence in HEADLINES.items():
+        record = records[name]
+        verdict = "Target met" if record.met else "Target missed"
+        device = f"Device: {record.measured_on}"
+        lines.append(f"- {sentence(record)}. {device}. **{verdict}**, [card]({PAGE}#{name}).")
+    missed = sum(record.met is False for record in records.values())
+    aimed = sum(record.met is not None for record in records.values())
+    lines += [
+        "",
+        f"[All {len(records)} cards]({PAGE}): {missed} of {aimed} targets missed, named first there.",
+    ]
+    return "\n".join(lines)
 
 
 def refreshed(text: str, folder: Path) -> str:
     """Return a document's text with every block filled from `folder`.
 
-    Raises InputError for a marker without its partner, an unknown id or a missing table.
+    Raises InputError for a marker without its partner, an unknown block or a missing table.
     """
-    records = load_all(folder)
     outside = _BLOCK.sub("", text)
     stray = _MARKER.search(outside)
     if stray:
@@ -93,86 +93,145 @@ def refreshed(text: str, folder: Path) -> str:
         )
 
     def fill(block: re.Match[str]) -> str:
-        kind, names = block["kind"], block["names"].split()
-        body = render_table(records, names) if kind == "evidence" else _table(folder, names)
-        return f"<!-- {kind}: {' '.join(names)} -->\n\n{body.strip()}\n\n<!-- /{kind} -->"
+        kind, name = block["kind"], block["name"].strip()
+        body = _evidence(folder, name) if kind == "evidence" else _table(folder, name)
+        return f"<!-- {kind}: {name} -->\n\n{body.strip()}\n\n<!-- /{kind} -->"
 
     return _BLOCK.sub(fill, text)
 
 
-def refresh(document: Path, folder: Path) -> bool:
-    """Rewrite the blocks of a document in place; return whether its text changed."""
-    before = document.read_text(encoding="utf-8")
-    after = refreshed(before, folder)
-    if after != before:
-        document.write_text(after, encoding="utf-8")
-    return after != before
+def _evidence(folder: Path, name: str) -> str:
+    if name != "headlines":
+        raise InputError("evidence block", name, "headlines", "cards have a page of their own")
+    return headlines(load_all(folder))
 
 
-def _cells(record: Evidence) -> tuple[str, ...]:
-    return (
-        record.claim,
-        _figure(record.value, record.unit),
-        record.target,
-        "yes" if record.met else "no",
-        f"{record.how} `{record.command}`" if record.command else record.how,
-        f"{record.device}, {record.date.isoformat()}",
-    )
-
-
-def _figure(value: Figure, unit: str) -> str:
-    if isinstance(value, dict):
-        text = ", ".join(f"{name} {_short(part)}" for name, part in value.items())
-    elif isinstance(value, list):
-        text = ", ".join(_short(part) for part in value)
-    else:
-        text = _short(value)
-    return f"{text} {unit}".strip()
-
-
-def _short(value: float) -> str:
-    """Return whole numbers as such and others with four significant digits."""
-    if value == int(value) and abs(value) < 1e12:
-        return f"{int(value):,}"
-    return number(value) if abs(value) >= 1e-3 else f"{value:.2e}"
-
-
-def _table(folder: Path, names: list[str]) -> str:
-    name = names[0] if len(names) == 1 else " ".join(names)
+def _table(folder: Path, name: str) -> str:
     if not _NAME.fullmatch(name) or not (folder / f"{name}.md").is_file():
         known = ", ".join(path.stem for path in sorted(folder.glob("*.md"))) or "none"
         raise InputError("table", name, known, f"write {folder}/NAME.md first")
     return (folder / f"{name}.md").read_text(encoding="utf-8")
 
 
+def _card(record: Evidence) -> str:
+    name = record.id
+    met = {True: "yes", False: "**NO**", None: "no target"}[record.met]
+    few = len(record.value) <= FEW
+    facts = {
+        "Claim": _plain(record.claim),
+        "Result": _inline(record) if few else "",
+        "Target": record.target,
+        "Met": met,
+        "How": _plain(record.how),
+        "Measured on": record.measured_on,
+        "Computed": f"{record.date.isoformat()}, {record.device}",
+        "Again": f"`{record.command}`",
+        "Record": _record_links(record),
+    }
+    lines = [
+        f'<a id="{name}"></a>',
+        "",
+        f"### {TITLES[name]}{' (missed)' if record.met is False else ''}",
+        "",
+    ]
+    for fact, text in facts.items():
+        if fact == "Result" and not few:
+            lines += ["- **Result**:", "", *_figures_table(record), ""]
+        else:
+            lines.append(f"- **{fact}**: {text}")
+    return "\n".join(lines)
+
+
+def _figures_table(record: Evidence) -> list[str]:
+    """Return a table of the figures, indented as part of a list's item."""
+    rows = [
+        f"| {_plain(name)} | {figure_text(value, record.unit_of(name))} |"
+        for name, value in record.value.items()
+    ]
+    return [f"  {row}" for row in ("| figure | value |", "|:--|--:|", *rows)]
+
+
+def _inline(record: Evidence, most: int | None = None) -> str:
+    """Return the first `most` figures in a row; a unit is told behind the last figure that has it."""
+    figures = list(record.value.items())[:most]
+    units = [record.unit_of(name) for name, _ in figures]
+    texts = [
+        f"{_plain(name)} {figure_text(value, unit, suffix=unit != following)}"
+        for (name, value), unit, following in zip(figures, units, [*units[1:], None], strict=True)
+    ]
+    left_out = len(record.value) - len(figures)
+    return "; ".join(texts) + (f" ({left_out} more on the card)" if left_out else "")
+
+
+def figure_text(figure: Figure, unit: str, suffix: bool = True) -> str:
+    """Return a figure as people read it: 2.4 %, 1.59x [1.42x, 1.79x], 27,481 tokens."""
+    if isinstance(figure, tuple):
+        value, low, high = (_short(part, unit) for part in figure)
+        text = f"{value} [{low}, {high}]"
+    else:
+        text = _short(figure, unit)
+    return text + _suffix(unit) if suffix else text
+
+
+def _short(value: float, unit: str) -> str:
+    if unit == "yes or no":
+        return "yes" if value else "no"
+    if unit.startswith("share"):
+        return percent(value)
+    if unit == "x":
+        return f"{value:,.0f}x" if abs(value) >= 100 else f"{value:.2f}x"
+    if value == int(value) and abs(value) < 1e12:
+        return f"{int(value):,}"
+    return f"{value:,.4g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def _suffix(unit: str) -> str:
+    """Return what stands behind a figure: a share is a percentage of what its unit names."""
+    if unit in ("yes or no", "x", "share", ""):
+        return ""
+    return f" {unit.removeprefix('share ')}"
+
+
+def _record_links(record: Evidence) -> str:
+    names = [f"{record.id}.json"] + ([record.raw] if record.raw else [])
+    return ", ".join(f"[{name}](../../evidence/records/{name})" for name in names)
+
+
+def _link(name: str) -> str:
+    return f"[{TITLES[name]}](#{name})"
+
+
+def _plain(text: str) -> str:
+    """Return text that a table of Markdown can hold."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def stale(documents: tuple[Path, ...], folder: Path, page: Path) -> dict[Path, str]:
+    """Return the documents that are not up to date, and what they should say."""
+    wanted = {document: refreshed(document.read_text(encoding="utf-8"), folder) for document in documents}
+    wanted[page] = cards(load_all(folder))
+    return {
+        path: text
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+
+
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a document is not up to date.")
-@click.option(
-    "--folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path("evidence/records"),
-    show_default=True,
-    help="Where the records are.",
-)
-@click.argument(
-    "documents", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-def main(check: bool, folder: Path, documents: tuple[Path, ...]) -> None:
-    """Fill the evidence tables of DOCUMENTS from the records."""
-    stale = []
-    for document in documents:
-        try:
-            if check:
-                text = document.read_text(encoding="utf-8")
-                changed = refreshed(text, folder) != text
-            else:
-                changed = refresh(document, folder)
-        except InputError as error:
-            raise click.ClickException(f"{document}: {error}") from None
-        if changed:
-            stale.append(document)
-            click.echo(f"{document}: {'not up to date' if check else 'rewritten'}")
-    if check and stale:
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if something is not up to date.")
+@click.argument("documents", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(check: bool, documents: tuple[Path, ...]) -> None:
+    """Make the page of cards, and fill the blocks of DOCUMENTS, from the records."""
+    try:
+        changed = stale(tuple(path for path in documents if path.resolve() != CARDS), HERE, CARDS)
+    except InputError as error:
+        raise click.ClickException(str(error)) from None
+    for path, text in changed.items():
+        if not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        click.echo(f"{path}: {'not up to date' if check else 'rewritten'}")
+    if check and changed:
         raise SystemExit(1)
 
 

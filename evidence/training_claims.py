@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -12,25 +10,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 
-from evidence.recording import PROJECT, write, write_raw
+from evidence.recording import OTHERS, PROJECT, RUNS, Figure, tlt, value_of, write, write_raw
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.event_log import read
 from tltsched.events import DecisionEnded, StepBegan
 
-ROOT = PROJECT
-DATA = ROOT / "realrun" / "data" / "h200-smollm2-train"
+DATA = RUNS / "h200-smollm2-train"
 NATURAL, FORCED = DATA / "natural", DATA / "forced"
-TRAINED_ON = "2026-11-28 on 4 x NVIDIA H200, one worker each, vLLM 0.32.0, torch 2.13.0+cu130"
+TRAINED_ON = "4 x NVIDIA H200, one worker each, vLLM 0.32.0, torch 2.13.0+cu130"
+MEASURED = "measured 2026-11-28"
 SETUP = "SmolLM2-135M, 16 x 16 responses a step, cap 2,048"
 TLT = "goodput-off-2-3-4-6-online"
 WORKERS, STEPS = 4, 20
-
-
-def tlt(*arguments: str) -> None:
-    """Run a command of the project."""
-    subprocess.run([sys.executable, str(ROOT / "tlt.py"), *arguments], check=True, cwd=ROOT)
 
 
 @cache
@@ -40,38 +32,39 @@ def report(run: Path) -> dict[str, Any]:
         copy = Path(folder) / "run"
         shutil.copytree(run, copy)
         tlt("report", "train", str(copy))
-        found: dict[str, Any] = msgspec.json.decode((copy / "train.json").read_bytes())
-    return found
+        result: dict[str, Any] = msgspec.json.decode((copy / "train.json").read_bytes())
+    return result
 
 
 def policy_of(run: Path, folder: str) -> dict[str, Any]:
     """Return a policy of a report by the name of its folder."""
     runs = msgspec.json.decode((run / "comparison.json").read_bytes())["runs"]
-    found: dict[str, Any] = report(run)["policies"][runs.index(folder)]
-    return found
+    policy: dict[str, Any] = report(run)["policies"][runs.index(folder)]
+    return policy
 
 
-def figures(policy: dict[str, Any]) -> dict[str, Any]:
+def figures(policy: dict[str, Any]) -> dict[str, Figure]:
     """Return the speedups of a policy, with their 95 % intervals over steps."""
-    time = policy["time"]
-    found: dict[str, Any] = {}
-    for name, key in (("end to end", "step_speedup"), ("rollout", "rollout_speedup")):
-        found[name] = round(time[key]["value"], 3)
-        if time[key]["interval"]:  # the baseline has none over itself
-            low, high = time[key]["interval"]
-            found[f"{name} from"], found[f"{name} to"] = round(low, 3), round(high, 3)
-    return found
+    keys = {"end to end": "step_speedup", "rollout": "rollout_speedup"}
+    return {name: _figure(policy["time"][key], 3) for name, key in keys.items()}
+
+
+def _figure(estimate: dict[str, Any], digits: int) -> Figure:
+    """Return a JSON estimate as a figure; a baseline has no interval over itself."""
+    ends = estimate["interval"]
+    if not ends:
+        return round(float(estimate["value"]), digits)
+    return round(float(estimate["value"]), digits), round(ends[0], digits), round(ends[1], digits)
 
 
 def with_larger_passes() -> float:
-    """Return the speedup if passes held 32,768 tokens: what training_passes measured, taken off both
-    policies.
+    """Return the speedup if passes held 32,768 tokens: both steps less what training_passes measured.
 
     Only the update is taken off TLT's step: most of its log-probabilities are made while it would be idle.
     """
-    found = msgspec.json.decode((DATA / "passes.json").read_bytes())
+    passes = msgspec.json.decode((DATA / "passes.json").read_bytes())
     left = {
-        name: found[key]["varlen, token budget 32768"] / found[key]["varlen, token budget 8192"]
+        name: passes[key]["varlen, token budget 32768"] / passes[key]["varlen, token budget 8192"]
         for name, key in (("logprob", "log_probabilities_s"), ("policy_update", "forward_and_backward_s"))
     }
     saved_s = {}
@@ -104,18 +97,30 @@ def training_h200() -> None:
             "acceptance length with bonus": round(best["acceptance"]["length"]["value"], 3),
             "idle GPU time used": round(best["idle"]["used_share"]["value"], 3),
             "tokens trained on idle workers": best["head"]["tokens"],
-            "wait added, median s a step": round(best["wait"]["handover_median_s"], 4),
-            "wait added, largest s": round(best["wait"]["handover_max_s"], 4),
+            "wait added a step, median": round(best["wait"]["handover_median_s"], 4),
+            "wait added a step, largest": round(best["wait"]["handover_max_s"], 4),
             "reward, none": round(none["rewards"]["final"]["value"], 4),
             "reward, TLT": round(best["rewards"]["final"]["value"], 4),
             "longest over median length": round(none["lengths"]["longest_over_median"], 1),
             "end to end with passes of 32,768 tokens, modelled": round(with_larger_passes(), 3),
         },
-        unit="ratios of mean seconds with 95 % intervals over steps; tokens; s",
-        target=">= 1.7x end to end",
-        met=value["end to end"] >= 1.7,
-        how=f"measured {TRAINED_ON}; one run a policy, in turn; the rollout's share of this small model's step "
-        "bounds it; rewards are means of the last six steps and do not differ",
+        unit={
+            OTHERS: "x",
+            "rollout share of the step": "share",
+            "acceptance length with bonus": "tokens",
+            "idle GPU time used": "share",
+            "tokens trained on idle workers": "tokens",
+            "wait added a step, median": "s",
+            "wait added a step, largest": "s",
+            "reward, none": "",
+            "reward, TLT": "",
+        },
+        target="at least 1.7x end to end",
+        met=value_of(value["end to end"]) >= 1.7,
+        measured_on=TRAINED_ON,
+        how=f"{MEASURED}; ratios of mean seconds, 95 % intervals over steps; one run a policy, in turn; the "
+        "rollout's share of this small model's step bounds it; rewards are means of the last six steps and "
+        "do not differ",
         raw=write_raw("training_h200.points.jsonl", rows),
     )
 
@@ -125,12 +130,14 @@ def training_forced() -> None:
     value = figures(policy_of(FORCED, TLT))
     write(
         "training_forced",
-        claim=f"the same with equal lengths forced on both policies, those of the baseline, 8 steps ({SETUP})",
+        claim=f"RL of {SETUP}, equal lengths (those of no speculation) forced on both policies, 8 steps: TLT "
+        "against no speculation",
         value=value,
-        unit="ratios of mean seconds with 95 % intervals over steps",
-        target=">= 1.7x end to end",
-        met=value["end to end"] >= 1.7,
-        how=f"measured {TRAINED_ON}",
+        unit={OTHERS: "x"},
+        target="at least 1.7x end to end",
+        met=value_of(value["end to end"]) >= 1.7,
+        measured_on=TRAINED_ON,
+        how=f"{MEASURED}; ratios of mean seconds, 95 % intervals over steps",
     )
 
 
@@ -144,7 +151,9 @@ def training_staleness() -> None:
     last = 5
     frozen, online = (lengths[policy] for policy in ("static-4-frozen", "static-4-online"))
     against = report(NATURAL)["against_frozen"][0]
-    drift = msgspec.json.decode((ROOT / "sim" / "drifts" / "smollm2-135m-h200.json").read_bytes())
+    drift = msgspec.json.decode(
+        (PROJECT / "sim" / "model" / "drifts" / "smollm2-135m-h200.json").read_bytes()
+    )
     slope = drift["fit"]["per_update"]
     write(
         "training_staleness",
@@ -158,15 +167,19 @@ def training_staleness() -> None:
             "online over frozen, last five": round(float(gain[-last:].mean()), 3),
             "growth of the gain a step": round(float(np.polyfit(np.arange(len(gain)), gain, 1)[0]), 4),
             "step speedup of online over frozen": round(against["step_speedup"]["value"], 3),
-            "drift of the exponent an update": round(slope["value"], 4),
-            "drift from": round(slope["interval"][0], 4),
-            "drift to": round(slope["interval"][1], 4),
+            "drift of the exponent an update": _figure(slope, 4),
         },
-        unit="acceptance length with bonus; exponent of the survival law",
+        unit={
+            OTHERS: "tokens",
+            "growth of the gain a step": "tokens",
+            "step speedup of online over frozen": "x",
+            "drift of the exponent an update": "",
+        },
         target="none: which of the conflicting reports holds here",
-        met=True,
-        how=f"measured {TRAINED_ON}; the frozen head does not visibly decay, the trained one gains; here the "
-        "gain does not pay for hand-over and publication",
+        met=None,
+        measured_on=TRAINED_ON,
+        how=f"{MEASURED}; drift: exponent of the survival law; the frozen head does not visibly decay, the "
+        "trained one gains; here the gain does not pay for hand-over and publication",
         raw=write_raw(
             "training_staleness.points.jsonl",
             [
@@ -181,15 +194,8 @@ def training_retrain() -> None:
     """The simulator fitted on the first half of the steps, and its error on the second."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "validate-training"
-        tlt(
-            "sim",
-            "validate-training",
-            str(NATURAL),
-            "--calibration",
-            str(DATA / "calibration.json"),
-            "--out",
-            str(out),
-        )
+        calibration = str(DATA / "calibration.json")
+        tlt("sim", "validate-training", str(NATURAL), "--calibration", calibration, "--out", str(out))
         policies = msgspec.json.decode((out / "predicted_training.json").read_bytes())["policies"]
     rows = [
         {
@@ -204,45 +210,39 @@ def training_retrain() -> None:
         claim="training simulated: fitted on steps 0 to 9, error of the predicted seconds of steps 10 to 19, "
         "by policy (natural lengths, step times calibrated on one H200)",
         value=steps,
-        unit="share of the measured step seconds",
+        unit={OTHERS: "share"},
+        measured_on=TRAINED_ON,
         target="within 10 % in every policy",
         met=max(abs(error) for error in steps.values()) <= 0.1,
-        how="modelled against measured; engine steps of so small a model take 2-5 ms of the host's time, repeats "
-        "of a calibration point spread by 13 %, and the law fits unseen points to 12 %",
+        how="modelled against measured, share of the measured step seconds; engine steps of so small a "
+        "model take 2-5 ms of the host's time, repeats of a calibration point spread by "
+        "13 %, and the law fits unseen points to 12 %",
         raw=write_raw("training_retrain.points.jsonl", rows),
     )
 
 
 def survival(policy: str, steps: range = range(STEPS)) -> list[float]:
-    """Return the share of drafts accepted up to each position, over the decision intervals of the largest K."""
-    decision_intervals, step = list[DecisionEnded](), -1
+    """Return the share of drafts accepted up to each position, over the decision intervals of largest K."""
+    ended, step = list[DecisionEnded](), -1
     for record in read((NATURAL / policy / "records.jsonl").read_bytes().splitlines()):
         match record.body:
             case StepBegan() as began:
                 step = began.step
-            case DecisionEnded() as decision_interval if decision_interval.policy.depth and step in steps:
-                decision_intervals.append(decision_interval)
-    deepest = max(decision_interval.policy.depth for decision_interval in decision_intervals)
-    mine = [
-        decision_interval
-        for decision_interval in decision_intervals
-        if decision_interval.policy.depth == deepest
-    ]
-    engine_steps = sum(decision_interval.request_steps for decision_interval in mine)
-    counts = [
-        sum(decision_interval.accepted_by_position[place] for decision_interval in mine)
-        for place in range(deepest)
-    ]
-    return [round(count / engine_steps, 4) for count in counts]
+            case DecisionEnded() as event if event.draft_config.depth and step in steps:
+                ended.append(event)
+    deepest = max(event.draft_config.depth for event in ended)
+    mine = [event for event in ended if event.draft_config.depth == deepest]
+    request_steps = sum(event.request_steps for event in mine)
+    counts = [sum(event.accepted_by_position[place] for event in mine) for place in range(deepest)]
+    return [round(count / request_steps, 4) for count in counts]
 
 
 def training_7b() -> None:
     """What the same lengths and acceptance would give with a 7B model on four H100."""
     rates = survival(TLT)
-    reward_s = float(
-        (pd.read_parquet(NATURAL / "none" / "intervals.parquet").query("cause == 'reward'"))
-        .eval("end_s - start_s").sum() / (WORKERS * STEPS)
-    )  # fmt: skip
+    intervals = RunFolder(NATURAL / "none").intervals()
+    rewarding = intervals[intervals["cause"] == "reward"]
+    reward_s = float((rewarding["end_s"] - rewarding["start_s"]).sum()) / (WORKERS * STEPS)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         settings = (
@@ -252,19 +252,8 @@ def training_7b() -> None:
         )  # fmt: skip
         assignments = [part for setting in settings for part in ("--set", setting)]
         policies = "none,static:4,tlt_chains,goodput:off+2+3+4+6"
-        preset = str(ROOT / "sim" / "presets" / "measured-7b.toml")
-        tlt(
-            "sim",
-            "compare",
-            "--config",
-            preset,
-            *assignments,
-            "--policies",
-            policies,
-            "--no-report",
-            "--out",
-            str(out),
-        )
+        where = ("--policies", policies, "--no-report", "--out", str(out))
+        tlt("sim", "compare", "--config", "sim/presets/measured-7b.toml", *assignments, *where)
         runs = msgspec.json.decode((out / "comparison.json").read_bytes())["runs"]
         walls = {run: RunFolder(out / run).summary().wall_s for run in runs}
     base = walls[runs[0]]
@@ -273,10 +262,11 @@ def training_7b() -> None:
         claim="the measured lengths and acceptance by position with a Qwen2.5-7B shape on four H100: end to "
         "end over no speculation",
         value={run: round(base / wall, 3) for run, wall in walls.items() if run != runs[0]},
-        unit="x",
-        target=">= 1.7x with the best policy",
+        unit={OTHERS: "x"},
+        target="at least 1.7x with the best policy",
+        measured_on="one H100 80 GB, vLLM 0.32 (step times); 4 x NVIDIA H200 (lengths, acceptance, reward)",
         met=max(base / wall for wall in walls.values()) >= 1.7,
-        how="modelled: step times measured with vLLM 0.32 on one H100, reward seconds measured, the other "
+        how="modelled: step times and reward seconds measured, the other "
         f"phases a roofline; acceptance {rates} measured with the 135M model",
     )
 
@@ -290,26 +280,28 @@ def head_served() -> None:
         claim="the drafter as a by-product: the head served by stock vLLM 0.32 on held-out problems, best K "
         f"by batch ({SETUP})",
         value={f"batch {batch} (K {row['k']})": row["speedup"] for batch, row in sorted(best.items())},
-        unit="x over the same engine without speculation, forced equal lengths",
-        target="above 1 at each batch",
+        unit={OTHERS: "x"},
+        target="above 1x at each batch",
         met=min(row["speedup"] for row in best.values()) > 1,
-        how="measured 2026-11-28 on one NVIDIA H200, median of 3; one response at batch 1: a rough figure",
+        measured_on="one NVIDIA H200, vLLM 0.32.0",
+        how=f"{MEASURED}; over the same engine without speculation, forced equal lengths, median of 3; one "
+        "response at batch 1: a rough figure",
         raw=write_raw("head_served.points.jsonl", rows),
     )
 
 
 def training_passes() -> None:
     """What attention inside sequences and larger passes take off the update."""
-    found = msgspec.json.decode((DATA / "passes.json").read_bytes())
-    passes = found["forward_and_backward_s"]
+    passes = msgspec.json.decode((DATA / "passes.json").read_bytes())["forward_and_backward_s"]
     write(
         "training_passes",
-        claim="forward and backward pass of 64 responses (24,624 tokens), SmolLM2-135M in bfloat16: seconds",
+        claim="forward and backward pass of 64 responses (24,624 tokens), SmolLM2-135M in bfloat16",
         value=passes,
-        unit="s",
+        unit={OTHERS: "s"},
         target="none: where the update's time goes",
-        met=True,
-        how="measured 2026-11-28 on one NVIDIA H200; with 8,192 tokens a pass the host, which launches the "
+        met=None,
+        measured_on="one NVIDIA H200, torch 2.13.0+cu130",
+        how=f"{MEASURED}; with 8,192 tokens a pass the host, which launches the "
         "kernels, is the limit (GPU busy 0.26 of 0.58 s); the training runs were made with 8,192",
     )
 

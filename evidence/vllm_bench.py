@@ -21,11 +21,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from evidence.recording import HERE, PROJECT, write
+from evidence.recording import HERE, OTHERS, PROJECT, device, tlt, write
 from tlt.realrun.engine.vllm_compat import VERSION
 from tlt.traces.runs.runfolder import RunFolder
 
-ROOT = PROJECT
 PORT, START_S = 8123, 300
 CONCURRENT, PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 8, 64, 32, 96
 VLLM = str(Path(sys.executable).parent / "vllm")
@@ -88,11 +87,6 @@ def bench(model: Path, surroundings: dict[str, str], folder: Path) -> Path:
     return folder / "result.json"
 
 
-def tlt(*arguments: str) -> None:
-    """Run a command of the project."""
-    subprocess.run([sys.executable, str(ROOT / "tlt.py"), *arguments], check=True, cwd=ROOT)
-
-
 def simulated_s(result: Path, calibration: str, folder: Path) -> float:
     """Import the result, simulate it, and return the makespan."""
     trace, out = folder / "trace.parquet", folder / "run"
@@ -111,7 +105,7 @@ def simulated_s(result: Path, calibration: str, folder: Path) -> float:
 def main(folder: str, calibration: str) -> None:
     """Measure, simulate, write the record."""
     with tempfile.TemporaryDirectory() as root:
-        place, model = Path(root), (ROOT / folder / "model").resolve()
+        place, model = Path(root), (PROJECT / folder / "model").resolve()
         (place / "site").mkdir()
         surroundings = environment(place / "site")
         with server(model, surroundings, place / "server.log"):
@@ -125,18 +119,19 @@ def main(folder: str, calibration: str) -> None:
     write(
         "vllm_bench",
         claim=f"vLLM {VERSION}'s own server and benchmark on CPU ({PROMPTS} prompts, {CONCURRENT} at once, "
-        "SmolLM2-135M, no speculation), imported and simulated: error of the makespan",
+        "SmolLM2-135M, no speculation), imported and simulated",
         value={
+            "error of the makespan": round(error, 4),
             "measured": round(found["duration"], 2),
             "simulated": round(predicted_s, 2),
-            "error": round(error, 4),
         },
-        unit="s; share of the measured makespan",
+        unit={OTHERS: "s", "error of the makespan": "share"},
         target="within 10 %",
         met=abs(error) <= 0.1,
-        how="measured; step times calibrated before on the same machine in a process without a server: HTTP, "
-        "detokenizing and the client share the cores here and are not modelled; the file is "
-        "vllm_bench/result.json",
+        measured_on=f"{device()}, vLLM {VERSION} for CPU",
+        how="modelled against measured; step times calibrated before on the same machine in a process "
+        "without a server: HTTP, detokenizing and the client share the cores here and are not modelled; "
+        "the file is vllm_bench/result.json",
         command=f"python -m evidence.vllm_bench {folder} {calibration}",
     )  # fmt: skip
 

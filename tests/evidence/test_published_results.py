@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import ModuleType
-
 import msgspec
 import pytest
 
-EVIDENCE = Path(__file__).parent.parent / "evidence"
-
-
-@pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return evidence/published_results.py; its settings name files from the root of the project."""
-    monkeypatch.syspath_prepend(str(EVIDENCE))
-    monkeypatch.chdir(EVIDENCE.parent.parent)
-    import published_results
-
-    return published_results
+from evidence import published_results as published
+from evidence.recording import HERE, PROJECT
 
 
 @pytest.mark.parametrize("case_id", ["mtp-h20", "nemo-rl-step"])
-def test_the_direction_is_the_published_one(published: ModuleType, case_id: str) -> None:
+def test_the_direction_is_the_published_one(case_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)  # the settings name files from the root of the project
     case = next(case for case in published.CASES if case.id == case_id)
     figure, right = published.estimate(case, published.points_of(case))
     assert right
@@ -30,14 +19,14 @@ def test_the_direction_is_the_published_one(published: ModuleType, case_id: str)
     assert figure.interval[0] <= figure.value <= figure.interval[1]
 
 
-def test_the_table_follows_from_the_points(published: ModuleType) -> None:
-    lines = (EVIDENCE / published.POINTS).read_bytes().splitlines()
+def test_the_table_follows_from_the_points() -> None:
+    lines = (HERE / published.POINTS).read_bytes().splitlines()
     points = [msgspec.json.decode(line) for line in lines]
     assert {row["case"] for row in points} == {case.id for case in published.CASES}
-    assert (EVIDENCE / "published_results.md").read_text(encoding="utf-8") == published.table(points)
+    assert (HERE / "published_results.md").read_text(encoding="utf-8") == published.table(points)
 
 
-def test_errors_are_distances_from_the_published_range(published: ModuleType) -> None:
+def test_errors_are_distances_from_the_published_range() -> None:
     case = next(case for case in published.CASES if case.published[0] != case.published[1])
     low, high = case.published
     assert published.error_of(case, low) == published.error_of(case, high) == 0.0
@@ -45,6 +34,6 @@ def test_errors_are_distances_from_the_published_range(published: ModuleType) ->
     assert published.error_of(case, 2 * high) == pytest.approx(1.0)
 
 
-def test_every_setup_file_is_used(published: ModuleType) -> None:
+def test_every_setup_file_is_used() -> None:
     files = {path.stem for path in published.PUBLISHED.glob("*.toml")}
     assert files == {case.settings for case in published.CASES}

@@ -1,0 +1,127 @@
+"""Which claims the page of cards shows, by subject, with headings; and the lines that README takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
+
+from evidence.live_claims import RANKING
+from evidence.recording import Evidence, value_of
+
+SUBJECTS: dict[str, dict[str, str]] = {
+    "The simulator against live engines": {
+        "crosscheck_h100": "A replay on two H100, predicted",
+        "crosscheck_cpu": "A replay on two CPU workers, predicted",
+        "counterfactual_h200": "What speculation would have gained, predicted from a run without it",
+        "training_retrain": "A training run, its second half predicted from its first",
+        "vllm_bench": "vLLM's own benchmark, imported and simulated",
+        "k0_tax": "What K = 0 costs on vLLM",
+        "roofline_vs_measured": "How far an assumed step time may be off",
+    },
+    "The simulator against what others published": {
+        "fig13_cells": "TLT's figure 13, cells that the fit did not see",
+        "table4_cells": "TLT's table 4, cells that the fit did not see",
+        "case_study": "TLT's case study: 128 requests on one worker",
+        "published_results": "14 published results",
+        "released_vs_paper": "TLT as released against TLT as in its paper",
+    },
+    "The simulator against itself": {
+        "jump_vs_exact": "Jump mode against every engine step drawn",
+        "books": "GPU time adds up",
+        "determinism": "One seed, the same bytes",
+        "short_tail": "A control in which little is idle",
+        "speed": "How fast it simulates",
+    },
+    "RL training on live engines": {
+        "training_h200": "TLT end to end, natural lengths",
+        "training_forced": "TLT end to end, equal lengths",
+        "training_7b": "The same with a 7B model, simulated",
+        "training_staleness": "A frozen drafter against one that is trained",
+        "head_served": "The drafter served by stock vLLM",
+        "training_passes": "Where the time of the update goes",
+    },
+    "The live engine": {
+        "lossless": "Speculation does not change what is sampled",
+        "exported_table": "An exported table on stock vLLM",
+        "hook_overhead_smollm2-135m": "What the driver costs",
+        "k0_skip": "K = 0 without the drafter's pass",
+    },
+    "The tool": {
+        "demo": "The demonstration",
+        "fresh_clone": "A fresh clone",
+        "import_fuzz": "1,000 broken and hostile files",
+        "import_large": "A file of 5 GB",
+        "large_file": "A CSV of ten million rows",
+    },
+}
+TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage, halves rounded up; tiny ones as they are."""
+    hundredfold = Decimal(str(share)) * 100
+    if share and abs(hundredfold) < Decimal("0.01"):
+        return f"{share:.1e}"
+    digits = Decimal("1") if abs(hundredfold) >= 100 else Decimal("0.1")
+    return f"{hundredfold.quantize(digits, ROUND_HALF_UP)} %"
+
+
+def _read(record: Evidence, figure: str) -> float:
+    return value_of(record.value[figure])
+
+
+def _h100(record: Evidence) -> str:
+    ranked = "ranked right" if _read(record, RANKING) == 1.0 else "NOT ranked right"
+    return (
+        f"Makespan of six policies within {percent(_read(record, 'largest makespan error'))} of what was "
+        f"measured, speedups within {percent(_read(record, 'largest speedup error'))}, {ranked}"
+    )
+
+
+def _cpu(record: Evidence) -> str:
+    return (
+        f"On CPU, makespan within {percent(_read(record, 'largest makespan error'))}, but the order of four "
+        f"policies that lie within a few percent is wrong (rank correlation "
+        f"{_read(record, RANKING):.1f}, regret {percent(_read(record, 'regret'))})"
+    )
+
+
+def _cells(record: Evidence) -> str:
+    return (
+        f"TLT's published speedups (figure 13), on cells the fit did not see: mean error "
+        f"{percent(_read(record, 'mean error'))}, largest {percent(_read(record, 'largest'))}"
+    )
+
+
+def _counterfactual(record: Evidence) -> str:
+    return (
+        "What speculation would have gained in an RL run, predicted from the run without it: within "
+        f"{percent(_read(record, 'largest error of a speedup'))} of the speedups measured later"
+    )
+
+
+def _published(record: Evidence) -> str:
+    close = _read(record, "of these within 15 %") + _read(record, "of the others within 15 %")
+    return (
+        f"Other published results: {_read(record, 'direction right'):.0f} of 14 in the right direction, "
+        f"{close:.0f} within 15 %"
+    )
+
+
+def _end_to_end(record: Evidence) -> str:
+    figure = record.value["end to end"]
+    assert isinstance(figure, tuple)
+    return (
+        f"TLT end to end on a 135M model: {figure[0]:.2f}x [{figure[1]:.2f}, {figure[2]:.2f}] measured, "
+        "1.7x aimed at"
+    )
+
+
+HEADLINES: Mapping[str, Callable[[Evidence], str]] = {
+    "crosscheck_h100": _h100,
+    "fig13_cells": _cells,
+    "counterfactual_h200": _counterfactual,
+    "crosscheck_cpu": _cpu,
+    "published_results": _published,
+    "training_h200": _end_to_end,
+}

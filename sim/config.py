@@ -20,6 +20,7 @@ from tlt.traces.common.settings import convert, merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
+from tltsched.policy_name import PolicyName
 from tltsched.schedules import PRESETS
 from tltsched.spot import SpotConfig
 
@@ -210,9 +211,9 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
     Raises InputError that names the field.
     """
     if policy is not None:
-        policy, _, schedule = policy.partition("@")
-        settings = settings | {"policy": policy}
-        settings = merge(settings, {"cluster": {"schedule": schedule}}) if schedule else settings
+        name = PolicyName.parse(policy)
+        settings = settings | {"policy": str(name.on(None))}
+        settings = merge(settings, {"cluster": {"schedule": name.schedule}}) if name.schedule else settings
     named = settings.get("policy", Config().policy)
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
     if _overlaps(settings):  # nobody falls idle, so the drafter is not trained

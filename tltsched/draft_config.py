@@ -22,21 +22,21 @@ class DraftConfig(msgspec.Struct, frozen=True, order=True, gc=False):
     def __post_init__(self) -> None:
         if self.depth < 0 or self.topk < 1:
             raise InputError(
-                "draft configuration",
+                "draft_config",
                 str(self),
                 "depth >= 0 and topk >= 1",
                 "write it as K or depth_topk_verify",
             )
         if self.verify_tokens < 2 and self.depth > 0:
             raise InputError(
-                "draft configuration",
+                "draft_config",
                 str(self),
                 "at least 2 tokens to verify",
                 "count the root as one of them",
             )
         if self.depth > 0 and self.topk == 1 and self.verify_tokens != self.depth + 1:
             raise InputError(
-                "draft configuration",
+                "draft_config",
                 str(self),
                 f"a chain verifies depth + 1 = {self.depth + 1} tokens",
                 "fix it",
@@ -71,7 +71,7 @@ def parse_draft_config(text: str) -> DraftConfig:
         return OFF
     if not all(part.isdecimal() for part in parts) or len(parts) not in (1, 3):
         raise InputError(
-            "draft configuration",
+            "draft_config",
             text,
             "off, K, or depth_topk_verify such as 8_4_48",
             "correct the draft configuration",

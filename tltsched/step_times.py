@@ -74,7 +74,7 @@ class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         if row is None:
             allowed = ", ".join(str(known) for known in self._rows)
             raise InputError(
-                "draft configuration",
+                "draft_config",
                 str(draft_config),
                 f"a draft configuration with step times: {allowed}",
                 "calibrate it or drop it",

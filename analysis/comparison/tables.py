@@ -14,6 +14,7 @@ from rich.text import Text
 from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.traces.runs.runfolder import CAUSES
+from tltsched.policy_name import folded
 
 HEADERS = (
     "Policy",
@@ -94,7 +95,7 @@ def terminal(table: ComparisonTable) -> Table:
         )
     for policy, *figures in cells(table):
         shown.add_row(
-            Text(_folded(policy)),
+            Text(folded(policy, _POLICY_COLUMNS)),
             *(Text(figure.replace(" [", "\n").replace(", ", "-").rstrip("]")) for figure in figures),
         )
     return shown
@@ -224,7 +225,7 @@ def schedule_terminal(table: ComparisonTable) -> Table:
             words = header.replace(" [", "\n[").replace(" / ", "\n/ ").replace("Order kept", "Order\nkept")
             shown.add_column(Text(words), justify="right" if column else "left", overflow="fold")
     for row in schedule_cells(table):
-        kept = (_folded(row[0]), *row[2:8], row[9])
+        kept = (folded(row[0], _POLICY_COLUMNS), *row[2:8], row[9])
         shown.add_row(*(Text(cell.replace(" [", "\n").replace(", ", "-").rstrip("]")) for cell in kept))
     return shown
 
@@ -241,15 +242,6 @@ def _row_cells(row: Row) -> tuple[str, ...]:
         number(row.tokens_per_s),
         "-" if row.acceptance_length_with_bonus is None else f"{row.acceptance_length_with_bonus:.2f}",
     )
-
-
-def _folded(policy: str) -> str:
-    """Break a long name after colons and plus signs, where a reader would; rows have two lines anyway.
-
-    Names of schedules have underscores, and break there too.
-    """
-    signs = r"([:+@_])(?=.)" if "@" in policy else r"([:+])(?=.)"
-    return policy if len(policy) <= _POLICY_COLUMNS else re.sub(signs, r"\1\n", policy)
 
 
 def _amount(row: Row, gpu_s: float) -> str:

@@ -28,6 +28,7 @@ from tlt.analysis.drawing.figure import Picture
 from tlt.analysis.load import RunSet
 from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
+from tltsched.policy_name import folded
 
 NAME = "counterfactual"
 ANSWER = "answer.json"
@@ -199,6 +200,5 @@ def _terminal(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
         narrow = narrow.replace(" logged", "\nlogged").replace(" mean / max", "\nmean / max")
         shown.add_column(Text(narrow), justify="right" if column else "left", overflow="fold")
     for name, *cells in rows:
-        folded = name.replace("@", "@\n") if len(name) > 14 else name
-        shown.add_row(Text(folded), *(Text(cell.replace(" [", "\n[")) for cell in cells))
+        shown.add_row(Text(folded(name, 14, "@")), *(Text(cell.replace(" [", "\n[")) for cell in cells))
     return shown

@@ -21,6 +21,7 @@ from tlt.analysis.plan.words import (
     plan_sentences,
 )
 from tlt.traces.results.plan import PLAN, PlanFiles, read_plan
+from tltsched.policy_name import folded
 
 
 def plan_of(folder: Path) -> PlanFiles | None:
@@ -63,7 +64,7 @@ def _unpaid(row: tuple[str, ...], paid: bool) -> tuple[str, ...]:
 
 def _folded(design: str) -> str:
     """Break a design where a reader would."""
-    return design.replace("@", "@\n").replace(" on ", "\non ")
+    return folded(design, 0, "@").replace(" on ", "\non ")
 
 
 def _terminal(title: str, headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

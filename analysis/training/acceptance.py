@@ -18,6 +18,7 @@ from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.training.run import TrainRun
 from tlt.analysis.training.sample import Resamples
 from tlt.traces.common.arrays import Floats
+from tltsched.policy_name import PolicyName
 
 PROBES = ("sampled", "greedy")
 
@@ -107,15 +108,10 @@ def frozen_pairs(policies: Sequence[TrainRun]) -> tuple[FrozenPair, ...]:
 
     Policies are named POLICY/online (or POLICY alone) and POLICY/frozen.
     """
-    frozen = {
-        policy.policy.removesuffix("/frozen"): policy
-        for policy in policies
-        if policy.policy.endswith("/frozen")
-    }
+    named = [(PolicyName.parse(policy.policy), policy) for policy in policies]
+    frozen = {name.with_drafter(None): policy for name, policy in named if name.drafter == "frozen"}
     pairs = [
-        (policy, frozen.get(policy.policy.removesuffix("/online")))
-        for policy in policies
-        if not policy.policy.endswith("/frozen")
+        (policy, frozen.get(name.with_drafter(None))) for name, policy in named if name.drafter != "frozen"
     ]
     return tuple(_pair(policy, still) for policy, still in pairs if still is not None)
 

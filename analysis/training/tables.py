@@ -14,6 +14,7 @@ from tlt.analysis.comparison.tables import number
 from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.time import PHASES
+from tltsched.policy_name import folded
 
 Cells = list[tuple[str, ...]]
 _TERMINAL = ("Policy", "Step\n(s)", "Speedup\n(95 %)", "Rollout\nspeedup", "Idle", "Idle\nused", "Wait\n(ms)",
@@ -257,7 +258,7 @@ def terminal(facts: TrainFacts) -> Table:
             Text(header), justify="left" if first else "right", overflow="fold", no_wrap=not first
         )
     for policy in facts.policies:
-        name = policy.policy if len(policy.policy) <= _POLICY_COLUMNS else policy.policy.replace("/", "\n/")
+        name = folded(policy.policy, _POLICY_COLUMNS)
         cells = (
             number(policy.time.step_s.value),
             _two_lines(policy.time.step_speedup),

@@ -17,9 +17,8 @@ from tltsched.cluster import ClusterConfig
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
+from tltsched.policy_name import PolicyName
 from tltsched.spot import SpotConfig
-
-KINDS = ("online", "frozen")
 
 
 class TrainingPolicy(msgspec.Struct, frozen=True):
@@ -46,12 +45,10 @@ def plan_training(
 
 
 def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> TrainingPolicy:
-    label, _, kind = name.partition("/")
-    if kind not in ("", *KINDS):
-        raise InputError("--policies", name, "POLICY, POLICY/online or POLICY/frozen", "correct it")
-    (policy,) = plan_policies(config.engine_settings(), [label], step_times)
-    online = policy.speculating and kind != "frozen" and config.drafter.kind == "eagle3"
-    if kind == "online" and not online:
+    whole = PolicyName.parse(name)
+    (policy,) = plan_policies(config.engine_settings(), [str(whole.with_drafter(None))], step_times)
+    online = policy.speculating and whole.drafter != "frozen" and config.drafter.kind == "eagle3"
+    if whole.drafter == "online" and not online:
         raise InputError(
             "--policies", name, "online for a policy that drafts with an eagle3 head", "leave /online out"
         )

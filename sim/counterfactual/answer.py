@@ -38,6 +38,7 @@ from tlt.traces.results.counterfactual import (
 )
 from tlt.traces.runs.runfolder import RunFolder, run_name, write_json
 from tltsched.errors import InputError
+from tltsched.policy_name import PolicyName
 
 SEED_KEY = 5
 RESAMPLED_STEPS = 8  # of a run that has one step
@@ -99,8 +100,8 @@ def policies_of(named: list[str] | None, config: Config, policy: str) -> list[st
         return [policy, *(name for name in named if name != policy)]
     trees = config.acceptance.kind == "published_tree" and config.drafter.kind == "head"
     drafting = ("static:10_8_16", "tlt", "goodput_trees") if trees else ("static:4", "tlt_chains", "goodput")
-    plain, _, schedule = policy.partition("@")
-    others = [f"{plain}@{each}" for each in SCHEDULES if each != schedule]
+    whole = PolicyName.parse(policy)
+    others = [str(whole.on(schedule)) for schedule in SCHEDULES if schedule != whole.schedule]
     return [policy, *(name for name in ("none", *drafting) if name != policy), *others]
 
 

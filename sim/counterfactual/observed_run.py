@@ -28,6 +28,7 @@ from tlt.traces.results.counterfactual import LengthFacts
 from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, read_struct
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
+from tltsched.policy_name import PolicyName
 
 RUN_FILES = ("summary.json", "responses.parquet", "steps.parquet", "intervals.parquet")
 # What the settings of a simulated run say of the run itself, and not of the policy or the lengths.
@@ -133,7 +134,7 @@ def _of_run(path: Path, others: tuple[str, ...]) -> Observed:
         source=str(path),
         read_as=f"{summary.kind} run folder, policy {summary.policy}",
         settings=settings_of(path, summary),
-        policy=summary.policy.partition("/")[0],  # what follows names the drafter's training
+        policy=str(PolicyName.parse(summary.policy).with_drafter(None)),  # its training is of that run alone
         notes=(beside,) if others else (),
     )
 

@@ -14,6 +14,7 @@ from tlt.sim.steptimes.gpus import GPUS
 from tlt.traces.common.settings import merge
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError, look_up
+from tltsched.policy_name import PolicyName
 
 
 class Design(msgspec.Struct, frozen=True, order=True):
@@ -38,7 +39,7 @@ class Design(msgspec.Struct, frozen=True, order=True):
     @property
     def run(self) -> str:
         """Return policy and schedule as `--policies` takes them."""
-        return f"{self.policy}@{self.schedule}"
+        return str(PolicyName(self.policy, self.schedule))
 
     def __str__(self) -> str:
         return f"{self.run} on {self.engines} x {self.hardware}"

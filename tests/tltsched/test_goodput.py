@@ -112,7 +112,7 @@ def test_a_probe_drafts_for_one_decision_interval_and_goes_back() -> None:
 def test_without_times_or_without_a_draft_config_in_them_it_cannot_be_built() -> None:
     with pytest.raises(InputError, match="calibration"):
         GoodputConfig().build(Random(0), None)  # noqa: S311
-    with pytest.raises(InputError, match="'3' for draft configuration"):
+    with pytest.raises(InputError, match="'3' for draft_config"):
         policy(draft_configs=("off", "3"))
 
 
@@ -121,7 +121,7 @@ def test_without_times_or_without_a_draft_config_in_them_it_cannot_be_built() ->
     [
         ("draft_configs", {"draft_configs": ()}),
         ("draft_configs", {"draft_configs": ("4", "4")}),
-        ("draft configuration", {"draft_configs": ("quick",)}),
+        ("draft_config", {"draft_configs": ("quick",)}),
         ("acceptance_prior", {"acceptance_prior": (0.5, 0.6)}),
         ("acceptance_prior", {"acceptance_prior": (float("nan"),)}),
         ("acceptance_prior", {"acceptance_prior": (1.2,)}),

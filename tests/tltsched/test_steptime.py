@@ -33,7 +33,7 @@ def test_one_entry_serves_all_batches_and_a_falling_line_is_flat() -> None:
 def test_a_draft_config_without_times_is_named_with_those_that_have_some() -> None:
     with pytest.raises(
         InputError,
-        match="got '4' for draft configuration; allowed: a draft configuration with step times: off, 2",
+        match="got '4' for draft_config; allowed: a draft configuration with step times: off, 2",
     ):
         TABLE.engine_step_s(chain(4), Batch(1, 0))
 

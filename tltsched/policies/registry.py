@@ -20,6 +20,7 @@ from tltsched.policies.table import TableConfig, table_of_ranges
 from tltsched.policies.threshold import ThresholdConfig
 from tltsched.policies.turbospec import TurboSpecConfig
 from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig
+from tltsched.policy_name import PolicyName, items_of
 
 PolicySpec = (
     NoneConfig
@@ -104,6 +105,9 @@ PRESETS: dict[str, PolicySpec] = {
 }
 
 
+ALONE = "no schedule and no drafter can be stated here"
+
+
 class Form(NamedTuple):
     """A policy that is written as a name, a colon and an argument."""
 
@@ -121,9 +125,7 @@ FORMS: dict[str, Form] = {
     "goodput": Form(
         "goodput:DRAFT_CONFIG+DRAFT_CONFIG+...",
         "write goodput:off+1+2+4",
-        lambda text: GoodputConfig(
-            draft_configs=tuple(draft_config.strip() for draft_config in text.split("+"))
-        ),
+        lambda text: GoodputConfig(draft_configs=items_of(text)),
     ),
     "vllm_table": Form(
         "vllm_table:LO-HI=K+...", "write for example vllm_table:1-4=4+5-20=2", table_of_ranges
@@ -136,11 +138,14 @@ def parse_policy(text: str) -> PolicySpec:
 
     Raises InputError on an unknown name or draft configuration; its text lists the names and the nearest one.
     """
-    name, _, argument = text.strip().partition(":")
+    whole = PolicyName.parse(text)
+    if whole.schedule is not None or whole.drafter is not None:
+        raise InputError("policy", text, "a policy alone", f"write {whole.policy}: {ALONE}")
+    name, argument = whole.form
     form = FORMS.get(name)
     if form and argument:
         return form.read(argument)
-    if name in PRESETS and ":" not in text:
+    if name in PRESETS and argument is None:
         return PRESETS[name]
     allowed = ", ".join(sorted((*PRESETS, *(known.shape for known in FORMS.values()))))
     near = get_close_matches(name, (*PRESETS, *FORMS), n=1)

@@ -9,6 +9,7 @@ from tltsched.draft_config import DraftConfig, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
+from tltsched.policy_name import items_of
 
 _RANGE = re.compile(r"(\d+)-(\d+)=(\d+)")
 
@@ -41,8 +42,8 @@ def table_of_ranges(text: str) -> TableConfig:
     Source: vLLM 0.32, v1/spec_decode/dynamic/utils.py. Raises InputError.
     """
     rows = []
-    for part in text.split("+"):
-        match = _RANGE.fullmatch(part.strip())
+    for part in items_of(text):
+        match = _RANGE.fullmatch(part)
         if match is None:
             raise InputError("vllm_table", part, "LO-HI=K", "write for example vllm_table:1-4=4+5-20=2")
         rows.append(tuple(int(number) for number in match.groups()))

@@ -88,7 +88,7 @@ def case_study() -> None:
         )  # fmt: skip
         rollout_s = {
             policy: sum(
-                row["rollout_end_s"] - row["start_s"] for row in simulate(settings, policy)[1].step_rows
+                row["rollout_end_s"] - row["start_s"] for row in simulate(settings, policy)[1].log.step_rows
             )
             for policy in ("none", "tlt")
         }

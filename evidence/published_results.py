@@ -91,7 +91,7 @@ def _other_phases(seconds: float) -> dict[str, Any]:
 def _steps(cluster: Cluster) -> list[dict[str, float]]:
     rows = []
     for step, responses, facts in zip(
-        cluster.step_rows, cluster.responses, cluster.schedule_rows, strict=True
+        cluster.log.step_rows, cluster.log.responses, cluster.log.schedule_rows, strict=True
     ):
         ninth = float(np.quantile(responses["finish_s"], 0.9, method="inverted_cdf"))
         rows.append(

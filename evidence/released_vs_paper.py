@@ -71,7 +71,7 @@ class Laboratory:
         key = tuple(term for term in TERMS if term in fixed)
         if key not in self._known:
             cluster = Simulation(self._mixture(key), self.trace).run()
-            self._known[key] = np.array([row["end_s"] - row["start_s"] for row in cluster.step_rows])
+            self._known[key] = np.array([row["end_s"] - row["start_s"] for row in cluster.log.step_rows])
         return self._known[key]
 
     def _mixture(self, fixed: Collection[str]) -> Config:

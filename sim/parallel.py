@@ -41,8 +41,8 @@ def simulate(job: Job) -> Timing:
     """Simulate one job."""
     cluster = Simulation(job.config, job.trace, job.coefficients).run()
     return Timing(
-        np.array([row["end_s"] - row["start_s"] for row in cluster.step_rows]),
-        np.array([row["response_tokens"] for row in cluster.schedule_rows], np.float64),
+        np.array([row["end_s"] - row["start_s"] for row in cluster.log.step_rows]),
+        np.array([row["response_tokens"] for row in cluster.log.schedule_rows], np.float64),
     )
 
 

@@ -203,7 +203,7 @@ class Simulation:
             on_policy=spec.on_policy,
             clairvoyant=cluster.knows_lengths,
         )
-        folder.write_schedule(facts, pd.DataFrame(cluster.schedule_rows))
+        folder.write_schedule(facts, pd.DataFrame(cluster.log.schedule_rows))
 
     def _summary(self, label: str, cluster: Cluster) -> Summary:
         config = self.config
@@ -215,9 +215,9 @@ class Simulation:
             gpu=config.hardware.gpu,
             workers=config.workers,
             gpus_per_worker=config.hardware.tp,
-            steps=len(cluster.step_rows),
+            steps=len(cluster.log.step_rows),
             wall_s=float(cluster.env.now),
-            response_tokens=sum(int(row["response_tokens"]) for row in cluster.schedule_rows),
+            response_tokens=sum(int(row["response_tokens"]) for row in cluster.log.schedule_rows),
             cost_source=self.cost_source(),
             lengths_source=describe_lengths(self.trace),
             acceptance_source=self.law.source
@@ -240,9 +240,9 @@ class Simulation:
         """Return sentences about everything that lies outside what was measured or published."""
         found = self._calibration_warnings()
         ranges = self.calibration.ranges if self.calibration else None
-        if ranges and cluster.largest_draft_batch > ranges.draft_batch[1]:
+        if ranges and cluster.log.largest_draft_batch > ranges.draft_batch[1]:
             found.append(
-                f"drafting reaches batches of {cluster.largest_draft_batch}; "
+                f"drafting reaches batches of {cluster.log.largest_draft_batch}; "
                 f"the calibration of drafting ends at {ranges.draft_batch[1]}"
             )
         outside = [
@@ -266,8 +266,8 @@ class Simulation:
         if cluster.stream.repeated:
             times = cluster.stream.repeated
             found.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
-        if cluster.preemptions:
-            found.append(f"the KV cache overflowed: {cluster.preemptions} requests were preempted and redone")
+        if cluster.log.preemptions:
+            found.append(f"the KV cache overflowed: {cluster.log.preemptions} requests were preempted and redone")
         return tuple(found)
 
     def _calibration_warnings(self) -> list[str]:

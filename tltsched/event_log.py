@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 import msgspec
 
-from tltsched.cluster import ClusterConfig, ClusterScheduler
+from tltsched.cluster import ClusterConfig, ClusterScheduler, ClusterState
 from tltsched.commands import ClusterCommand, Command, SetDraftConfig
 from tltsched.errors import InputError
 from tltsched.events import ClusterEvent, WorkerEvent
@@ -84,7 +84,8 @@ class RecordedWorker:
     """A worker's scheduler that records what goes in and what comes out; drivers use it in its place."""
 
     def __init__(self, scheduler: WorkerScheduler, recorder: Recorder | None) -> None:
-        self.scheduler = scheduler
+        self.worker = scheduler.worker  # its number
+        self._scheduler = scheduler
         self._recorder = recorder
         self._owner = worker_owner(scheduler.worker)
 
@@ -92,9 +93,9 @@ class RecordedWorker:
         """Record the event, handle it, record the commands; an event that is refused is on record too."""
         recorder = self._recorder
         if recorder is None:
-            return self.scheduler.handle(event)
+            return self._scheduler.handle(event)
         recorder.add(self._owner, event.t_s, event)
-        commands = self.scheduler.handle(event)
+        commands = self._scheduler.handle(event)
         for command in commands:
             recorder.add(self._owner, event.t_s, command)
         return commands
@@ -104,16 +105,24 @@ class RecordedCluster:
     """A cluster's scheduler that records what goes in and what comes out; drivers use it in its place."""
 
     def __init__(self, scheduler: ClusterScheduler, recorder: Recorder | None) -> None:
-        self.scheduler = scheduler
+        self.config = scheduler.config
+        self.schedule = scheduler.schedule
+        self.view = scheduler.cluster_view
+        self._scheduler = scheduler
         self._recorder = recorder
+
+    @property
+    def rolling_out(self) -> bool:
+        """Whether requests are being generated, and neither hand-over nor phases have begun."""
+        return self._scheduler.state is ClusterState.ROLLOUT
 
     def handle(self, event: ClusterEvent) -> tuple[ClusterCommand, ...]:
         """Record the event, handle it, record the commands; an event that is refused is on record too."""
         recorder = self._recorder
         if recorder is None:
-            return self.scheduler.handle(event)
+            return self._scheduler.handle(event)
         recorder.add(CLUSTER, event.t_s, event)
-        commands = self.scheduler.handle(event)
+        commands = self._scheduler.handle(event)
         for command in commands:
             recorder.add(CLUSTER, event.t_s, command)
         return commands

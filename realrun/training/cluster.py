@@ -232,7 +232,7 @@ class TrainingCluster(Cluster):
             return
         for living in self._living:
             self._book(living, done.phase)
-        if done.phase == "logprob" and self.scheduler.scheduler.config.fallback.enabled:
+        if done.phase == "logprob" and self.scheduler.config.fallback.enabled:
             self._execute(self.scheduler.handle(self._measured(t_s)))
         if done.phase == "policy_update":
             self._updates, self._age_steps = 1, self._age_steps + 1

@@ -71,7 +71,7 @@ class Worker:
 
         `keep`, if set, takes each finished request with its tokens.
         """
-        self.index = scheduler.scheduler.worker
+        self.index = scheduler.worker
         self.scheduler = scheduler
         self.engine = engine
         self.clock = clock

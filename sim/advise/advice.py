@@ -138,7 +138,7 @@ def draw_costs(
     for draw in range(draws + 1):
         coefficients = draw_coefficients(first.coefficients, error, rng) if draw else first.coefficients
         for policy, config in configs.items():
-            steps = Simulation(config, trace, coefficients).run().step_rows
+            steps = Simulation(config, trace, coefficients).run().log.step_rows
             frames.append(
                 pd.DataFrame(
                     {

@@ -40,7 +40,7 @@ def first_steps(trace: Trace, steps: int) -> Trace:
 
 def step_seconds(config: Config, trace: Trace, coefficients: Coefficients | None = None) -> Floats:
     """Simulate a configuration and return the seconds of each RL step, [steps]."""
-    rows = Simulation(config, trace, coefficients).run().step_rows
+    rows = Simulation(config, trace, coefficients).run().log.step_rows
     return np.array([row["end_s"] - row["start_s"] for row in rows])
 
 

@@ -153,7 +153,7 @@ def _fit(observed: Observed, config: Config, lengths: Trace) -> tuple[Scale | No
     if logged is None or ROLLOUT not in logged.times:
         return None, None
     numbers = observed.step_numbers()
-    rows = Simulation(config, lengths).run().step_rows[: len(numbers)]
+    rows = Simulation(config, lengths).run().log.step_rows[: len(numbers)]
     rollout_s = np.array([row["rollout_end_s"] - row["start_s"] for row in rows])
     step_s = np.array([row["end_s"] - row["start_s"] for row in rows])
     by_step_s = logged.by_step_s(ROLLOUT)

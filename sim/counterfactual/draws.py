@@ -101,7 +101,7 @@ def rollout_responses(config: Config, trace: Trace) -> tuple[Floats, float | Non
 def _seconds(simulation: Simulation, overlaps: bool) -> float:
     """Return the seconds of all rollouts; of all steps, if rollouts go on meanwhile."""
     end = "end_s" if overlaps else "rollout_end_s"
-    return float(sum(row[end] - row["start_s"] for row in simulation.run().step_rows))
+    return float(sum(row[end] - row["start_s"] for row in simulation.run().log.step_rows))
 
 
 def _drawn(name: str, steps: pd.DataFrame, grown: Floats, share: float | None) -> pd.DataFrame:

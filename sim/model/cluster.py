@@ -1,4 +1,7 @@
-"""The simulated cluster: carries out what the ClusterScheduler decides, on the simulated clock."""
+"""The simulated cluster: carries out what the ClusterScheduler decides, on the simulated clock.
+
+Its twin on the wall clock is tlt.realrun.driver.cluster; both match the same commands in the same order.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from tlt.sim.model.drafter import Drafter
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import Requests, StepRequests, Stream
 from tlt.sim.model.running_batch import Submission
-from tlt.sim.model.worker import Listener, Passing, Rollout, StepTally, Worker
+from tlt.sim.model.step import SimulatedLog, SimulatedStep
+from tlt.sim.model.worker import Listener, Passing, Rollout, Worker
 from tlt.traces.common.arrays import Ints
-from tlt.traces.runs.timeline import Timeline, intervals
-from tltsched.cluster import ClusterState
+from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import (
     Assign,
     BeginPhase,
@@ -66,8 +69,7 @@ class Cluster(Listener):
         """
         self.env = env
         self.scheduler = scheduler
-        self.spec = scheduler.scheduler.config.schedule_spec()
-        self.tally = StepTally()
+        self.spec = scheduler.config.schedule_spec()
         self.workers = [make_worker(index, self) for index in range(workers)]
         self.trainers = [Timeline(workers + index) for index in range(trainers)]
         if self.trainers:
@@ -79,13 +81,10 @@ class Cluster(Listener):
         self.rng = rng
         self.spare_rng = spare_rng
         self.requests = Requests()
-        self.responses: list[pd.DataFrame] = []
-        self.step_rows: list[dict[str, float | int]] = []
-        self.schedule_rows: list[dict[str, float | int]] = []
-        self.preemptions = 0
-        self.largest_draft_batch = 0
-        self.stream: Stream
-        self._trainers: dict[int, simpy.Process] = {}
+        self.stream = Stream((), spare_rng)
+        self.state = SimulatedStep(step=-1, start_s=env.now, over=env.event())
+        self.log = SimulatedLog()
+        self._training: dict[int, simpy.Process] = {}
         self._publish_s = 0.0
 
     def run(self, steps: Sequence[StepRequests], done: Callable[[int], None]) -> Passing:
@@ -93,38 +92,30 @@ class Cluster(Listener):
         self.stream = Stream(steps, self.spare_rng)
         for step in range(len(steps)):
             self._begin(step)
-            yield self._step_done
-            self._record_step()
+            yield self.state.over
+            self.state.end_s = self.env.now
+            self.log.close(self.state, self.requests, self.scheduler.view.requests)
             done(step)
-        if self.trainers:
-            self._turn()
-
-    def _turn(self) -> None:
-        """Cut the time of workers that never stop at the boundary of a step."""
-        for worker in self.workers:
-            worker.turn(self.step)
+        self._turn(len(steps) - 1)
 
     def _begin(self, step: int) -> None:
-        self.step = step
-        if self.trainers:
-            self._turn()
-        self._start_s = self.env.now
-        self._rollout_end_s = -1.0
-        self.tally = StepTally()
-        self._trained_tokens = 0
-        self._wasted_tokens = 0
-        self._trained: Ints | None = None
-        self._step_done = self.env.event()
+        self._turn(step)
         self.drafter.begin_step()
-        self._served = (self.drafter.version, self.drafter.age_steps)
+        self.state = SimulatedStep(
+            step=step,
+            start_s=self.env.now,
+            drafter_version=self.drafter.version,
+            drafter_age_steps=self.drafter.age_steps,
+            over=self.env.event(),
+        )
         self._execute(self.scheduler.handle(self._step_began()))
 
     def _step_began(self) -> StepBegan:
         """Draw the fresh requests of the step; a schedule that carries nothing over gets the trace's step."""
-        groups, samples = self.stream.groups_of(self.step)
-        schedule = self.scheduler.scheduler.schedule
+        groups, samples = self.stream.groups_of(self.state.step)
+        schedule = self.scheduler.schedule
         if self.spec.keeps_order:
-            self.requests, fresh = Requests(), self.stream.steps[self.step]
+            self.requests, fresh = Requests(), self.stream.steps[self.state.step]
             groups = samples = 0
         else:
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
@@ -133,12 +124,12 @@ class Cluster(Listener):
         hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
         columns = (ids, fresh.group, fresh.prompt_tokens, hints)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return StepBegan(self.env.now, self.step, tuple(Request(*row) for row in rows), groups, samples)
+        return StepBegan(self.env.now, self.state.step, tuple(Request(*row) for row in rows), groups, samples)
 
     @property
     def knows_lengths(self) -> bool:
         """Whether requests carry their lengths: the placement is a bound then."""
-        return self.spec.knows_lengths or self.scheduler.scheduler.config.dispatch == "longest_first"
+        return self.spec.knows_lengths or self.scheduler.config.dispatch == "longest_first"
 
     def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
         for command in commands:
@@ -148,12 +139,12 @@ class Cluster(Listener):
                 case StartTraining():
                     for worker in command.workers:
                         self._book(worker, "tail_idle")
-                        self._trainers[worker] = self.env.process(self._train(worker))
+                        self._training[worker] = self.env.process(self._train(worker))
                 case StopTraining():
-                    if self.scheduler.scheduler.state is not ClusterState.ROLLOUT:
+                    if not self.scheduler.rolling_out:
                         self._end_rollout()
                     for worker in command.workers:
-                        self._trainers[worker].interrupt()
+                        self._training[worker].interrupt()
                 case PublishDrafter():
                     self.drafter.publish(command.version, command.trained_tokens)
                     self._publish_s = self.drafter.config.publish_s
@@ -175,13 +166,13 @@ class Cluster(Listener):
             case Withdraw():
                 self.workers[move.worker].withdraw(ids)
             case Restart() | Drop():
-                self._wasted_tokens += self.requests.restart(ids)
+                self.state.wasted_tokens += self.requests.restart(ids)
             case TrainOn():
-                self._trained = ids
+                self.state.chosen = ids
 
     def _assign(self, command: Assign) -> None:
         requests, ids = self.requests, np.array(command.requests, np.int64)
-        requests.begin(ids, command.worker, self.step, self.env.now)
+        requests.begin(ids, command.worker, self.state.step, self.env.now)
         target = requests.length[ids]
         if command.chunk_tokens:
             target = np.minimum(target, requests.emitted[ids] + command.chunk_tokens)
@@ -195,7 +186,7 @@ class Cluster(Listener):
             emitted=requests.emitted[ids],
             kv_kept=np.full(len(ids), command.kv_kept),
         )
-        rollout = Rollout(self.step, self.drafter.version, self.drafter.exponent)
+        rollout = Rollout(self.state.step, self.drafter.version, self.drafter.exponent)
         self.workers[command.worker].assign(rollout, submission)
 
     def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
@@ -224,14 +215,14 @@ class Cluster(Listener):
 
     def _end_rollout(self) -> None:
         """Book the wait for the longest response, once a step, to all workers that do not train."""
-        if self._rollout_end_s >= 0.0:
+        if self.state.rollout_end_s >= 0.0:
             return
-        self._rollout_end_s = self.env.now
+        self.state.rollout_end_s = self.env.now
         if self.trainers:
             self._book_all("batch_wait")
             return
         for worker in range(len(self.workers)):
-            if worker not in self._trainers:
+            if worker not in self._training:
                 self._book(worker, "tail_idle")
 
     def _train(self, worker: int) -> Passing:
@@ -246,15 +237,15 @@ class Cluster(Listener):
             self._book(worker, cause)
         trained_s = self.env.now - start_s if cause == "drafter_training" else 0.0
         tokens = int(trained_s * config.training_tokens_per_s)
-        self._trained_tokens += tokens
+        self.state.trained_tokens += tokens
         yield self.env.timeout(config.stop_s)
         self._book(worker, "drafter_stop")
-        del self._trainers[worker]
+        del self._training[worker]
         self._execute(self.scheduler.handle(TrainingStopped(self.env.now, worker, tokens)))
 
     def _phase(self, phase: str) -> Passing:
         yield from self._publish()
-        trained = self._trained_ids()
+        trained = self.state.trained(self.requests)
         tokens = int((self.requests.length[trained] + self.requests.prompt_tokens[trained]).sum())
         seconds = self.phases.seconds(phase, len(trained), tokens)
         if self.trainers and phase == "weight_sync":
@@ -276,77 +267,24 @@ class Cluster(Listener):
         yield from self._publish()
         if not self.trainers:
             self._book_all("preempt_wait")
-        self._step_done.succeed()
+        self.state.over.succeed()
 
     def _book(self, worker: int, cause: str) -> None:
-        self.workers[worker].timeline.book(cause, self.step, self.env.now)
+        self.workers[worker].timeline.book(cause, self.state.step, self.env.now)
 
     def _book_all(self, cause: str) -> None:
         """Book the time of all who take part in the phases."""
         for trainer in self.trainers:
-            trainer.book(cause, self.step, self.env.now)
+            trainer.book(cause, self.state.step, self.env.now)
         for worker in range(0 if self.trainers else len(self.workers)):
             self._book(worker, cause)
 
-    def _trained_ids(self) -> Ints:
-        """Return the responses that the step trains on; all of its own unless the schedule chose."""
-        return np.arange(len(self.requests.group)) if self._trained is None else self._trained
-
-    def _record_step(self) -> None:
-        requests, ids = self.requests, np.sort(self._trained_ids())
-        self.responses.append(
-            pd.DataFrame(
-                {
-                    "step": self.step,
-                    "request": ids,
-                    "group": requests.group[ids],
-                    "worker": requests.worker[ids],
-                    "prompt_tokens": requests.prompt_tokens[ids],
-                    "response_tokens": requests.length[ids],
-                    "truncated": requests.truncated[ids],
-                    "start_s": requests.start_s[ids],
-                    "finish_s": requests.finish_s[ids],
-                }
-            )
-        )
-        self.preemptions += self.tally.preemptions
-        self.largest_draft_batch = max(self.largest_draft_batch, self.tally.largest_draft_batch)
-        self.step_rows.append(
-            {
-                "step": self.step,
-                "start_s": self._start_s,
-                "rollout_end_s": self._rollout_end_s,
-                "end_s": self.env.now,
-                "request_steps": self.tally.request_steps,
-                "accepted_tokens": self.tally.accepted_tokens,
-                "drafter_version": self._served[0],
-                "drafter_age_steps": self._served[1],
-                "trained_tokens": self._trained_tokens,
-            }
-        )
-        self._record_schedule(ids)
-
-    def _record_schedule(self, trained: Ints) -> None:
-        """Note what the schedule did beside the time: staleness, waste, and what goes on later."""
-        requests, alive = self.requests, list(self.scheduler.scheduler.cluster_view.requests)
-        staleness = self.step - requests.born[trained]
-        self.schedule_rows.append(
-            {
-                "step": self.step,
-                "trained_responses": len(trained),
-                "response_tokens": int(requests.length[trained].sum()),
-                "wasted_tokens": self._wasted_tokens,
-                "carried_responses": len(alive),
-                "carried_tokens": int(requests.emitted[alive].sum()) if alive else 0,
-                "staleness_mean": float(staleness.mean()) if len(trained) else 0.0,
-                "staleness_max": int(staleness.max(initial=0)),
-            }
-        )
+    def _turn(self, step: int) -> None:
+        """Cut the time of workers that never stop, at the boundary before or after `step`."""
+        if self.trainers:
+            for worker in self.workers:
+                worker.turn(step)
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return responses, intervals and steps as tlt.traces.runs.runfolder wants them."""
-        return (
-            pd.concat(self.responses, ignore_index=True),
-            intervals([*(worker.timeline for worker in self.workers), *self.trainers]),
-            pd.DataFrame(self.step_rows),
-        )
+        return self.log.tables([*(worker.timeline for worker in self.workers), *self.trainers])

@@ -11,6 +11,7 @@ import simpy
 
 from tlt.sim.model.jump_engine import DecisionInterval, Engine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
+from tlt.sim.model.step import SimulatedStep
 from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import SetDraftConfig
@@ -22,29 +23,10 @@ Deciding = Generator[simpy.Event, Any, tuple[SetDraftConfig, ...]]
 Cutting = Generator[simpy.Event, Any, float | None]
 
 
-class StepTally:
-    """What the workers of one step add up: acceptance counts over drafting decision intervals, and
-    preemptions.
-    """
-
-    def __init__(self) -> None:
-        self.request_steps = 0
-        self.accepted_tokens = 0
-        self.preemptions = 0
-        self.largest_draft_batch = 0
-
-    def add(self, decision_interval: DecisionInterval, batch: int) -> None:
-        """Count a decision interval that began with `batch` requests."""
-        if decision_interval.draft_config.depth:
-            self.largest_draft_batch = max(self.largest_draft_batch, batch)
-            self.request_steps += decision_interval.request_steps
-            self.accepted_tokens += sum(decision_interval.accepted_by_position)
-
-
 class Listener(Protocol):
     """Who hears of what a worker has done, at the time at which it is reported."""
 
-    tally: StepTally  # of the step that is on
+    state: SimulatedStep  # of the step that is on
 
     def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
         """Requests will have been done at these times, once they are reported."""
@@ -92,7 +74,7 @@ class Worker:
     ) -> None:
         """With `watch` each finish is reported when it happens, and orders cut a decision interval short."""
         self.env = env
-        self.index = scheduler.scheduler.worker
+        self.index = scheduler.worker
         self.scheduler = scheduler
         self.engine = engine
         self.limits = limits
@@ -105,7 +87,7 @@ class Worker:
         self._rolling = False
         self._told = 0  # finishes of the running decision interval that were reported
         self._inbox: list[Submission | Withdrawal | Reload] = []
-        self._bell: simpy.Event | None = None  # rings for an order that cuts the stretch in flight
+        self._bell: simpy.Event | None = None  # rings for an order that cuts the interval in flight
 
     def assign(self, rollout: Rollout, submission: Submission) -> None:
         """Take requests: a rollout begins, or they join the one that runs."""
@@ -149,10 +131,10 @@ class Worker:
 
     def _roll(self, rollout: Rollout, submission: Submission) -> Passing:
         """Generate all requests of the pool and those that come while it does."""
-        engine, now = self.engine, self.env
+        engine, env = self.engine, self.env
         self._book(self.idle_cause)
         pool = RequestPool(submission, self.limits, rollout.step)
-        self.scheduler.handle(RolloutBegan(now.now, self.index, rollout.step, rollout.drafter_version))
+        self.scheduler.handle(RolloutBegan(env.now, self.index, rollout.step, rollout.drafter_version))
         engine.submit(pool, rollout.drafter_exponent)
         drafts: tuple[SetDraftConfig, ...] = ()
         while True:
@@ -164,14 +146,14 @@ class Worker:
                 continue
             (draft,) = drafts
             yield from self._switch(draft)
-            start_s, batch = now.now, len(pool.running)
+            start_s, batch = env.now, len(pool.running)
             yield from self._run(draft, pool)
-            decision_interval = engine.decision_interval
+            interval = engine.decision_interval
             self._book(self._decode_cause(draft))
-            self.listener.tally.add(decision_interval, batch)
-            drafts = self._observe(decision_interval, pool, start_s)
-        self.listener.tally.preemptions += pool.preemptions
-        self.scheduler.handle(RolloutEnded(now.now, self.index))
+            self.listener.state.decided(interval, batch)
+            drafts = self._observe(interval, pool, start_s)
+        self.listener.state.preemptions += pool.preemptions
+        self.scheduler.handle(RolloutEnded(env.now, self.index))
         self._rolling = False
 
     def _run(self, draft: SetDraftConfig, pool: RequestPool) -> Passing:
@@ -201,7 +183,7 @@ class Worker:
         return None if timer.processed else self.env.now - start_s
 
     def _tell(self, pool: RequestPool) -> None:
-        """Report who finished in the stretch that has passed."""
+        """Report who finished in the time that has passed."""
         finished = pool.requests.ids[self.engine.just_finished]
         if len(finished):
             self._told += len(finished)
@@ -257,28 +239,26 @@ class Worker:
         yield from self._spend("switch", seconds)
 
     def _observe(
-        self, decision_interval: DecisionInterval, pool: RequestPool, start_s: float
+        self, interval: DecisionInterval, pool: RequestPool, start_s: float
     ) -> tuple[SetDraftConfig, ...]:
-        """Report a decision interval that began at `start_s`, and those of its finishes that were not
-        reported yet.
-        """
-        ids = pool.requests.ids[decision_interval.finished]
+        """Report an interval that began at `start_s`, and what finished in it and was not reported yet."""
+        ids = pool.requests.ids[interval.finished]
         finished = tuple(ids.tolist())
         event = DecisionEnded(
             self.env.now,
             self.index,
-            decision_interval.draft_config,
-            decision_interval.engine_steps,
-            decision_interval.request_steps,
-            decision_interval.decode_s,
-            decision_interval.accepted_by_position,
+            interval.draft_config,
+            interval.engine_steps,
+            interval.request_steps,
+            interval.decode_s,
+            interval.accepted_by_position,
             finished,
             len(pool.running),
-            decision_interval.context_tokens,
+            interval.context_tokens,
         )
         drafts = self.scheduler.handle(event)
         if finished and not self.watch:
-            self.listener.done(ids, start_s + decision_interval.finish_s)
+            self.listener.done(ids, start_s + interval.finish_s)
             self.listener.finished(self.index, finished, 0)
         self._told = 0
         return drafts

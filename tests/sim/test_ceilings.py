@@ -29,7 +29,7 @@ POLICIES = ("none", "static:4", "goodput", "tlt_chains", "disable_by_batch")
 
 def steps(trace: Trace, policy: str) -> list[tuple[float, float]]:
     """Simulate and return the seconds of each rollout and step."""
-    rows = Simulation(resolve(JOB, policy), trace).run().step_rows
+    rows = Simulation(resolve(JOB, policy), trace).run().log.step_rows
     return [(row["rollout_end_s"] - row["start_s"], row["end_s"] - row["start_s"]) for row in rows]
 
 

@@ -84,7 +84,7 @@ def test_without_drafts_jump_mode_is_exact_under_every_schedule(name: str) -> No
     assert jump.responses["request"].tolist() == exact.responses["request"].tolist()
     assert jump.responses["finish_s"].tolist() == pytest.approx(exact.responses["finish_s"].tolist())
     for column in ("wasted_tokens", "carried_tokens", "staleness_mean"):
-        here, there = ([row[column] for row in each.cluster.schedule_rows] for each in (jump, exact))
+        here, there = ([row[column] for row in each.cluster.log.schedule_rows] for each in (jump, exact))
         assert here == pytest.approx(there)
 
 
@@ -111,19 +111,19 @@ def test_schedules_that_keep_the_order_train_on_what_synchronous_training_does(n
 
 def test_partial_rollouts_resume_with_their_tokens_and_waste_none() -> None:
     partial, thrown = run("oversample_partial", world()), run("oversample_abort", world())
-    rows = partial.cluster.schedule_rows
+    rows = partial.cluster.log.schedule_rows
     assert sum(row["wasted_tokens"] for row in rows) == 0
     assert all(row["carried_tokens"] > 0 for row in rows)
     assert rows[0]["staleness_max"] == 0 < rows[1]["staleness_max"]
     assert "recompute" in set(partial.intervals["cause"])
-    rows = thrown.cluster.schedule_rows
+    rows = thrown.cluster.log.schedule_rows
     assert all(row["wasted_tokens"] > 0 and row["carried_responses"] == 0 for row in rows)
     assert all(row["staleness_max"] == 0 for row in rows)
 
 
 def test_tail_batching_puts_long_prompts_off_and_stays_on_policy() -> None:
     told = run("tail_batching", world(steps=8))
-    rows = told.cluster.schedule_rows
+    rows = told.cluster.log.schedule_rows
     assert all(row["staleness_max"] == 0 for row in rows)
     tokens = [row["response_tokens"] for row in rows]
     # A quarter of a step's prompts is put off in each short round: four fill a long one.
@@ -170,7 +170,7 @@ def test_bounded_staleness_admits_no_more_than_its_bound_allows() -> None:
     for eta in (0.0, 1.0, 2.0):
         spec = {"kind": "bounded_async", "staleness": eta}
         told = run("bounded_async", world(steps=8), **{"cluster.schedule": spec})
-        rows = told.cluster.schedule_rows
+        rows = told.cluster.log.schedule_rows
         assert max(row["carried_responses"] for row in rows) <= eta * GROUPS * SAMPLES
         stales.append(np.mean([row["staleness_mean"] for row in rows]))
         walls.append(told.wall_s)

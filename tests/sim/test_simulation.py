@@ -206,10 +206,10 @@ def test_a_small_cache_preempts_in_a_whole_run_and_the_summary_says_so(tmp_path:
     chosen = with_kv_tokens(SMALL | CHAINS, trace, "static:3", 1000.0)
     config = config_of(chosen, "static:3")
     run = simulate(config, trace)
-    assert run.cluster.preemptions > 0
+    assert run.cluster.log.preemptions > 0
     assert "recompute" in set(run.intervals["cause"])
     summary = Simulation(config, trace, PLAIN).run_into(tmp_path, "static:3")
-    assert any(f"{run.cluster.preemptions} requests were preempted" in text for text in summary.warnings)
+    assert any(f"{run.cluster.log.preemptions} requests were preempted" in text for text in summary.warnings)
 
 
 def golden_run(folder: Path, seed: int = 0) -> bytes:

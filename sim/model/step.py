@@ -1,0 +1,82 @@
+"""What the simulated driver keeps of RL steps, beside what every driver does (tlt.traces.runs.step_log)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+import simpy
+
+from tlt.sim.model.jump_engine import DecisionInterval
+from tlt.sim.model.requests import Requests
+from tlt.traces.common.arrays import Ints
+from tlt.traces.runs.step_log import Row, StepLog, StepState
+
+
+class SimulatedStep(StepState, kw_only=True):
+    """What one step has seen so far."""
+
+    over: simpy.Event
+    wasted_tokens: int = 0  # generated and thrown away
+    chosen: Ints | None = None  # responses that the schedule trains on; None: all of the step
+    preemptions: int = 0
+    largest_draft_batch: int = 0
+
+    def decided(self, interval: DecisionInterval, batch: int) -> None:
+        """Count a decision interval that began with `batch` requests."""
+        self.count(interval.draft_config, interval.request_steps, interval.accepted_by_position)
+        if interval.draft_config.depth:
+            self.largest_draft_batch = max(self.largest_draft_batch, batch)
+
+    def trained(self, requests: Requests) -> Ints:
+        """Return the ids that the step trains on."""
+        return np.arange(len(requests.group)) if self.chosen is None else self.chosen
+
+
+class SimulatedLog(StepLog):
+    """The rows of the steps that are over, and what the schedule did beside the time (SCHEDULE_COLUMNS)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule_rows: list[Row] = []
+        self.preemptions = 0
+        self.largest_draft_batch = 0
+
+    def close(self, state: SimulatedStep, requests: Requests, alive: Iterable[int]) -> None:
+        """Take in a step that is over; requests `alive` go on in a later one."""
+        ids = np.sort(state.trained(requests))
+        self.add(state, _responses(state.step, requests, ids))
+        self.schedule_rows.append(_schedule_row(state, requests, ids, list(alive)))
+        self.preemptions += state.preemptions
+        self.largest_draft_batch = max(self.largest_draft_batch, state.largest_draft_batch)
+
+
+def _responses(step: int, requests: Requests, ids: Ints) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "step": step,
+            "request": ids,
+            "group": requests.group[ids],
+            "worker": requests.worker[ids],
+            "prompt_tokens": requests.prompt_tokens[ids],
+            "response_tokens": requests.length[ids],
+            "truncated": requests.truncated[ids],
+            "start_s": requests.start_s[ids],
+            "finish_s": requests.finish_s[ids],
+        }
+    )
+
+
+def _schedule_row(state: SimulatedStep, requests: Requests, trained: Ints, alive: list[int]) -> Row:
+    staleness = state.step - requests.born[trained]
+    return {
+        "step": state.step,
+        "trained_responses": len(trained),
+        "response_tokens": int(requests.length[trained].sum()),
+        "wasted_tokens": state.wasted_tokens,
+        "carried_responses": len(alive),
+        "carried_tokens": int(requests.emitted[alive].sum()) if alive else 0,
+        "staleness_mean": float(staleness.mean()) if len(trained) else 0.0,
+        "staleness_max": int(staleness.max(initial=0)),
+    }

@@ -16,13 +16,13 @@ from scipy.special import ndtri
 
 from evidence.published_cases import CASES, Case, Measure
 from evidence.recording import HERE, OTHERS, PROJECT, write, write_raw
-from tlt.analysis.bootstrap import Estimate, mean_difference_s, speedup
 from tlt.analysis.comparison.tables import markdown_rows
 from tlt.sim.config import resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
 from tlt.traces.common.settings import merge, settings_of
 from tlt.traces.lengths.shipped import load_histogram
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tlt.analysis.bootstrap import Estimate
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import read_struct
 from tltsched.errors import InputError
 

@@ -17,13 +17,13 @@ import numpy as np
 from matplotlib.figure import SubFigure
 
 from evidence.recording import HERE, OTHERS, PICTURES, write, write_raw
-from tlt.analysis.bootstrap import Estimate, mean_difference_s
 from tlt.analysis.comparison.tables import markdown_rows
 from tlt.analysis.drawing.figure import draw_above, footer_of
 from tlt.sim.config import Config, resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import Estimate, mean_difference_s
 from tlt.traces.common.settings import settings_of
 from tlt.traces.lengths.schema import Trace
 from tltsched.policies.threshold import ThresholdConfig

@@ -6,15 +6,13 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.bootstrap import Estimate, speedup
 from tlt.analysis.ledger import Ledger, book, check_accounting, rollout_share_of_step, useful_tokens_per_s
 from tlt.analysis.load import Run, RunSet
+from tlt.traces.common.intervals import Estimate, speedup
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import ScheduleFacts
 from tltsched.errors import InputError
-
-SEED = 0  # of the bootstrap: the same runs give the same interval
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +92,7 @@ def _row(run: Run, runs: RunSet) -> Row:
     against = (
         Estimate(1.0, (1.0, 1.0), "the baseline itself")
         if run is runs.runs[0]
-        else speedup(runs.step_seconds(runs.runs[0]), runs.step_seconds(run), seed=SEED)
+        else speedup(runs.step_seconds(runs.runs[0]), runs.step_seconds(run))
     )
     return Row(
         policy=run.policy,

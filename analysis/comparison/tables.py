@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.compare import ComparisonTable, Row
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.policy_name import folded
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.analysis.bootstrap import (
+from tlt.analysis.comparison.bounds import ceiling_sentence
+from tlt.analysis.comparison.compare import ComparisonTable, Row
+from tlt.analysis.comparison.cost_draws import Recommendation
+from tlt.analysis.comparison.tables import number
+from tlt.analysis.load import RunSet
+from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import (
     FEW_DRAWS,
     FEW_STEPS,
-    LEVEL,
+    TAIL,
     Estimate,
     fastest_shares,
     mean_difference_s,
     speedup,
 )
-from tlt.analysis.comparison.bounds import ceiling_sentence
-from tlt.analysis.comparison.compare import SEED, ComparisonTable, Row
-from tlt.analysis.comparison.cost_draws import Recommendation
-from tlt.analysis.comparison.tables import number
-from tlt.analysis.load import RunSet
-from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.runfolder import CAUSES
 
 
@@ -51,8 +51,8 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
     ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
     best, second = ranked[0], ranked[1]
     step_s = {run.policy: runs.step_seconds(run) for run in runs.runs}
-    lead = speedup(step_s[second.policy], step_s[best.policy], seed=SEED)
-    saved_s = mean_difference_s(step_s[rows[0].policy], step_s[best.policy], seed=SEED)
+    lead = speedup(step_s[second.policy], step_s[best.policy])
+    saved_s = mean_difference_s(step_s[rows[0].policy], step_s[best.policy])
     shares = _shares(step_s) if lead.interval is not None else {}
     is_gain = best is not rows[0] and best.speedup.above(1.0)
     recommended = best.policy if is_gain else rows[0].policy
@@ -74,7 +74,7 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         is_gain=is_gain,
         gain=best.speedup,
         lead=lead,
-        order_may_flip=not lead.above(1.0) or _rival(best.policy, shares)[1] > (1 - LEVEL) / 2,
+        order_may_flip=not lead.above(1.0) or _rival(best.policy, shares)[1] > TAIL,
         fastest_shares=shares,
         sentence=" ".join(filter(None, sentences)),
         covers=" ".join(filter(None, covers)),
@@ -165,7 +165,7 @@ def _losers_sentence(rows: tuple[Row, ...]) -> str:
 
 
 def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
-    shares = fastest_shares(list(step_s.values()), seed=SEED).tolist()
+    shares = fastest_shares(list(step_s.values())).tolist()
     return dict(zip(step_s, shares, strict=True))
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.analysis.bootstrap import Estimate, fastest_shares, mean_difference_s, speedup
 from tlt.analysis.comparison.bounds import Ceiling, ceilings
-from tlt.analysis.comparison.compare import SEED, ComparisonTable, Row
+from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import TAIL, Estimate, fastest_shares, mean_difference_s, speedup
 from tlt.traces.results.counterfactual import Counterfactual
 
 HOUR_S = 3600.0
-FLIPS = 0.025  # of the resamples that a policy behind wins: the order may be otherwise
 LEFT_BEHIND = 0.1  # of the trained responses, under way or put off at the end: more is not ranked
 
 
@@ -65,7 +64,7 @@ def answer_of(told: Counterfactual, runs: RunSet, table: ComparisonTable) -> Ans
     ranked = [run.policy for run, row in zip(runs.runs, table.rows, strict=True) if _is_ranked(run, row)]
     shares = [1.0] * len(ranked)
     if table.steps > 1:
-        shares = fastest_shares([step_s[policy] for policy in ranked], seed=SEED).tolist()
+        shares = fastest_shares([step_s[policy] for policy in ranked]).tolist()
     won = dict(zip(ranked, shares, strict=True))
     order = sorted(
         ranked, key=lambda policy: float(step_s[policy][0].sum())
@@ -78,7 +77,7 @@ def answer_of(told: Counterfactual, runs: RunSet, table: ComparisonTable) -> Ans
         steps=table.steps,
         best=order[0],
         runner_up=order[1] if len(order) > 1 else None,
-        may_flip=table.steps < 2 or 1.0 - won[order[0]] > FLIPS,
+        may_flip=table.steps < 2 or 1.0 - won[order[0]] > TAIL,
         ceilings=tuple(ceilings(runs.bounds, runs.runs[0])) if runs.bounds is not None else (),
     )
 
@@ -120,8 +119,8 @@ def _policy(
     """Return the answer of one policy; `pair` is its run and the observed one's."""
     (run, observed), (order, won) = pair, ranking
     observed_s, own_s = next(iter(step_s.values())), step_s[run.policy]
-    gain = speedup(observed_s, own_s, seed=SEED)
-    saved_s = mean_difference_s(observed_s, own_s, seed=SEED)
+    gain = speedup(observed_s, own_s)
+    saved_s = mean_difference_s(observed_s, own_s)
     if run is observed:
         gain = Estimate(1.0, (1.0, 1.0), "the observed policy itself")
         saved_s = Estimate(0.0, (0.0, 0.0), "the observed policy itself")

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.compare import ComparisonTable, differences
 from tlt.analysis.comparison.page import document, figure, shared_warnings, sources, text, words
 from tlt.analysis.comparison.pictures import save
@@ -26,6 +25,7 @@ from tlt.analysis.counterfactual.words import (
 )
 from tlt.analysis.drawing.figure import Picture
 from tlt.analysis.load import RunSet
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
 from tltsched.policy_name import folded

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.results.counterfactual import Counterfactual
 from tlt.traces.results.predicted_training import figure, signed
 

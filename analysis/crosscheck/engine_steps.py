@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.common.intervals import Estimate, Resamples
 from tlt.traces.results.simulated_replay import PREDICTED, PREDICTED_COLUMNS
 
 BINS = 6
-Interval = Callable[[float, Floats], Estimate]
-Sums = Callable[[Floats], Floats]
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +59,9 @@ def steady(engine_steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_engine_steps(
-    engine_steps: pd.DataFrame, steps: Ints, interval: Interval, sums: Sums
+    engine_steps: pd.DataFrame, steps: Ints, resamples: Resamples
 ) -> EngineStepCheck | None:
-    """Return the comparison; `sums` adds up values by step over resamples, `interval` makes an estimate."""
+    """Return the comparison over `steps`, of which `resamples` draws; None without a steady engine step."""
     rows = steady(engine_steps)
     if rows.empty:
         return None
@@ -73,9 +70,9 @@ def check_engine_steps(
         by_step = some.groupby("step")[["seconds", "predicted_s"]].sum().reindex(steps, fill_value=0.0)
         measured = by_step["seconds"].to_numpy(np.float64)
         predicted = by_step["predicted_s"].to_numpy(np.float64)
-        drawn = sums(measured)
-        ratio = np.divide(sums(predicted), drawn, out=np.ones_like(drawn), where=drawn > 0)
-        return interval(float(predicted.sum() / measured.sum() - 1.0), ratio - 1.0)
+        seconds = resamples.sums(measured)
+        ratio = np.divide(resamples.sums(predicted), seconds, out=np.ones_like(seconds), where=seconds > 0)
+        return resamples.estimate(ratio - 1.0)
 
     def bins(column: str, edges: Floats) -> tuple[Bin, ...]:
         place = np.clip(np.searchsorted(edges, rows[column], side="right") - 1, 0, max(len(edges) - 2, 0))

@@ -15,12 +15,11 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.bootstrap import LEVEL, RESAMPLES, Estimate
-from tlt.analysis.comparison.compare import SEED
 from tlt.analysis.crosscheck.engine_steps import EngineStepCheck, check_engine_steps, load_engine_steps
 from tlt.analysis.crosscheck.flags import Flag, find_flags
 from tlt.analysis.load import Run, load_runs
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.common.intervals import Estimate, Resamples
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import CAUSES, read_struct
@@ -142,8 +141,7 @@ class Sample:
     def __init__(self, pair: Pair) -> None:
         self.real = np.array([_makespans(run, pair.steps) for run in pair.measured])
         self.model = np.array([_makespans(run, pair.steps) for run in pair.simulated])
-        rollouts = len(pair.steps)
-        self.drawn = np.random.default_rng(SEED).integers(rollouts, size=(RESAMPLES, rollouts))
+        self.resamples = Resamples(len(pair.steps), "rollouts")
 
     def fastest(self, makespans: Floats) -> int:
         """Return the policy of the least time in all."""
@@ -151,22 +149,9 @@ class Sample:
 
     def estimate(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
         """Return a figure of (measured, simulated) sums, both [policies, n], with its interval."""
-        value = figure(self.real.sum(axis=1)[:, None], self.model.sum(axis=1)[:, None])
-        if self.real.shape[1] < 2:
-            return Estimate(float(value[0]), None, "needs at least 2 rollouts")
-        return self.interval(float(value[0]), figure(self.sums(self.real), self.sums(self.model)))
-
-    def sums(self, values: Floats) -> Floats:
-        """Return values by rollout, [..., rollouts], summed over each resample, [..., resamples]."""
-        return np.asarray(values[..., self.drawn].sum(axis=-1), np.float64)
-
-    def interval(self, value: float, drawn: Floats) -> Estimate:
-        """Return a value with the interval of its resamples."""
-        if self.real.shape[1] < 2:
-            return Estimate(value, None, "needs at least 2 rollouts")
-        tail = (1 - LEVEL) / 2
-        low, high = np.quantile(drawn, [tail, 1 - tail])
-        return Estimate(value, (float(low), float(high)))
+        return self.resamples.estimate(
+            figure(self.resamples.sums(self.real), self.resamples.sums(self.model))
+        )
 
 
 def kendall_tau(real: Floats, model: Floats) -> Floats:
@@ -210,7 +195,7 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         between_engine_steps=_between(real, pair, float(engine_steps["seconds"].sum()))
         if engine_steps is not None
         else None,
-        engine_steps=check_engine_steps(engine_steps, pair.steps, sample.interval, sample.sums)
+        engine_steps=check_engine_steps(engine_steps, pair.steps, sample.resamples)
         if engine_steps is not None
         else None,
     )
@@ -232,9 +217,7 @@ def _causes(pair: Pair, sample: Sample, index: int) -> tuple[CauseCheck, ...]:
                 cause=cause,
                 measured_gpu_s=float(measured.sum()),
                 simulated_gpu_s=float(simulated.sum()),
-                difference=sample.interval(
-                    float(apart.sum() / whole.sum()), sample.sums(apart) / sample.sums(whole)
-                ),
+                difference=sample.resamples.estimate(sample.resamples.ratio(apart, whole)),
             )
         )
     return tuple(checks)

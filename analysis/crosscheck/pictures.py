@@ -9,11 +9,11 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps, steady
 from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample, error_text
 from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, policy_label, policy_style
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import Estimate, interval_of
 
 MOST_POINTS = 3_000  # drawn of each K; more would only be a blot
 CURVE_BINS = 12
@@ -94,7 +94,7 @@ def _reach(sample: Sample, makespans: Floats, mean: float) -> Floats | None:
     """Return how far the interval of a mean reaches to both sides, [2, 1]; None for a single rollout."""
     if len(makespans) < 2:
         return None
-    low, high = np.quantile(sample.sums(makespans) / len(makespans), [0.025, 0.975])
+    low, high = interval_of(sample.resamples.means(makespans)[1:])
     return np.array([[mean - low], [high - mean]])
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.page import document, figure
 from tlt.analysis.comparison.pictures import save
 from tlt.analysis.comparison.tables import html_rows, number, speedup_text
@@ -25,6 +24,7 @@ from tlt.analysis.crosscheck.figures import (
 )
 from tlt.analysis.crosscheck.pictures import draw_crosscheck
 from tlt.analysis.drawing.figure import Picture
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import write_json
 
 NAME = "crosscheck"

@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.training.run import TrainRun
-from tlt.analysis.training.sample import Resamples
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import Estimate, Resamples
 from tltsched.policy_name import PolicyName
 
 PROBES = ("sampled", "greedy")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.training.acceptance import AcceptanceFacts
 from tlt.analysis.training.lengths import LengthFacts
 from tlt.analysis.training.rewards import RewardFacts
+from tlt.traces.common.intervals import Estimate
 
 
 class PhaseFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.crosscheck.flags import Flag
 from tlt.analysis.ledger import check_accounting
 from tlt.analysis.training.acceptance import FrozenPair, acceptance_facts, frozen_pairs
@@ -22,7 +21,6 @@ from tlt.analysis.training.flags import find_flags
 from tlt.analysis.training.lengths import length_facts
 from tlt.analysis.training.rewards import reward_facts
 from tlt.analysis.training.run import TrainRun, TrainSet
-from tlt.analysis.training.sample import Resamples, amdahl, divide
 from tlt.analysis.training.time import (
     IDLE,
     PHASES,
@@ -32,6 +30,7 @@ from tlt.analysis.training.time import (
     step_gpu_seconds,
 )
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import Estimate, Resamples, divide
 
 SELF = Estimate(1.0, (1.0, 1.0), "the baseline itself")
 
@@ -176,3 +175,12 @@ def _amdahl(run: TrainRun, baseline: TrainRun, sample: Resamples) -> AmdahlFacts
         measured_over_predicted=sample.estimate(measured / predicted),
         ceiling=sample.estimate(divide(np.ones_like(share), 1.0 - share)),
     )
+
+
+def amdahl(share: Floats, speedup: Floats) -> Floats:
+    """Return the speedup of a whole of which `share` became `speedup` times as fast: 1 / ((1 - r) + r / s).
+
+    G. Amdahl, Validity of the single processor approach to achieving large scale computing capabilities,
+    AFIPS 1967.
+    """
+    return np.asarray(1.0 / ((1.0 - share) + share / speedup), dtype=np.float64)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.training.run import TrainRun
-from tlt.analysis.training.sample import Resamples
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import Estimate, Resamples
 
 
 class LengthFacts(msgspec.Struct, frozen=True, kw_only=True):

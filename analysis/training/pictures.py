@@ -8,7 +8,6 @@ from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.gantt import draw_gantt, median_step
 from tlt.analysis.comparison.idle_bars import draw_bars
 from tlt.analysis.comparison.tables import number
@@ -23,12 +22,12 @@ from tlt.analysis.drawing.figure import (
 from tlt.analysis.ledger import book
 from tlt.analysis.training.by_step import draw_acceptance, draw_rewards
 from tlt.analysis.training.facts import AmdahlFacts, PolicyFacts
-from tlt.analysis.training.figures import TrainFacts
+from tlt.analysis.training.figures import TrainFacts, amdahl
 from tlt.analysis.training.lengths import longest_and_median
 from tlt.analysis.training.run import TrainRun, TrainSet
-from tlt.analysis.training.sample import amdahl
 from tlt.analysis.training.time import PHASES
 from tlt.analysis.training.words import change
+from tlt.traces.common.intervals import Estimate
 
 PHASE_COLOURS = {
     "rollout": CAUSE_COLOURS["decode"],

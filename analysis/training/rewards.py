@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.training.run import TrainRun
-from tlt.analysis.training.sample import Resamples
+from tlt.traces.common.intervals import Estimate, Resamples
 
 FINAL_SHARE = 3  # the last third of the steps stands for where training has come to
 

@@ -9,11 +9,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.time import PHASES
+from tlt.traces.common.intervals import Estimate
 from tltsched.policy_name import folded
 
 Cells = list[tuple[str, ...]]

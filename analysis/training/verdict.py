@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.analysis.bootstrap import FEW_STEPS, Estimate
 from tlt.analysis.comparison.tables import number
 from tlt.analysis.comparison.verdict import interval_words
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.words import more_tokens, outside
+from tlt.traces.common.intervals import FEW_STEPS, Estimate
 
 
 def judge_training(facts: TrainFacts) -> str:

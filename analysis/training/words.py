@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.comparison.tables import number
+from tlt.traces.common.intervals import Estimate
 
 _SAME = 5e-4  # a ratio this close to 1 would read as 0.0 % of a change
 _SHOWN = 5e-3  # the least difference that two decimals show

@@ -16,11 +16,9 @@ import numpy as np
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients, padded
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import TAIL, interval_of
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.policies.base import WhenOff
-
-FLIP_SHARE = 0.025  # of the draws, in which the runner-up is ahead
-INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class CostDraws(msgspec.Struct, frozen=True):
@@ -42,7 +40,7 @@ class Ranked(msgspec.Struct, frozen=True):
     gain_high: float
     runner_up: DraftConfig
     runner_up_gain: float
-    may_flip: bool  # the runner-up is ahead in more than FLIP_SHARE of the draws
+    may_flip: bool  # the runner-up is ahead in more than TAIL of the draws
 
 
 def draw_factors(error: float, draft_configs: int, draws: int, rng: np.random.Generator) -> CostDraws:
@@ -111,16 +109,16 @@ def rank(
     gains = gains_of(coefficients, draft_configs, tokens, batch, context, fit, when_off)[0]
     drawn = gains_of(coefficients, draft_configs, tokens, batch, context, draws, when_off)
     best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])
-    low, high = np.percentile(drawn[:, best], INTERVAL)
+    low, high = interval_of(drawn[:, best])
     named = (*draft_configs, OFF)
     return Ranked(
         draft_config=named[best],
         gain=float(gains[best]),
-        gain_low=float(low),
-        gain_high=float(high),
+        gain_low=low,
+        gain_high=high,
         runner_up=named[second],
         runner_up_gain=float(gains[second]),
-        may_flip=bool(np.mean(drawn[:, second] > drawn[:, best]) > FLIP_SHARE),
+        may_flip=bool(np.mean(drawn[:, second] > drawn[:, best]) > TAIL),
     )
 
 

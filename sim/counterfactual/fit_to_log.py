@@ -12,8 +12,8 @@ import numpy as np
 from scipy import stats
 
 from tlt.sim.validate.training.predict import prediction_error
-from tlt.sim.validate.training.resampling import LEVEL, interval, resampled
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import TAIL, expanded_interval, resample_counts
 from tlt.traces.results.counterfactual import LogFit
 from tlt.traces.results.predicted_training import Figure, Quantity
 
@@ -93,13 +93,13 @@ def _ratio(times: Times, steps: slice, rng: np.random.Generator) -> tuple[Figure
     """
     logged_s, modelled_s = times.rollout_s[steps], times.modelled_rollout_s[steps]
     count = len(logged_s)
-    weights = resampled(count, rng)
+    weights = resample_counts(count, rng)
     ratios = (weights @ logged_s) / (weights @ modelled_s)
     draws = np.empty(0)
     if count >= FEWEST:
-        tail = (1 + LEVEL) / 2
+        tail = 1 - TAIL
         stretch = stats.t.ppf(tail, count - 1) / stats.norm.ppf(tail) * np.sqrt(count / (count - 1))
         draws = np.log(ratios[1:] / ratios[0]) * stretch
-    reach = interval(ratios[1:], count) if count >= FEWEST else None
+    reach = expanded_interval(ratios[1:], count) if count >= FEWEST else None
     figure = Figure(value=float(ratios[0]), interval=reach)
     return figure, Scale(float(ratios[0]), count, draws)

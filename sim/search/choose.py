@@ -17,10 +17,10 @@ import numpy as np
 from tlt.sim.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import TAIL, Resamples, interval_of
 from tlt.traces.results.plan import Input
 
 DRAWS = 4000
-INTERVAL = (2.5, 97.5)  # percentiles
 LENGTHS_SPREAD = "bootstrap over the RL steps simulated"
 LENGTHS_COMMAND = "tlt trace import LOGS --out lengths.parquet"
 
@@ -61,13 +61,13 @@ def decide(finalists: Sequence[Finalist], inputs: Sequence[Uncertain], seed: int
     alone = {each.name: fit * _factor(finalists, [each], values) for each in inputs}
     alone[LENGTHS] = steps
     drawn = steps * _factor(finalists, inputs, values)
-    low, high = np.percentile(drawn, INTERVAL, axis=0)
+    low, high = np.quantile(drawn, [TAIL, 1 - TAIL], axis=0)
     loss = drawn[:, best] / drawn.min(axis=1) - 1.0
     wrong = loss > 0.0
     ratio = None
     if second is not None:
-        between = np.percentile(drawn[:, second] / drawn[:, best], INTERVAL)
-        ratio = (float(fit[second] / fit[best]), float(between[0]), float(between[1]))
+        between = interval_of(drawn[:, second] / drawn[:, best])
+        ratio = (float(fit[second] / fit[best]), *between)
     return Decision(
         best=best,
         runner_up=second,
@@ -100,9 +100,9 @@ def _factor(
 def _resampled(finalists: Sequence[Finalist], rng: np.random.Generator) -> Floats:
     """Return objectives over resampled RL steps, the same steps for all, [draws, finalists]."""
     count = len(finalists[0].timing.step_s)
-    drawn = rng.integers(count, size=(DRAWS, count))
+    steps = Resamples(count, seed=rng, resamples=DRAWS)
     columns = [
-        each.scale * each.timing.step_s[drawn].sum(axis=1) / each.timing.tokens[drawn].sum(axis=1)
+        (each.scale * steps.sums(each.timing.step_s) / steps.sums(each.timing.tokens))[1:]
         for each in finalists
     ]
     return np.stack(columns, axis=1)

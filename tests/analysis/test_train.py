@@ -10,7 +10,7 @@ from tlt.analysis.comparison.compare import compare
 from tlt.analysis.ledger import AccountingError
 from tlt.analysis.load import load_runs
 from tlt.analysis.training.facts import PolicyFacts
-from tlt.analysis.training.figures import TrainFacts, examine
+from tlt.analysis.training.figures import TrainFacts, amdahl, examine
 from tlt.analysis.training.run import TrainSet, load_training
 from tlt.analysis.training.time import gpu_seconds, phase_seconds
 from tlt.traces.runs.decision_intervals import positions
@@ -276,3 +276,8 @@ def test_training_that_the_gpu_time_does_not_show_is_flagged(tmp_path: Path) -> 
     facts = examine(load_training(tmp_path))
     (flag,) = [flag for flag in facts.flags if flag.name == "unbooked"]
     assert "36,000 tokens of drafter training" in flag.text
+
+
+def test_amdahl() -> None:
+    share, gain = np.array([0.0, 0.5, 1.0]), np.array([2.0, 2.0, 2.0])
+    np.testing.assert_allclose(amdahl(share, gain), [1.0, 1 / 0.75, 2.0])

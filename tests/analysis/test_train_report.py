@@ -5,7 +5,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.analysis.training_runs import FOLDERS, PLANS, PolicyPlan, write_policy, write_training
-from tlt.analysis.bootstrap import Estimate
 from tlt.analysis.training.figures import examine
 from tlt.analysis.training.pictures import draw_training
 from tlt.analysis.training.report import render
@@ -14,6 +13,7 @@ from tlt.analysis.training.tables import estimate_text, percent, times
 from tlt.analysis.training.verdict import judge_training
 from tlt.analysis.training.words import change, more_tokens, outside
 from tlt.commands.report import report
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
 

@@ -26,8 +26,8 @@ from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts
 from tlt.sim.validate.training.acceptance_exponents import common_law, exponent_of
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import NO_RECOVERY_TOKENS, FittedPhases, drafter_config, fit_training
-from tlt.sim.validate.training.resampling import interval, resampled
 from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.common.intervals import expanded_interval, resample_counts
 from tlt.traces.results.predicted_training import TrainingFit
 from tltsched.errors import InputError
 
@@ -233,12 +233,12 @@ def test_intervals_over_few_steps_cover_as_they_say() -> None:
     hits = 0
     for _ in range(200):
         values = rng.standard_normal(5)
-        found = interval(resampled(5, rng)[1:] @ values / 5, 5)
+        found = expanded_interval(resample_counts(5, rng)[1:] @ values / 5, 5)
         assert found is not None
         hits += found[0] <= 0.0 <= found[1]
     assert hits / 200 >= 0.88  # plain percentiles: about 0.83
 
 
 def test_no_interval_without_enough_steps() -> None:
-    assert interval(np.array([1.0, 2.0]), 2, parameters=2) is None
-    assert interval(np.array([1.0, np.nan, np.nan]), 5) is None
+    assert expanded_interval(np.array([1.0, 2.0]), 2, parameters=2) is None
+    assert expanded_interval(np.array([1.0, np.nan, np.nan]), 5) is None

@@ -23,9 +23,9 @@ import numpy as np
 from tlt.sim.model.drafter import SMALLEST_EXPONENT
 from tlt.sim.validate.training.acceptance_counts import PositionCounts
 from tlt.sim.validate.training.acceptance_exponents import Head, HeadSeries, common_law, series
-from tlt.sim.validate.training.resampling import interval, resampled
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.common.intervals import expanded_interval, resample_counts
 from tlt.traces.results.predicted_training import DriftFit, Figure, Verdict
 
 MIN_POINTS = 3  # steps through which a slope is drawn
@@ -86,7 +86,7 @@ def _fit(
     if len(still.steps) < MIN_POINTS:
         return f"acceptance is known in {len(still.steps)} steps, {MIN_POINTS} are needed"
     tokens = run.trained_tokens()[: int(fitted[-1]) + 1]
-    weights = resampled(len(fitted), rng)
+    weights = resample_counts(len(fitted), rng)
     slopes = np.array([_slope(still, fitted, row) for row in weights])
     reach = _reach(slopes, still)
     verdict: Verdict = "none visible"
@@ -126,7 +126,7 @@ def _fit(
 
 def _reach(figures: Floats, still: HeadSeries) -> tuple[float, float] | None:
     """Return the interval of a figure that a line with two parameters gave; the first is no resample."""
-    return interval(figures[1:], len(still.steps), parameters=2)
+    return expanded_interval(figures[1:], len(still.steps), parameters=2)
 
 
 def _at(fitted: Ints, weights: Floats) -> Floats:
@@ -160,7 +160,7 @@ def _helped(ratio: tuple[Ints, Floats], fitted: Ints, weights: Floats) -> bool:
     weight = weights[:, np.searchsorted(fitted, steps)]
     counted = weight.sum(axis=1)
     means = np.divide(weight @ measured, counted, out=np.full(len(weights), np.nan), where=counted > 0)
-    reach = interval(means[1:], len(steps))
+    reach = expanded_interval(means[1:], len(steps))
     return reach is not None and reach[1] < -SMALLEST_HELP
 
 

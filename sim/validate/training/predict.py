@@ -18,9 +18,9 @@ from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.validate.replay_measured import comparison_of, same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
-from tlt.sim.validate.training.resampling import interval, resampled
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.common.intervals import expanded_interval, resample_counts
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
     Figure,
@@ -155,13 +155,13 @@ def prediction_errors(
 def prediction_error(quantity: Quantity, pairs: Floats, rng: np.random.Generator) -> PredictionError:
     """Return the error of the sums over steps; pairs are (measured, simulated), [steps, 2]."""
     measured, simulated = pairs.mean(axis=0).tolist()
-    drawn = resampled(len(pairs), rng)[1:] @ pairs
+    drawn = resample_counts(len(pairs), rng)[1:] @ pairs
     errors = drawn[:, 1] / drawn[:, 0] - 1.0
     return PredictionError(
         quantity=quantity,
         measured=measured,
         simulated=simulated,
-        error=Figure(value=simulated / measured - 1.0, interval=interval(errors, len(pairs))),
+        error=Figure(value=simulated / measured - 1.0, interval=expanded_interval(errors, len(pairs))),
     )
 
 

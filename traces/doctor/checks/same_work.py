@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t as student
 
+from tlt.traces.common.intervals import TAIL
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
 from tlt.traces.doctor.subject import Patient, RunTables, Subject
 from tlt.traces.lengths.run_as_trace import by_request
 
-LEVEL = 0.95
 MEAN_COUNTS = 0.02  # a smaller difference of the mean length is told, but no problem
 
 
@@ -57,7 +57,7 @@ def _paired(base_name: str, base: RunTables, name: str, run: RunTables) -> list[
         told, beyond = "from one step, so chance cannot be told", False
     else:
         error = float(differences.std(ddof=1)) / np.sqrt(len(differences))
-        half = float(student.ppf((1 + LEVEL) / 2, len(differences) - 1)) * error
+        half = float(student.ppf(1 - TAIL, len(differences) - 1)) * error
         low, high = np.exp(differences.mean() - half), np.exp(differences.mean() + half)
         beyond = not low <= 1.0 <= high
         told = f"95 % interval {low:.3f} to {high:.3f}, paired over {len(differences)} steps"

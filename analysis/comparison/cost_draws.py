@@ -11,7 +11,7 @@ import pandas as pd
 
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
-from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, read_struct
+from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, file_of, read_struct, read_table
 from tltsched.errors import InputError
 
 _SAME = 1e-9  # relative: the run and draw 0 are the same simulation
@@ -43,15 +43,13 @@ class Recommendation:
 
 
 def read_recommendation(path: Path, step_s: dict[str, pd.Series[float]]) -> Recommendation | None:
-    """Read advice.json or cost_draws.json, and cost_draws.parquet, of a comparison folder.
-
-    None if it has none of them.
+    """Read advice.json or cost_error.json, and cost_draws.parquet; None if the folder has none of them.
 
     `step_s` holds the step times of the runs by folder name, indexed by RL step. Raises InputError if one of
     the files is missing or malformed, or belongs to another comparison than the runs.
     """
     draws_path = path / "cost_draws.parquet"
-    advice, error = _read_advice(path / "advice.json"), _read_cost_draws(path / COST_DRAWS)
+    advice, error = _read_advice(path / "advice.json"), _read_cost_draws(file_of(path / COST_DRAWS))
     if advice is None and error is None and not draws_path.is_file():
         return None
     if advice is not None and error is None:
@@ -86,12 +84,7 @@ def _read_cost_draws(path: Path) -> StepTimeError | None:
 
 
 def _read_draws(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError("recommendation", str(path.parent), f"a folder with {path.name}", "recommend again")
-    try:
-        frame = pd.read_parquet(path)[list(COST_DRAW_COLUMNS)].astype(COST_DRAW_COLUMNS)
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(path.name, str(error), ", ".join(COST_DRAW_COLUMNS), f"check {path}") from None
+    frame = read_table(path, COST_DRAW_COLUMNS)
     times_s = frame["step_s"].to_numpy()
     if not (np.isfinite(times_s) & (times_s >= 0)).all() or frame.duplicated(["draw", "run", "step"]).any():
         raise InputError(path.name, "odd rows", "each draw, run and step once, in seconds", f"check {path}")

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
 
 from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.records import RECORDS, read_records, record_lines
 from tlt.traces.runs.runfolder import Comparison, read_struct
 from tltsched.commands import Command, SetDraftConfig
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_log import Record, SchedulerSetup, encode, read, replay, worker_owner
 from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan
 
-RECORDS, SETUP = "records.jsonl", "scheduler.json"
+SETUP = "scheduler.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,18 @@ def replay_decisions(folder: Path) -> DecisionReplay:
     recorded, replayed = hashlib.sha256(), hashlib.sha256()
     counts = {False: 0, True: 0}
     event, difference = "(none)", None
-    with _open(folder) as lines, _open(folder) as again:
-        made = _replayed(setup, read(lines))
-        for number, (line, new) in enumerate(zip_longest(again, made), 1):
-            recorded.update(line or b"")
-            replayed.update(new or b"")
-            if line is not None:
-                (record,) = read([line])
-                counts[isinstance(record.body, Command)] += 1
-                if not isinstance(record.body, Command):
-                    event = line.decode().strip()
-            if difference is None and line != new:
-                difference = Difference(number, event, _shown(line), _shown(new))
+    path = folder / RECORDS
+    made = _replayed(setup, read_records(path))
+    for number, (line, new) in enumerate(zip_longest(record_lines(path), made), 1):
+        recorded.update(line or b"")
+        replayed.update(new or b"")
+        if line is not None:
+            (record,) = read([line])
+            counts[isinstance(record.body, Command)] += 1
+            if not isinstance(record.body, Command):
+                event = line.decode().strip()
+        if difference is None and line != new:
+            difference = Difference(number, event, _shown(line), _shown(new))
     return DecisionReplay(
         folder, counts[False], counts[True], recorded.hexdigest(), replayed.hexdigest(), difference
     )
@@ -100,13 +100,6 @@ def _replayed(setup: SchedulerSetup, records: Iterable[Record]) -> Iterator[byte
             yield encode(record)
     except ProtocolError as error:
         yield f"refused: {error}\n".encode()
-
-
-def _open(folder: Path) -> BinaryIO:
-    path = folder / RECORDS
-    if not path.is_file():
-        raise InputError("run folder", str(folder), f"a folder with {RECORDS}", "run it with records on")
-    return path.open("rb")
 
 
 def _shown(line: bytes | None) -> str | None:
@@ -180,19 +173,18 @@ def turns(folder: Path, worker: int) -> list[Turn]:
     found: list[Turn] = []
     owner, step, draft_config = worker_owner(worker), -1, ""
     facts: BatchFormed | DecisionEnded | None = None
-    with _open(folder) as lines:
-        for record in read(lines):
-            body = record.body
-            if record.owner != owner:
-                continue
-            if isinstance(body, RolloutBegan):
-                step, draft_config = body.step, ""
-            elif isinstance(body, (BatchFormed, DecisionEnded)):
-                facts = body
-            elif isinstance(body, SetDraftConfig) and str(body.draft_config) != draft_config:
-                draft_config = str(body.draft_config)
-                assert facts is not None  # a SetDraftConfig answers one of the two
-                found.append(_turn(step, draft_config, facts))
+    for record in read_records(folder / RECORDS):
+        body = record.body
+        if record.owner != owner:
+            continue
+        if isinstance(body, RolloutBegan):
+            step, draft_config = body.step, ""
+        elif isinstance(body, (BatchFormed, DecisionEnded)):
+            facts = body
+        elif isinstance(body, SetDraftConfig) and str(body.draft_config) != draft_config:
+            draft_config = str(body.draft_config)
+            assert facts is not None  # SetDraftConfig answers one of the two
+            found.append(_turn(step, draft_config, facts))
     return found
 
 

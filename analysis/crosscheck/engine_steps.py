@@ -11,6 +11,7 @@ import pandas as pd
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Estimate, Resamples
 from tlt.traces.results.simulated_replay import PREDICTED, PREDICTED_COLUMNS
+from tlt.traces.runs.runfolder import file_of, read_table
 
 BINS = 6
 
@@ -43,10 +44,10 @@ class EngineStepCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_engine_steps(folder: Path, steps: Ints) -> pd.DataFrame | None:
     """Return the measured engine steps of these steps with their predictions; None if the folder has none."""
-    path = folder / PREDICTED
+    path = file_of(folder / PREDICTED)
     if not path.is_file():
         return None
-    rows = pd.read_parquet(path)[list(PREDICTED_COLUMNS)].astype(PREDICTED_COLUMNS)
+    rows = read_table(path, PREDICTED_COLUMNS)
     return rows[rows["step"].isin(steps)].reset_index(drop=True)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps
 from tlt.analysis.load import Run
@@ -15,6 +14,8 @@ from tlt.traces.common.arrays import Ints
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.results.simulated_replay import SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
+from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.runs.records import RECORDS
 
 FEW_ROLLOUTS = 5
 SHARE_THAT_COUNTS = 0.01  # of measured time
@@ -103,7 +104,7 @@ def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: Ints) ->
 
 
 def _workers(real: Run, model: Run, basis: SimulatedReplay) -> list[Flag]:
-    path = real.path / "records.jsonl"
+    path = real.path / RECORDS
     if path.is_file() and _LOST.search(path.read_bytes()):
         text = f"{real.policy} lost a worker: what it had generated was generated again elsewhere"
         return [Flag("workers", text, True)]
@@ -136,11 +137,8 @@ def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> l
 
 
 def _all_accepted(real: Run, steps: Ints) -> bool:
-    path = real.path / "engine_steps.parquet"
-    if not path.is_file():
-        return False
-    rows = pd.read_parquet(path, columns=["step", "drafted_tokens", "accepted_tokens"])
-    return every_draft_accepted(rows[rows["step"].isin(steps)])
+    rows = read_engine_steps(real.path)
+    return rows is not None and every_draft_accepted(rows[rows["step"].isin(steps)])
 
 
 def _engine_steps(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> list[Flag]:

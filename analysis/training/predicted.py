@@ -27,7 +27,7 @@ from tlt.traces.results.predicted_training import (
     signed,
 )
 from tlt.traces.results.predicted_training import figure as figure_text
-from tlt.traces.runs.runfolder import read_struct
+from tlt.traces.runs.runfolder import file_of, read_struct
 
 QUANTITIES = {
     "rollout seconds": "Rollout (s)", "step seconds": "RL step (s)",
@@ -57,11 +57,8 @@ def find_prediction(folder: Path) -> PredictedTraining | None:
     Raises InputError if the file cannot be read.
     """
     place = folder.resolve().with_name(f"{folder.resolve().name}.simulated")
-    return (
-        read_struct(place / PREDICTED_TRAINING, PredictedTraining)
-        if (place / PREDICTED_TRAINING).is_file()
-        else None
-    )
+    path = file_of(place / PREDICTED_TRAINING)
+    return read_struct(path, PredictedTraining) if path.is_file() else None
 
 
 def prediction_section(told: PredictedTraining, picture: Picture) -> list[str]:

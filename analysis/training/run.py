@@ -10,7 +10,10 @@ import pandas as pd
 
 from tlt.analysis.load import Run, load_runs
 from tlt.traces.common.arrays import Floats
-from tlt.traces.runs.decision_intervals import RECORDS, positions
+from tlt.traces.runs.decision_intervals import positions
+from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.runfolder import read_table
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.errors import InputError
 
@@ -102,7 +105,7 @@ def _span(steps: list[int]) -> str:
 
 
 def _load(run: Run) -> TrainRun:
-    updates = _table(run.path / "updates.parquet", UPDATE_COLUMNS).sort_values("step", ignore_index=True)
+    updates = read_table(run.path / "updates.parquet", UPDATE_COLUMNS).sort_values("step", ignore_index=True)
     if updates["step"].tolist() != run.steps["step"].tolist():
         raise InputError(
             "updates.parquet", _span(updates["step"].tolist()), _span(run.steps["step"].tolist()),
@@ -112,17 +115,17 @@ def _load(run: Run) -> TrainRun:
         run=run,
         rewards=_rewards(run),
         updates=updates,
-        heads=_table(run.path / "heads.parquet", HEAD_COLUMNS),
-        probes=_table(run.path / "probes.parquet", PROBE_COLUMNS),
+        heads=read_table(run.path / "heads.parquet", HEAD_COLUMNS),
+        probes=read_table(run.path / "probes.parquet", PROBE_COLUMNS),
         positions=positions(run.path / RECORDS),
-        compiled_engine_steps=_compiled(run.path / "engine_steps.parquet"),
+        compiled_engine_steps=_compiled(run.path),
     )
 
 
 def _rewards(run: Run) -> pd.DataFrame:
     """Return the rewards with the prompt group of each response."""
     keys = ["step", "request"]
-    rewards = _table(run.path / "rewards.parquet", REWARD_COLUMNS)
+    rewards = read_table(run.path / "rewards.parquet", REWARD_COLUMNS)
     joined = rewards.merge(run.responses[[*keys, "group"]], on=keys, how="inner")
     if len(joined) != len(run.responses) or len(joined) != len(rewards):
         raise InputError(
@@ -132,16 +135,6 @@ def _rewards(run: Run) -> pd.DataFrame:
     return joined.sort_values(keys, ignore_index=True)
 
 
-def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError(
-            "run folder", str(path.parent), f"a folder with {path.name}", "give the output of a training run"
-        )
-    try:
-        return pd.read_parquet(path)[list(columns)].astype(columns)
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None
-
-
 def _compiled(path: Path) -> int | None:
-    return int(pd.read_parquet(path, columns=["compiled"])["compiled"].sum()) if path.is_file() else None
+    engine_steps = read_engine_steps(path)
+    return None if engine_steps is None else int(engine_steps["compiled"].sum())

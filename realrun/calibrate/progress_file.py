@@ -8,6 +8,7 @@ import msgspec
 
 from tlt.realrun.calibrate.measurement_plan import Cell
 from tlt.realrun.calibrate.time_steps import Block, EngineKind, PrefillBlock
+from tlt.traces.common.migrate import upgraded, upgraded_settings_text
 from tltsched.errors import InputError
 
 CHUNK_TOKENS = 8192.0  # vLLM's own default on a large GPU, where an engine does not tell
@@ -35,7 +36,6 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 Line = Header | Block | PrefillBlock | Stuck | Facts
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class PartialFile:
@@ -69,11 +69,12 @@ class PartialFile:
 
     def _line(self, line: bytes) -> Line:
         try:
-            return _decoder.decode(line)
+            found: Line = msgspec.convert(upgraded(msgspec.json.decode(line), Line), Line)
         except msgspec.MsgspecError as error:
             raise InputError(
                 "partial calibration", f"{self.path}: {error}", "lines of a calibration", "delete it"
             ) from None
+        return Header(upgraded_settings_text(found.settings)) if isinstance(found, Header) else found
 
     def _keep(self, line: Line) -> None:
         match line:

@@ -18,6 +18,7 @@ import msgspec
 from tlt.realrun.training.cluster import StepPart
 from tlt.realrun.training.config import TrainConfig
 from tlt.realrun.training.plan import TrainingPolicy
+from tlt.traces.common.migrate import decode_msgpack, upgraded_line
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
 from tltsched.event_log import Record, encode, read, worker_owner
@@ -66,12 +67,14 @@ class PolicyLog:
         """Read the parts that the checkpoint, or the end of the run, covers; forget the others."""
         saved = self.checkpoint()
         last = int(saved.name) if saved else 0
-        decoder = msgspec.msgpack.Decoder(StepPart)
         for path in sorted((self.folder / PARTS).glob("*.msgpack")):
             if int(path.stem) >= last and not self.complete:
                 path.unlink()
                 continue
-            self.parts.append(decoder.decode(path.read_bytes()))
+            part = decode_msgpack(path.read_bytes(), StepPart)
+            lines = tuple(map(upgraded_line, part.rollout.lines))
+            rollout = msgspec.structs.replace(part.rollout, lines=lines)
+            self.parts.append(msgspec.structs.replace(part, rollout=rollout))
 
     def checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint; its name is the step that starts from it."""

@@ -48,7 +48,7 @@ def bounds_of(config: Config, trace: Trace) -> Bounds:
             exponent = _best_exponent(config, number)
             drafted = clairvoyant_bound(step, plain, config.workers, (OFF, *policies), acceptance, exponent)
         rows.append(_row(number, step, config, phases, bound, drafted))
-    return Bounds(workers=config.workers, policies=tuple(map(str, policies)), rows=tuple(rows))
+    return Bounds(workers=config.workers, draft_configs=tuple(map(str, policies)), rows=tuple(rows))
 
 
 def write_bounds(config: Config, trace: Trace, out: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tlt.traces.common.migrate import decode
 from tlt.traces.results.predicted_training import DriftFit, PredictionError
 from tltsched.errors import InputError, unknown_name
 
@@ -69,7 +70,7 @@ def load_drift(name_or_path: str) -> DriftCurve:
         fix = "name one of these or give the path of what `tlt sim validate-training --save-drift` wrote"
         raise unknown_name("drafter.drift", name_or_path, shipped_drifts(), fix)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=DriftCurve)
+        return decode(path.read_bytes(), DriftCurve)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError("drafter.drift", f"{path}: {error}", "a drift curve", "fit it again") from None
 

@@ -23,7 +23,7 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.cost_draws import COST_DRAWS
 from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan
-from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Comparison, RunFolder, run_name, write_json
+from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Comparison, RunFolder, file_of, run_name, write_json
 
 FOLDER_DRAWS = 99
 NOTHING = float("nan")
@@ -32,7 +32,8 @@ NOTHING = float("nan")
 def write_files(planner: Planner, decision: Decision, out: Path) -> None:
     """Write everything into `out`, which is made if it does not exist."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / COST_DRAWS).unlink(missing_ok=True)  # of an earlier comparison
+    while (earlier := file_of(out / COST_DRAWS)).is_file():  # of another comparison
+        earlier.unlink()
     _write_comparison(planner, decision, out)
     write_plan(out, PlanFiles(_plan(planner, decision), _table(planner, decision)))
 

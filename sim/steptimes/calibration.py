@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.migrate import decode
 from tlt.traces.results.calibration_points import Point, PrefillPoint, Provenance
 from tltsched.errors import InputError, unknown_name
 
@@ -152,7 +153,7 @@ def load(name_or_path: str) -> Calibration:
         fix = "name one of these or give the path of a calibration.json"
         raise unknown_name("calibration", name_or_path, shipped_names(), fix)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Calibration)
+        return decode(path.read_bytes(), Calibration)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError("calibration", f"{path}: {error}", "a calibration file", "calibrate again") from None
 

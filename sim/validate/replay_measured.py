@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,6 +29,7 @@ from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.training.acceptance_counts import NOTHING, position_counts
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.migrate import upgraded_settings
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.results.simulated_replay import (
     PREDICTED,
@@ -37,6 +39,8 @@ from tlt.traces.results.simulated_replay import (
     SimulatedPolicy,
     SimulatedReplay,
 )
+from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.runs.records import RECORDS, read_records
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
 from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
@@ -48,7 +52,6 @@ from tltsched.event_log import (
     SchedulerSetup,
     build_cluster,
     build_worker,
-    read,
 )
 from tltsched.policies.base import WhenOff
 
@@ -99,9 +102,8 @@ class MeasuredPolicy:
             )  # fmt: skip
 
     def records(self) -> Iterable[Record]:
-        """Yield the recorded events and commands."""
-        with (self.path / "records.jsonl").open("rb") as file:
-            yield from read(file)
+        """Return the recorded events and commands."""
+        return read_records(self.path / RECORDS)
 
     def requests(self) -> list[StepRequests]:
         """Return the requests, rollout by rollout."""
@@ -207,13 +209,14 @@ def simulate_into(
     Returns the step times and the simulated responses.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("resolved_config.json", "scheduler.json"):
-        (folder / name).write_bytes((policy.path / name).read_bytes())
+    settings = read_struct(policy.path / "resolved_config.json", dict[str, Any])
+    write_json(folder / "resolved_config.json", upgraded_settings(settings))
+    write_json(folder / "scheduler.json", policy.setup)
     costs = StepCosts(
         calibration.coefficients, policy.when_off, policy.settings.engine.max_running,
         calibration.chunk_tokens, 0, 0.0,
     )  # fmt: skip
-    with (folder / "records.jsonl").open("wb") as file:
+    with (folder / RECORDS).open("wb") as file:
         recorder = Recorder(file.write)
         cluster = _run(policy, costs, law or PerPosition((0.0,)), drafter, phases, recorder)
     responses, intervals, steps = cluster.tables()
@@ -276,10 +279,9 @@ def predicted_engine_steps(policy: MeasuredPolicy, costs: StepCosts) -> pd.DataF
     """Return the measured engine steps with what the law predicts for each; None where no engine steps were
     written.
     """
-    path = policy.path / "engine_steps.parquet"
-    if not path.is_file():
+    rows = read_engine_steps(policy.path)
+    if rows is None:
         return None
-    rows = pd.read_parquet(path)
     batch, k = rows["batch"].to_numpy(np.int64), rows["k"].to_numpy(np.int64)
     predicted = np.zeros(len(rows))
     for depth in np.unique(k).tolist():

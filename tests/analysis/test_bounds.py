@@ -25,7 +25,7 @@ def bounds(steps: int, drafted: float | None = 20.0) -> Bounds:
                   drafted_longest_s=drafted, drafted_work_s=None if drafted is None else 5.0)
         for step in range(steps)
     )  # fmt: skip
-    return Bounds(workers=4, policies=("4",), rows=rows)
+    return Bounds(workers=4, draft_configs=("4",), rows=rows)
 
 
 def test_bounds_are_means_over_steps(tmp_path: Path) -> None:

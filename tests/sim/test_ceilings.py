@@ -100,7 +100,7 @@ def test_fixed_phases_take_no_workers_and_yet_follow_one_another() -> None:
 def test_drafts_out_of_history_have_no_bound() -> None:
     config = resolve(JOB | {"drafter": {"kind": "history"}}, "none")
     bounds = bounds_of(config, trace_of([[10, 20]]))
-    assert bounds.policies == ()
+    assert bounds.draft_configs == ()
     assert bounds.rows[0].drafted_s() is None
     row = bounds.rows[0]
     assert row.carried_s() == max(row.work_s + row.compute_s, row.phases_s)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from tlt.traces.common.migrate import upgraded_settings
 from tltsched.errors import InputError
 from tltsched.policies import POLICIES
 
@@ -51,10 +52,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def settings_of(path: Path | None, assignments: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the user set, as nested tables: the file, then each assignment on top."""
-    settings = _read(path) if path else {}
+    """Return what the user set, as nested tables: the file, then each assignment on top.
+
+    Fields may have the names of version 1. Raises InputError for a field that has its old and its new one.
+    """
+    settings = upgraded_settings(_read(path)) if path else {}
     for text in assignments:
-        settings = merge(settings, _assignment(text))
+        settings = merge(settings, upgraded_settings(_assignment(text)))
     return settings
 
 

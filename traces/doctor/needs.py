@@ -7,8 +7,8 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError
 from tlt.traces.doctor.subject import Patient, RunTables
-from tlt.traces.runs.decision_intervals import RECORDS
 from tlt.traces.runs.engine_steps import ENGINE_STEPS, stretches_of_engine_steps
+from tlt.traces.runs.records import RECORDS
 
 
 def need_run(patient: Patient) -> RunTables:

@@ -18,9 +18,10 @@ from tlt.traces.importers.report import Report
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
 from tlt.traces.lengths.schema import COLUMNS
-from tlt.traces.runs.decision_intervals import RECORDS, DecisionIntervals, read_decision_intervals
-from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS, ENGINE_STEPS
-from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct
+from tlt.traces.runs.decision_intervals import DecisionIntervals, read_decision_intervals
+from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct, read_table
 from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.errors import InputError
 
@@ -108,7 +109,7 @@ def _of_run(path: Path, name: str) -> Patient:
         intervals=folder.intervals(),
         steps=folder.steps().sort_values("step", ignore_index=True),
         schedule=folder.schedule(),
-        engine_steps=_table(path / ENGINE_STEPS, ENGINE_STEP_COLUMNS),
+        engine_steps=read_engine_steps(path),
         updates=_table(path / "updates.parquet", UPDATE_COLUMNS),
         rewards=_table(path / "rewards.parquet", REWARD_COLUMNS),
     )
@@ -173,9 +174,4 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
 
 
 def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame | None:
-    if not path.is_file():
-        return None
-    try:
-        return pd.read_parquet(path)[list(columns)].astype(columns)
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None
+    return read_table(path, columns) if path.is_file() else None

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from tlt.traces.common.migrate import decode
 from tlt.traces.lengths.histogram import LengthHistogram
 from tlt.traces.lengths.read_blocks import (
     BLOCK_ROWS,
@@ -63,11 +64,11 @@ def read_origin(path: Path) -> tuple[Origin, int | None]:
             if is_responses(schema.names):
                 return origin_of_run(path) or unstated, None
             stated = (schema.metadata or {}).get(ORIGIN_KEY)
-            return (unstated if stated is None else msgspec.json.decode(stated, type=Origin)), None
+            return (unstated if stated is None else decode(stated, Origin)), None
         beside = sidecar_path(path)
         if not beside.is_file():
             return unstated, None
-        sidecar = msgspec.json.decode(beside.read_bytes(), type=Sidecar)
+        sidecar = decode(beside.read_bytes(), Sidecar)
     except (msgspec.MsgspecError, OSError) as error:
         raise InputError(
             f"origin of {path.name}", str(error), "source, kind, model and so on", "write the file again"

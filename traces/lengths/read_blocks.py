@@ -22,9 +22,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from msgspec import UNSET, UnsetType
 
+from tlt.traces.common import migrate
 from tlt.traces.lengths.run_as_trace import as_trace_columns, is_responses
-from tlt.traces.lengths.schema import ALL_COLUMNS, COLUMNS, OPTIONAL_COLUMNS, empty_trace
-from tlt.traces.lengths.validate import Place, check_column, check_columns, column_of
+from tlt.traces.lengths.schema import ALL_COLUMNS, empty_trace
+from tlt.traces.lengths.validate import Place, check_column, checked_names, column_of
+from tlt.traces.runs.runfolder import RESPONSE_COLUMNS
 from tltsched.errors import InputError
 
 CSV_BLOCK_BYTES = 1 << 22  # about 10^5 rows: the text of a block is far larger than its checked columns
@@ -77,6 +79,8 @@ def unreadable(path: Path, error: Exception) -> InputError:
 
 
 Columns = dict[str, Any]  # name -> arrow array
+OLD_NAMES = migrate.new_names(migrate.NAMES, ALL_COLUMNS)  # that a file may have instead of today's
+NAMES = ALL_COLUMNS | {old: ALL_COLUMNS[new] for old, new in OLD_NAMES.items()}  # -> dtype
 
 
 def _csv_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
@@ -87,7 +91,7 @@ def _csv_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
         return "error"
 
     # Text in, numbers by `check_column`: arrow's own conversion does not say which line it failed on.
-    convert = pa_csv.ConvertOptions(column_types=dict.fromkeys(ALL_COLUMNS, pa.string()))
+    convert = pa_csv.ConvertOptions(column_types=dict.fromkeys(NAMES, pa.string()))
     parse = pa_csv.ParseOptions(invalid_row_handler=note, ignore_empty_lines=False)
     read = pa_csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES)
     compression = "gzip" if path.name.lower().endswith(".gz") else None
@@ -95,12 +99,9 @@ def _csv_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
     try:
         with pa.input_stream(str(path), compression=compression) as stream:
             reader = pa_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
-            check_columns(reader.schema.names, path.name)
+            names = checked_names(reader.schema.names, path.name)
             for batch in reader:
-                yield (
-                    Place(path.name, "line", line),
-                    dict(zip(batch.schema.names, batch.columns, strict=True)),
-                )
+                yield Place(path.name, "line", line), dict(zip(names, batch.columns, strict=True))
                 line += len(batch)
     except pa.ArrowInvalid:
         if not broken:
@@ -116,12 +117,12 @@ def _csv_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
 
 def _parquet_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        of_run = is_responses(file.schema_arrow.names)
-        if not of_run:
-            check_columns(file.schema_arrow.names, path.name)
+        given = file.schema_arrow.names
+        of_run = is_responses(given)
+        names = migrate.names_today(given, RESPONSE_COLUMNS) if of_run else checked_names(given, path.name)
         row = 1
         for batch in file.iter_batches(batch_size=BLOCK_ROWS, use_threads=False):
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns = dict(zip(names, batch.columns, strict=True))
             yield Place(path.name, "row", row), as_trace_columns(columns) if of_run else columns
             row += len(batch)
 
@@ -132,7 +133,7 @@ _Line: Any = msgspec.defstruct(
     [("response_tokens", int | float)]
     + [
         (name, (bool if kind == "bool" else int | float) | UnsetType, UNSET)
-        for name, kind in (COLUMNS | OPTIONAL_COLUMNS).items()
+        for name, kind in NAMES.items()
         if name != "response_tokens"
     ],
     forbid_unknown_fields=True,
@@ -158,7 +159,8 @@ def _jsonl_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
                 except UNREADABLE as error:
                     raise _line_error(text, error, place, index) from None
             if names is None:
-                names = [name for name in ALL_COLUMNS if getattr(rows[0], name) is not UNSET]
+                names = [name for name in NAMES if getattr(rows[0], name) is not UNSET]
+                checked_names(names, place.of(0))
             yield place, _line_columns(rows, names, place)
             number += len(rows)
 
@@ -166,7 +168,7 @@ def _jsonl_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
 def _line_columns(rows: list[Any], names: list[str], place: Place) -> Columns:
     """Return the columns of `rows`; every line must have the fields of the first one."""
     columns = {}
-    for name in ALL_COLUMNS:
+    for name in NAMES:
         values = [getattr(row, name) for row in rows]
         known = name in names
         odd = next((i for i, value in enumerate(values) if (value is UNSET) == known), None)
@@ -176,7 +178,7 @@ def _line_columns(rows: list[Any], names: list[str], place: Place) -> Columns:
                 place.of(odd), got, f"the fields of line 1: {', '.join(names)}", "make lines alike"
             )
         if known:
-            columns[name] = column_of(name, values, place)
+            columns[OLD_NAMES.get(name, name)] = column_of(name, values, place)
     return columns
 
 
@@ -187,7 +189,7 @@ def _line_error(text: bytes, error: Exception, place: Place, index: int) -> Inpu
         fields = None
     if isinstance(fields, dict):
         try:
-            check_columns(fields, place.of(index))
+            checked_names(fields, place.of(index))
         except InputError as clearer:
             return clearer
     return InputError(place.of(index), str(error), "one JSON object a line", "correct or drop that line")

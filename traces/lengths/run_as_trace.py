@@ -14,6 +14,7 @@ import msgspec
 import pandas as pd
 import pyarrow.compute as pc
 
+from tlt.traces.common.migrate import names_today
 from tlt.traces.lengths.schema import Kind, Origin
 from tlt.traces.runs.runfolder import RESPONSE_COLUMNS, RunFolder, read_struct
 
@@ -34,8 +35,8 @@ class RunSettings(msgspec.Struct, frozen=True):
 
 
 def is_responses(names: Iterable[str]) -> bool:
-    """Return whether a table with these columns is the responses of a run folder."""
-    return set(names) == set(RESPONSE_COLUMNS)
+    """Return whether a table with these columns, of version 1 or 2, is the responses of a run folder."""
+    return set(names_today(names, RESPONSE_COLUMNS)) == set(RESPONSE_COLUMNS)
 
 
 def as_trace_columns(columns: dict[str, Any]) -> dict[str, Any]:

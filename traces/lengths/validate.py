@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tlt.traces.common.arrays import Bools
+from tlt.traces.common.migrate import names_today
 from tlt.traces.lengths.schema import (
     ALL_COLUMNS,
     COLUMNS,
@@ -43,9 +44,9 @@ class Place:
         return f"{self.unit} {self.first + index} of {self.file}"
 
 
-def check_columns(names: Iterable[str], file: str) -> None:
-    """Raise InputError for an unknown, doubled or missing column."""
-    names = list(names)
+def checked_names(given: Iterable[str], file: str) -> list[str]:
+    """Return what columns are called today; raises InputError for an unknown, doubled or missing one."""
+    names = names_today(given, ALL_COLUMNS, f"of {file}")
     for name in names:
         if name not in ALL_COLUMNS:
             near = difflib.get_close_matches(name, ALL_COLUMNS, n=1, cutoff=0.5)
@@ -55,6 +56,7 @@ def check_columns(names: Iterable[str], file: str) -> None:
             raise InputError(f"column of {file}", name, "each column once", "drop the second one")
     if REQUIRED_COLUMN not in names:
         raise InputError(f"columns of {file}", names, f"{REQUIRED_COLUMN} among them", "add that column")
+    return names
 
 
 def check_column(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
@@ -129,13 +131,13 @@ def check_unique(rows: pd.DataFrame, file: str) -> None:
 def to_trace(frame: pd.DataFrame, origin: Origin) -> Trace:
     """Return a checked Trace from a table that has at least response_tokens; raises InputError."""
     name = origin.source
-    check_columns(map(str, frame.columns), name)
+    names = checked_names(map(str, frame.columns), name)
     if frame.empty:
         raise empty_trace(name)
     place = Place(name, "row", 1)
     checked = {
-        str(field): check_column(str(field), column_of(str(field), values.to_numpy(), place), place)
-        for field, values in frame.items()
+        field: check_column(field, column_of(field, values.to_numpy(), place), place)
+        for field, (_, values) in zip(names, frame.items(), strict=True)
     }
     check_below_cap(checked["response_tokens"], origin.max_response_tokens, place)
     rows = complete(pd.DataFrame(checked), origin.max_response_tokens)

@@ -25,7 +25,7 @@ class StepBound(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     compute_s: float  # of them, what follows from tokens and all GPUs: no layout saves it
     longest_s: float  # without drafts: the longest response alone
     work_s: float  # without drafts: all work over all workers
-    drafted_longest_s: float | None  # under the best policy at every moment; None: no bound is known
+    drafted_longest_s: float | None  # under the best draft config at every moment; None: not known
     drafted_work_s: float | None
 
     def plain_s(self) -> float:
@@ -33,13 +33,13 @@ class StepBound(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
         return max(self.longest_s, self.work_s) + self.phases_s
 
     def drafted_s(self) -> float | None:
-        """Return the bound of the step under the best policy at every moment."""
+        """Return the bound of the step under the best draft configuration at every moment."""
         if self.drafted_longest_s is None or self.drafted_work_s is None:
             return None
         return max(self.drafted_longest_s, self.drafted_work_s) + self.phases_s
 
     def carried_s(self) -> float:
-        """Return the bound in the long run of any schedule, under the best policy if that is known.
+        """Return the bound in the long run of any schedule, under the best drafts if those are known.
 
         The phases of a step follow one another wherever they run, and a share of the GPUs is not faster.
         """
@@ -52,7 +52,7 @@ class Bounds(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
     format_version: int = FORMAT_VERSION
     workers: int
-    policies: tuple[str, ...]  # the drafting policies that the drafted bound may choose from at every moment
+    draft_configs: tuple[str, ...]  # that the drafted bound may choose from at every moment
     rows: tuple[StepBound, ...]
 
 

@@ -1,4 +1,4 @@
-"""Where the drawn step times of a comparison come from that was not made to recommend, posterior.json."""
+"""Where the drawn step times of a comparison come from that was not made to recommend, cost_error.json."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from tlt.traces.runs.runfolder import read_struct, write_json
+from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, read_table, write_json
 from tltsched.errors import InputError
 
 KSTAR = "kstar.json"
@@ -32,13 +32,13 @@ KSTAR_COLUMNS = {
     "runner_up_gain": "float64",
     "may_flip": "bool",
     "extrapolated": "bool",  # outside the points that the step times were fitted to
-    "length_with_bonus": "float64",  # tokens that an engine step of the best draft config emits for one request
+    "length_with_bonus": "float64",  # tokens that the best emits in an engine step for one request
 }
 BREAKEVEN_COLUMNS = {
     "batch": "int32",
     "context_tokens": "float64",
     "draft_config": "str",
-    "length_with_bonus": "float64",  # at which the draft config is as fast as plain decode: its engine step over a plain one
+    "length_with_bonus": "float64",  # at which it is as fast as plain decode
     "most_with_bonus": "float64",  # that the draft configuration can emit: depth + 1
     "rate": "float64",  # of geometric acceptance that gives this length; NaN: none below 1, or a tree
     "pays_first": "bool",  # the draft configuration with the smallest rate of all at this batch and context
@@ -49,7 +49,7 @@ BREAKEVEN_COLUMNS = {
 class KStar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a map rests on, and its grid."""
 
-    format_version: int = 1
+    format_version: int = FORMAT_VERSION
     calibration: str  # its name, or "roofline"
     provenance: str  # measured, published or assumed
     engine: str
@@ -99,19 +99,10 @@ def write_kstar(folder: Path, found: KStarMap) -> None:
 def read_kstar(folder: Path) -> KStarMap:
     """Read a map; raises InputError if a file is missing or not of that form."""
     about = read_struct(folder / KSTAR, KStar)
-    best = _table(folder / "kstar.parquet", KSTAR_COLUMNS)
+    best = read_table(folder / "kstar.parquet", KSTAR_COLUMNS)
     cells = len(about.batches) * len(about.contexts)
     if len(best) != cells * (1 + len(about.rates)):
         raise InputError(
             "kstar.parquet", f"{len(best)} rows", f"{cells * (1 + len(about.rates))}", "make the map again"
         )
-    return KStarMap(about, best, _table(folder / "breakeven.parquet", BREAKEVEN_COLUMNS))
-
-
-def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError("K* map", str(path.parent), f"a folder with {path.name}", "make the map again")
-    try:
-        return pd.read_parquet(path)[list(columns)].astype(columns)
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None
+    return KStarMap(about, best, read_table(folder / "breakeven.parquet", BREAKEVEN_COLUMNS))

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import pandas as pd
 
-from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, write_json
+from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, read_table, write_json
 from tltsched.errors import InputError
 
 PLAN = "plan.json"
@@ -109,13 +109,9 @@ def write_plan(folder: Path, found: PlanFiles) -> None:
 def read_plan(folder: Path) -> PlanFiles:
     """Read a plan; raises InputError if a file is missing or not of that form."""
     plan = read_struct(folder / PLAN, Plan)
-    path = folder / "plan.parquet"
-    if not path.is_file():
-        raise InputError("plan", str(folder), f"a folder with {path.name}", "recommend again")
-    try:
-        table = pd.read_parquet(path)[list(PLAN_COLUMNS)].astype(PLAN_COLUMNS)
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(path.name, str(error), ", ".join(PLAN_COLUMNS), f"check {path}") from None
+    table = read_table(folder / "plan.parquet", PLAN_COLUMNS)
     if plan.best not in set(table["design"]):
-        raise InputError(path.name, f"no design {plan.best}", "the designs of plan.json", "recommend again")
+        raise InputError(
+            "plan.parquet", f"no design {plan.best}", "the designs of plan.json", "recommend again"
+        )
     return PlanFiles(plan, table)

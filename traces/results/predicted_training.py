@@ -1,7 +1,7 @@
 """What the simulator learned from the first half of a measured training run, and how it did on the second.
 
-A folder of training policies that were simulated again holds retrain.json (Retrain) beside their run folders.
-Lengths count the bonus token. An update is the policy_update phase of one RL step.
+A folder of training policies that were simulated again holds predicted_training.json (PredictedTraining)
+beside their run folders. Lengths count the bonus token. An update is the policy_update phase of one RL step.
 """
 
 from __future__ import annotations

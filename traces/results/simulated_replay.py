@@ -1,8 +1,8 @@
 """What simulating a measured run again leaves beside the simulated run folders, for the cross-check.
 
-A simulated comparison that was made so holds resimulation.json (Resimulation), and each run folder in it
-predicted_engine_steps.parquet (PREDICTED_COLUMNS): the measured engine steps with what the law predicts for
-each.
+A simulated comparison that was made so holds simulated_replay.json (SimulatedReplay), and each run folder in
+it predicted_engine_steps.parquet (PREDICTED_COLUMNS): the measured engine steps with what the law predicts
+for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREDICTED_COLUMNS = {
     "batch": "int32",
     "context_tokens": "int64",  # of all requests together
     "k": "int16",
-    "steady": "bool",  # decode alone, and what was verified is what `k` drafts: the law speaks of such engine steps
+    "steady": "bool",  # decode alone, and as many verified as `k` drafts: what the law speaks of
     "compiled": "bool",  # the measured time means nothing
 }
 
@@ -41,7 +41,7 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     same_placement: bool  # every request ran on the worker that it was simulated on
     break_even_length: (
         float | None
-    )  # accepted length with bonus at which its drafting engine steps pay; None: none
+    )  # accepted, with bonus, at which its drafting engine steps pay; None: none
 
 
 class SimulatedReplay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Decision decision intervals out of a run's record: what was drafted, what it took, what was accepted where."""
+"""Decision intervals out of a run's record: what was drafted, what it took, what was accepted where."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 
 from tlt.traces.runs.engine_steps import STRETCH_COLUMNS
-from tltsched.event_log import read
+from tlt.traces.runs.records import read_records
 from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan
 
-RECORDS = "records.jsonl"
 POSITION_COLUMNS = {
     "step": "int32",
     "position": "int16",  # of the draft, from 0
@@ -39,17 +38,16 @@ def read_decision_intervals(path: Path) -> DecisionIntervals:
     rows: list[tuple[Any, ...]] = []
     step_of: dict[int, int] = {}
     context_of: dict[int, float] = {}
-    with path.open("rb") as lines:
-        for record in read(lines):
-            body = record.body
-            if isinstance(body, RolloutBegan):
-                step_of[body.worker] = body.step
-            elif isinstance(body, BatchFormed):
-                context_of[body.worker] = body.context_tokens / max(body.requests, 1)
-            elif isinstance(body, DecisionEnded):
-                rows.append(_stretch(body, context_of))
-                if body.draft_config.depth:
-                    _count(counts, step_of.get(body.worker, -1), body)
+    for record in read_records(path):
+        body = record.body
+        if isinstance(body, RolloutBegan):
+            step_of[body.worker] = body.step
+        elif isinstance(body, BatchFormed):
+            context_of[body.worker] = body.context_tokens / max(body.requests, 1)
+        elif isinstance(body, DecisionEnded):
+            rows.append(_stretch(body, context_of))
+            if body.draft_config.depth:
+                _count(counts, step_of.get(body.worker, -1), body)
     frame = pd.DataFrame(rows, columns=list(STRETCH_COLUMNS)).astype(STRETCH_COLUMNS)
     used = (frame["engine_steps"] > 0) & (frame["request_steps"] > 0) & (frame["seconds"] > 0)
     at = [(*key, *count) for key, count in sorted(counts.items())]
@@ -64,21 +62,21 @@ def positions(path: Path) -> pd.DataFrame:
     return read_decision_intervals(path).positions
 
 
-def _stretch(decision_interval: DecisionEnded, context_of: dict[int, float]) -> tuple[Any, ...]:
-    after = (
-        decision_interval.context_tokens / decision_interval.requests if decision_interval.requests else None
-    )
-    before = context_of.get(decision_interval.worker, after or 0.0)
-    context_of[decision_interval.worker] = before if after is None else after
+def _stretch(interval: DecisionEnded, context_of: dict[int, float]) -> tuple[Any, ...]:
+    after = interval.context_tokens / interval.requests if interval.requests else None
+    before = context_of.get(interval.worker, after or 0.0)
+    context_of[interval.worker] = before if after is None else after
+    draft_config = interval.draft_config
     return (
-        str(decision_interval.draft_config), decision_interval.draft_config.depth, decision_interval.engine_steps, decision_interval.request_steps, decision_interval.decode_s,
-        (before + context_of[decision_interval.worker]) / 2, sum(decision_interval.accepted_by_position),
+        str(draft_config), draft_config.depth, interval.engine_steps, interval.request_steps,
+        interval.decode_s,
+        (before + context_of[interval.worker]) / 2, sum(interval.accepted_by_position),
     )  # fmt: skip
 
 
-def _count(counts: dict[tuple[int, int], list[int]], step: int, decision_interval: DecisionEnded) -> None:
-    for position in range(decision_interval.draft_config.depth):
+def _count(counts: dict[tuple[int, int], list[int]], step: int, interval: DecisionEnded) -> None:
+    for position in range(interval.draft_config.depth):
         count = counts.setdefault((step, position), [0, 0])
-        count[0] += decision_interval.request_steps
-        if position < len(decision_interval.accepted_by_position):
-            count[1] += decision_interval.accepted_by_position[position]
+        count[0] += interval.request_steps
+        if position < len(interval.accepted_by_position):
+            count[1] += interval.accepted_by_position[position]

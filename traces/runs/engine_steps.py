@@ -1,24 +1,26 @@
-"""Engine engine steps of a run, measured one by one or recorded by decision interval, and cells of like
-engine steps.
+"""Engine steps of a run, measured one by one or by decision interval, and cells of like engine steps.
 
-engine steps.parquet holds CYCLE_COLUMNS, a row an engine step of a live run. Where it is missing the decision
-intervals of records.jsonl say the same by decision interval. Both become stretches (STRETCH_COLUMNS): decode
-without prefill, under one draft configuration. A cell holds stretches of nearly the same batch and context,
-so that times in it may be compared.
+engine_steps.parquet holds ENGINE_STEP_COLUMNS, a row an engine step of a live run. Where it is missing,
+records.jsonl says the same by decision interval. Both become stretches (STRETCH_COLUMNS): decode without
+prefill, under one draft configuration. A cell holds stretches of nearly the same batch and context, so that
+times in it may be compared.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from tlt.traces.common.arrays import Ints
+from tlt.traces.runs.runfolder import file_of, read_table
 
 ENGINE_STEPS = "engine_steps.parquet"
 ENGINE_STEP_COLUMNS = {
     "step": "int32",
     "worker": "int16",
-    "t_s": "float64",  # start, on the draft configuration's clock
+    "t_s": "float64",  # start, on the policy's clock
     "seconds": "float64",
     "batch": "int32",
     "context_tokens": "int64",  # of all requests together
@@ -39,6 +41,12 @@ STRETCH_COLUMNS = {
     "accepted_tokens": "int64",  # the bonus token is not counted
 }
 BATCH_RATIO, CONTEXT_RATIO = 1.2, 1.5  # widest batch, and context, in a cell over its narrowest
+
+
+def read_engine_steps(folder: Path) -> pd.DataFrame | None:
+    """Return ENGINE_STEP_COLUMNS of a run folder; None if it has none. Raises InputError for another form."""
+    path = file_of(folder / ENGINE_STEPS)
+    return read_table(path, ENGINE_STEP_COLUMNS) if path.is_file() else None
 
 
 def stretches_of_engine_steps(engine_steps: pd.DataFrame) -> pd.DataFrame:

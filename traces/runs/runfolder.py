@@ -28,10 +28,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 import pandas as pd
+import pyarrow.parquet as pq
 
+from tlt.traces.common import migrate
 from tltsched.errors import InputError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # what version 1 wrote is read by traces.common.migrate
 T = TypeVar("T")
 
 Category = Literal["rollout", "idle", "drafter", "phase"]
@@ -82,7 +84,7 @@ STEP_COLUMNS = {
     "start_s": "float64",
     "rollout_end_s": "float64",
     "end_s": "float64",
-    "request_steps": "int64",  # of drafting decision intervals only: acceptance is accepted_tokens / request_steps
+    "request_steps": "int64",  # while drafting: acceptance is accepted_tokens / request_steps
     "accepted_tokens": "int64",  # the bonus token is not counted
     "drafter_version": "int32",  # -1: no drafter
     "drafter_age_steps": "int32",  # policy updates since that version was published
@@ -148,7 +150,7 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class BatchAdvice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The best policy for one batch size, and its tokens per second over those without speculation."""
+    """The best draft config for one batch size; gains are in tokens per second over no speculation."""
 
     requests: int
     context_tokens: float  # of one request when so many are left
@@ -188,16 +190,44 @@ def write_json(path: Path, value: object) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
+def file_of(path: Path) -> Path:
+    """Return the file, or the one that version 1 wrote in its place if that alone is there."""
+    old = path.with_name(migrate.FILES.get(path.name, path.name))
+    return old if old.is_file() and not path.is_file() else path
+
+
 def read_struct(path: Path, kind: type[T]) -> T:
     """Read a JSON file as `kind`; raises InputError if it is missing or not of that form."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return migrate.decode(file_of(path).read_bytes(), kind)
     except FileNotFoundError:
         raise InputError(
             "run folder", str(path.parent), f"a folder with {path.name}", "check the path"
         ) from None
-    except msgspec.MsgspecError as error:
+    except InputError as error:
+        raise InputError(f"{error.field} of {path}", error.got, error.allowed, error.fix) from None
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(path.name, str(error), kind.__name__, f"check {path}") from None
+
+
+def read_table(path: Path, columns: dict[str, str]) -> pd.DataFrame:
+    """Read these columns (name -> dtype) of a parquet file; raises InputError if it is not of that form."""
+    path = file_of(path)
+    if not path.is_file():
+        raise InputError("folder", str(path.parent), f"a folder with {path.name}", "check the path")
+    try:
+        given = pq.read_schema(path).names
+        new = migrate.new_names(given, columns)
+        found = {new.get(name, name): name for name in given}
+        missing = [name for name in columns if name not in found]
+        if missing:
+            raise InputError("columns", f"no {', '.join(missing)}", ", ".join(columns), "make it again")
+        rows = pd.read_parquet(path, columns=[found[name] for name in columns])
+        return _frame(rows.rename(columns=new), columns)
+    except InputError as error:
+        raise InputError(f"{error.field} of {path}", error.got, error.allowed, error.fix) from None
+    except (ValueError, OSError) as error:
+        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None
 
 
 class RunFolder:
@@ -226,7 +256,7 @@ class RunFolder:
         if not (self.path / "schedule.json").is_file():
             return None
         facts = read_struct(self.path / "schedule.json", ScheduleFacts)
-        return facts, self._table("schedule.parquet", SCHEDULE_COLUMNS)
+        return facts, read_table(self.path / "schedule.parquet", SCHEDULE_COLUMNS)
 
     def summary(self) -> Summary:
         """Return the summary; raises InputError if the folder holds none."""
@@ -234,23 +264,12 @@ class RunFolder:
 
     def responses(self) -> pd.DataFrame:
         """Return a row a response."""
-        return self._table("responses.parquet", RESPONSE_COLUMNS)
+        return read_table(self.path / "responses.parquet", RESPONSE_COLUMNS)
 
     def intervals(self) -> pd.DataFrame:
         """Return a row an interval, in order of worker and time."""
-        return self._table("intervals.parquet", INTERVAL_COLUMNS)
+        return read_table(self.path / "intervals.parquet", INTERVAL_COLUMNS)
 
     def steps(self) -> pd.DataFrame:
         """Return a row an RL step."""
-        return self._table("steps.parquet", STEP_COLUMNS)
-
-    def _table(self, name: str, columns: dict[str, str]) -> pd.DataFrame:
-        path = self.path / name
-        if not path.is_file():
-            raise InputError(
-                "run folder", str(self.path), f"a folder with {name}", "run the simulation again"
-            )
-        try:
-            return _frame(pd.read_parquet(path), columns)
-        except (KeyError, ValueError, OSError) as error:
-            raise InputError(name, str(error), ", ".join(columns), f"check {path}") from None
+        return read_table(self.path / "steps.parquet", STEP_COLUMNS)

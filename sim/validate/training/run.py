@@ -7,12 +7,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from tlt.sim.validate.replay_measured import MeasuredPolicy
 from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts, position_counts
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.runs.runfolder import RunFolder
+from tlt.traces.runs.runfolder import RunFolder, read_table
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS
 from tltsched.commands import BeginPhase, StartTraining, StopTraining
 from tltsched.errors import InputError
@@ -44,9 +43,9 @@ class TrainingRun:
         folder = RunFolder(path)
         self.steps = folder.steps().sort_values("step", ignore_index=True)
         self.intervals = folder.intervals()
-        self.updates = _read(path / "updates.parquet", {"step": "int32", "publish_s": "float64"})
-        self.heads = _read(path / "heads.parquet", HEAD_COLUMNS)
-        self.probes = _read(path / "probes.parquet", PROBE_COLUMNS)
+        self.updates = read_table(path / "updates.parquet", {"step": "int32", "publish_s": "float64"})
+        self.heads = read_table(path / "heads.parquet", HEAD_COLUMNS)
+        self.probes = read_table(path / "probes.parquet", PROBE_COLUMNS)
         if len(self.steps) < MIN_STEPS:
             raise InputError(
                 "steps of the training run", len(self.steps), f"{MIN_STEPS} or more",
@@ -106,10 +105,3 @@ def step_times(records: Iterable[Record]) -> dict[int, StepTimes]:
             case TrainingStopped() as event:
                 times[step].stop_s = max(times[step].stop_s or 0.0, event.t_s - told_s)
     return times
-
-
-def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path)[list(columns)].astype(columns)
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None

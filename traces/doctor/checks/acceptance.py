@@ -9,8 +9,8 @@ from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
 from tlt.traces.doctor.needs import drafting_stretches, need_drafts
 from tlt.traces.doctor.subject import Patient, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
-from tlt.traces.runs.decision_intervals import RECORDS
 from tlt.traces.runs.engine_steps import ENGINE_STEPS
+from tlt.traces.runs.records import RECORDS
 
 DEAD = 0.02  # accepted drafts a request engine step: below it speculation only costs
 FEWEST_REQUEST_STEPS = 500  # on each side of a limit of context

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tlt.traces.common.migrate import names_today
 from tlt.traces.importers.reading.lines import (
     DOCUMENT_BYTES,
     LINE_BYTES,
@@ -127,4 +128,4 @@ def holds_trace(path: Path) -> bool:
         return False
     head = Head(path)
     names = head.columns or list(head.fields) or [name.strip() for name in head.header.split(",")]
-    return REQUIRED_COLUMN in names and set(names) <= set(ALL_COLUMNS)
+    return REQUIRED_COLUMN in names and set(names_today(names, ALL_COLUMNS)) <= set(ALL_COLUMNS)

@@ -1,0 +1,27 @@
+"""The record of a run, records.jsonl, as the schedulers know it today, whichever version wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tlt.traces.common.migrate import upgraded_line
+from tltsched.errors import InputError
+from tltsched.event_log import Record, read
+
+RECORDS = "records.jsonl"
+
+
+def record_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a record as they are written today; raises InputError if the file is missing."""
+    if not path.is_file():
+        raise InputError(
+            "run folder", str(path.parent), f"a folder with {path.name}", "run it with records on"
+        )
+    with path.open("rb") as lines:
+        yield from map(upgraded_line, lines)
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the events and commands of a record, in order; raises InputError for a line that is none."""
+    return read(record_lines(path))

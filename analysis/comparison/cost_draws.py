@@ -113,6 +113,6 @@ def _stale(field: str, got: str, allowed: str) -> InputError:
         f"{field} in cost_draws.parquet",
         got,
         allowed,
-        "the runs were made anew since: compare again, or delete advice.json, cost_draws.json and "
+        "the runs were made anew since: compare again, or delete advice.json, cost_error.json and "
         "cost_draws.parquet",
     )

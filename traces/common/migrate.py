@@ -36,6 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "off_state": ("when_off",),
     "probe_every_cycles": ("probe_every_engine_steps",),
     "request_cycles": ("request_steps",),
+    "stretches": ("intervals",),
     "warmup_cycles": ("warmup_engine_steps",),
 }
 # New key -> its old values.
@@ -111,8 +112,7 @@ def upgraded_line(text: bytes) -> bytes:
 def new_names(names: Iterable[str], known: Container[str] | None, where: str = "") -> dict[str, str]:
     """Return old -> new for the old ones among `names`, keys of a table or columns of a file.
 
-    `known` are those that the reader has; None: all. Raises InputError, which says `where`, if the new name
-    is there as well.
+    `known` are those that the reader has; None: all. Raises InputError if the new name is there as well.
     """
     given, found = list(names), {}
     for old in given:
@@ -120,17 +120,17 @@ def new_names(names: Iterable[str], known: Container[str] | None, where: str = "
             continue
         new = next((name for name in NAMES[old] if known is None or name in known), None)
         if new in given:
-            both = f"{old} and {new}" + (f" {where}" if where else "")
+            both = f"{where}{old} and {where}{new}"
             raise InputError(both, "two names of one thing", "one of them", f"keep {new} alone")
         if new is not None:
             found[old] = new
     return found
 
 
-def names_today(names: Iterable[str], known: Container[str], where: str = "") -> list[str]:
+def names_today(names: Iterable[str], known: Container[str]) -> list[str]:
     """Return names of columns as `known` has them, in their order; raises InputError as `new_names` does."""
     given = list(names)
-    new = new_names(given, known, where)
+    new = new_names(given, known)
     return [new.get(name, name) for name in given]
 
 
@@ -172,8 +172,8 @@ def _branch(value: Any, union: inspect.UnionType) -> inspect.Type:
     """Return the type of a union that `value` is of: the struct of its tag, or the first one of its form."""
     plain = [shape.type if isinstance(shape, inspect.Metadata) else shape for shape in union.types]
     if isinstance(value, dict):
-        tagged = [shape for shape in plain if isinstance(shape, inspect.StructType)]
-        for shape in tagged:
+        structs = [shape for shape in plain if isinstance(shape, inspect.StructType)]
+        for shape in structs:
             if shape.tag_field is None or value.get(shape.tag_field) == shape.tag:
                 return shape
         return next((shape for shape in plain if isinstance(shape, inspect.DictType)), inspect.AnyType())
@@ -197,9 +197,6 @@ def _version(given: Any, newest: int, where: str) -> Any:
         return given  # no version at all: left for the check of types
     if given > newest:
         raise InputError(
-            f"{where}{VERSION}",
-            given,
-            f"1 to {newest}",
-            "a newer tool wrote it: install that version",
+            f"{where}{VERSION}", given, f"1 to {newest}", "a newer tool wrote it: install that version"
         )
     return newest

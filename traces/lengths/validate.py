@@ -46,7 +46,10 @@ class Place:
 
 def checked_names(given: Iterable[str], file: str) -> list[str]:
     """Return what columns are called today; raises InputError for an unknown, doubled or missing one."""
-    names = names_today(given, ALL_COLUMNS, f"of {file}")
+    try:
+        names = names_today(given, ALL_COLUMNS)
+    except InputError as both:
+        raise InputError(f"{both.field} in {file}", both.got, both.allowed, both.fix) from None
     for name in names:
         if name not in ALL_COLUMNS:
             near = difflib.get_close_matches(name, ALL_COLUMNS, n=1, cutoff=0.5)

@@ -9,8 +9,9 @@ import pytest
 
 from tlt.sim.model.drift import load_drift
 from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.records import RECORDS, record_lines
 from tlt.traces.runs.runfolder import RunFolder, read_struct
-from tltsched.event_log import SchedulerSetup, first_difference, read, replay
+from tltsched.event_log import SchedulerSetup, encode, read, replay
 
 DATA = Path(__file__).parents[2] / "evidence" / "runs" / "h200-smollm2-train"
 NATURAL = DATA / "natural"
@@ -30,9 +31,11 @@ def name(run: Path) -> str:
 
 @pytest.mark.parametrize("run", RUNS, ids=name)
 def test_the_recorded_decisions_repeat(run: Path) -> None:
-    records = list(read((run / "records.jsonl").read_bytes().splitlines()))
     setup = read_struct(run / "scheduler.json", SchedulerSetup)
-    assert first_difference(records, replay(setup, records, partial(scheduler_rng, setup.seed))) is None
+    recorded = list(record_lines(run / RECORDS))
+    replayed = replay(setup, read(recorded), partial(scheduler_rng, setup.seed))
+    assert [encode(record) for record in replayed] == recorded
+    assert recorded != (run / RECORDS).read_bytes().splitlines(keepends=True)  # which are of version 1
 
 
 @pytest.mark.parametrize("run", RUNS, ids=name)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tlt.sim.simulation import Simulation
+from tlt.traces.common.migrate import upgraded_line
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import CAUSES, RunFolder
@@ -23,6 +24,7 @@ from tltsched.draft_config import OFF
 from tltsched.event_log import encode, read, replay
 
 GOLDEN = Path(__file__).parent / "golden_records.sha256"
+GOLDEN_V1 = Path(__file__).parent / "golden_records_v1.jsonl"  # its first lines
 
 SMALL: dict[str, Any] = {
     "hardware.gpus": 4,
@@ -253,6 +255,13 @@ def test_the_records_of_a_small_run_are_the_golden_ones(tmp_path: Path) -> None:
     # failure shows into tests/sim/golden_records.sha256, and say in the commit why the figures moved.
     digest = hashlib.sha256(golden_run(tmp_path)).hexdigest()
     assert digest == GOLDEN.read_text(encoding="utf-8").strip()
+
+
+def test_what_version_1_recorded_of_it_becomes_the_same_bytes(tmp_path: Path) -> None:
+    old = GOLDEN_V1.read_bytes().splitlines(keepends=True)
+    assert sum(upgraded_line(line) != line for line in old) == 33
+    golden = golden_run(tmp_path).splitlines(keepends=True)
+    assert [upgraded_line(line) for line in old] == golden[: len(old)]
 
 
 def test_the_run_folder_is_complete(tmp_path: Path) -> None:

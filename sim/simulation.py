@@ -31,7 +31,7 @@ from tlt.sim.steptimes.roofline import roofline
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.common.models import MODELS
-from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
 from tltsched.draft_config import OFF
@@ -147,7 +147,7 @@ class Simulation:
         """Simulate all steps; `progress(step)` is called after each."""
         config = self.config
         env = simpy.Environment(0.0)  # a float from the start, as in the records that a replay writes
-        seeds = np.random.SeedSequence(config.run.seed, spawn_key=(1,)).spawn(config.workers + 2)
+        seeds = sequence(config.run.seed, CLUSTER).spawn(config.workers + 2)
         acceptance = Acceptance(self.law, config.acceptance.request_spread)
         engine_kind = ExactEngine if config.run.mode == "exact" else JumpEngine
 

@@ -8,6 +8,7 @@ import numpy as np
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.prompts import make_prompts
+from tlt.traces.common.seeds import PROMPTS, generator
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.schema import KIND_LABELS, Origin, Trace
 from tlt.traces.lengths.shipped import load_histogram
@@ -28,8 +29,7 @@ class Workload:
         for rollout in range(config.workload.rollouts):
             mine = np.flatnonzero(rows["step"].to_numpy() == rollout)
             lengths = rows["response_tokens"].to_numpy()[mine].tolist()
-            # Key 2: the lengths of a rollout are drawn under the keys of tlt.traces.lengths.generate.
-            rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(2, rollout)))
+            rng = generator(config.seed, PROMPTS, rollout)
             prompts = make_prompts(config, len(lengths), rng)
             prompt_tokens[mine] = [len(prompt) for prompt in prompts]
             self.rollouts.append(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from tlt.realrun.engine.protocol import Engine
@@ -22,9 +21,9 @@ from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.collective import Collective
 from tlt.realrun.training.policy.flat_state import AsyncWriter, read_state, write_state
 from tlt.realrun.training.policy.model import PolicyModel
+from tlt.traces.common.seeds import HEAD_BATCHES, generator
 
 PROBE_TOKENS = 2048  # of this step's responses, a worker
-SEED_KEY = 4
 
 
 class Drafter:
@@ -56,8 +55,7 @@ class Drafter:
         """Forget responses that are older than the step before."""
         self._newest.clear()
         self.buffer.begin_step(step)
-        key = np.random.SeedSequence(self.config.seed, spawn_key=(SEED_KEY, step, self.rank))
-        self._rng = np.random.default_rng(key)
+        self._rng = generator(self.config.seed, HEAD_BATCHES, step, self.rank)
 
     def add(self, features: Features) -> None:
         """Take the hidden states of a response of this step."""

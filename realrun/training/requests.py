@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.training.config import TrainConfig
 from tlt.realrun.training.tasks.problems import Problems
+from tlt.traces.common.seeds import RESPONSES, sequence
 from tltsched.errors import InputError
-
-SEED_KEY = 3  # keys 0 to 2 of the run's seed belong to lengths and prompts
 
 
 class RequestSource:
@@ -48,8 +46,7 @@ class RequestSource:
 
 def response_seed(seed: int, step: int, request: int) -> int:
     """Return the sampling seed of one response, so that it does not depend on which worker makes it."""
-    key = np.random.SeedSequence(seed, spawn_key=(SEED_KEY, step, request))
-    return int(key.generate_state(1)[0])
+    return int(sequence(seed, RESPONSES, step, request).generate_state(1)[0])
 
 
 def _forced_lengths(path: Path, config: TrainConfig) -> dict[tuple[int, int], int]:

@@ -23,6 +23,7 @@ from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, run_name, write_json
 from tltsched.draft_config import DraftConfig, chain
@@ -133,7 +134,7 @@ def draw_costs(
     configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, _ = cost_error(first.calibration)
-    rng = np.random.default_rng(np.random.SeedSequence(first.config.run.seed, spawn_key=(2,)))
+    rng = generator(first.config.run.seed, COST_FACTORS)
     frames = []
     for draw in range(draws + 1):
         coefficients = draw_coefficients(first.coefficients, error, rng) if draw else first.coefficients

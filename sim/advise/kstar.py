@@ -26,6 +26,7 @@ from tlt.sim.simulation import law_of, step_times_of
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.seeds import BEST_DRAFT_MAP, generator
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
 from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.errors import InputError
@@ -72,7 +73,7 @@ def kstar_map(
         for rate in used_rates
     }
     error, error_source = cost_error(calibration)
-    rng = np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(4,)))
+    rng = generator(config.run.seed, BEST_DRAFT_MAP)
     draws = draw_factors(error, len(draft_configs), DRAWS, rng)
     grid = [(batch, context) for context in sorted(contexts) for batch in sorted(batches)]
     best = [

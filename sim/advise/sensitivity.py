@@ -22,6 +22,7 @@ from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
@@ -80,7 +81,7 @@ def write_cost_draws(
     configs = resolve_policies(settings, policies)
     first = Simulation(next(iter(configs.values())), trace)
     error, source = cost_error(first.calibration)
-    rng = np.random.default_rng(np.random.SeedSequence(first.config.run.seed, spawn_key=(2,)))
+    rng = generator(first.config.run.seed, COST_FACTORS)
     factors = np.array([(1.0, 1.0, 1.0), *(draw_factors(error, rng) for _ in range(draws))])
     probe = first_steps(trace, PROBE_STEPS)
     frames = []

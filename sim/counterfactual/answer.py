@@ -27,6 +27,7 @@ from tlt.sim.counterfactual.log_times import ROLLOUT, STEP
 from tlt.sim.counterfactual.observed_run import Observed, length_facts
 from tlt.sim.counterfactual.settings import Settings, settings_of_run
 from tlt.sim.simulation import Simulation, probe
+from tlt.traces.common.seeds import LOG_SCALE, RESAMPLED_PROMPTS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.counterfactual import (
@@ -40,7 +41,6 @@ from tlt.traces.runs.runfolder import RunFolder, run_name, write_json
 from tltsched.errors import InputError
 from tltsched.policy_name import PolicyName
 
-SEED_KEY = 5
 RESAMPLED_STEPS = 8  # of a run that has one step
 SCHEDULES = ("tail_batching", "divided", "oversample_partial", "longest_first")
 
@@ -133,7 +133,7 @@ def lengths_to_replay(observed: Observed, seed: int) -> Trace:
     numbers = observed.step_numbers()
     if len(numbers) > 1:
         return trace
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(SEED_KEY, 1)))
+    rng = generator(seed, RESAMPLED_PROMPTS)
     groups = [rows for _, rows in trace.rows.groupby("prompt_id", sort=False)]
     parts, prompt = [trace.rows], int(trace.rows["prompt_id"].max()) + 1
     for step in range(1, RESAMPLED_STEPS):
@@ -160,7 +160,7 @@ def _fit(observed: Observed, config: Config, lengths: Trace) -> tuple[Scale | No
     if by_step_s is None:
         return fit_means(logged.times[ROLLOUT].mean_s, rollout_s)
     times = Times(by_step_s, logged.by_step_s(STEP), rollout_s, step_s)
-    rng = np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(SEED_KEY,)))
+    rng = generator(config.run.seed, LOG_SCALE)
     return fit_scale(times, numbers, rng)
 
 

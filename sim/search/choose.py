@@ -18,6 +18,7 @@ from tlt.sim.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import TAIL, Resamples, interval_of
+from tlt.traces.common.seeds import CHOICE, generator
 from tlt.traces.results.plan import Input
 
 DRAWS = 4000
@@ -52,7 +53,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(finalists: Sequence[Finalist], inputs: Sequence[Uncertain], seed: int) -> Decision:
     """Judge the finalists; there is one or more."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4,)))
+    rng = generator(seed, CHOICE)
     values = {each.name: each.draw(DRAWS, rng) for each in inputs}
     steps = _resampled(finalists, rng)
     fit = np.array([each.timing.s_per_token() * each.scale for each in finalists])

@@ -20,6 +20,7 @@ from tlt.sim.search.successive_halving import Tried
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.cost_draws import COST_DRAWS
 from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan
@@ -41,7 +42,7 @@ def write_files(planner: Planner, decision: Decision, out: Path) -> None:
 def _write_comparison(planner: Planner, decision: Decision, out: Path) -> None:
     """Write the finalists' runs, their times under drawn step times, and advice for the best."""
     write_trace(planner.trace, out / "lengths.parquet", force=True)
-    rng = np.random.default_rng(np.random.SeedSequence(planner.seed, spawn_key=(2,)))
+    rng = generator(planner.seed, COST_FACTORS)
     values = {each.name: each.draw(FOLDER_DRAWS, rng) for each in planner.inputs if each.parts == FACTORS}
     frames, names = [], []
     for each, finalist in zip(planner.finalists, planner.judged, strict=True):

@@ -30,7 +30,7 @@ from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.training.acceptance_counts import NOTHING, position_counts
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.migrate import upgraded_settings
-from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
 from tlt.traces.results.simulated_replay import (
     PREDICTED,
     PREDICTED_COLUMNS,
@@ -250,7 +250,7 @@ def _run(
     """Return the cluster after all steps; draws follow from the scheduler's seed."""
     env = simpy.Environment(0.0)
     setup, acceptance = policy.setup, Acceptance(law, 0.0)
-    seeds = np.random.SeedSequence(setup.seed, spawn_key=(1,)).spawn(setup.workers + 2)
+    seeds = sequence(setup.seed, CLUSTER).spawn(setup.workers + 2)
     limits = Limits(policy.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False)
 
     def make_worker(index: int, listener: Listener) -> Worker:

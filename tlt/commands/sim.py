@@ -183,13 +183,12 @@ def recommend(
     With --gpus-budget the cluster is chosen as well: GPU, tensor parallelism, engines, schedule and policy,
     how sure the choice is, and what to measure next to be surer.
     """
-    import numpy as np
-
     from tlt.sim.advise.advice import advise, draw_costs, write_advice
     from tlt.sim.advise.ceilings import write_bounds
     from tlt.sim.comparison import compare as run_all
     from tlt.sim.config import resolve
     from tlt.sim.simulation import Simulation
+    from tlt.traces.common.seeds import ADVICE, generator
     from tlt.traces.common.settings import settings_of
 
     settings = settings_of(config, assignments)
@@ -205,7 +204,7 @@ def recommend(
         trace = run_all(settings, names, out, lambda policy, _: advance(policy))
     with _bar("drawing step times", draws + 1) as advance:
         drawn = draw_costs(settings, names, trace, draws, lambda _: advance("drawing step times"))
-    rng = np.random.default_rng(np.random.SeedSequence(baseline.run.seed, spawn_key=(3,)))
+    rng = generator(baseline.run.seed, ADVICE)
     write_advice(out, advise(Simulation(baseline, trace), rng), drawn)
     write_bounds(baseline, trace, out)
     tools.present(out)

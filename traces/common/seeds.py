@@ -1,10 +1,68 @@
-"""Generators that both worlds must seed alike, so that a replay of a run draws what the run drew."""
+"""Every random stream of the project, so that no two draws share numbers by accident.
+
+A stream is a prefix of SeedSequence's spawn key under the seed of a run; what follows it (a step, a worker)
+numbers its members. Two streams whose whole keys are equal draw the same numbers from the same seed. The
+prefixes are part of the results: a changed one changes figures. Where two are equal it says below whether one
+run uses both.
+
+Equal keys that meet in one run, where draws are not independent of one another (the figures bear it: one is a
+factor of step times, the other the lengths of a few prompts; or a choice of text and a choice of problem):
+    the lengths of step 2 and COST_FACTORS, of step 3 and ADVICE, of step 4 and CHOICE, where a simulation
+        generates its lengths;
+    HEAD_BATCHES of worker r and PROBLEMS of index r, in each step of a training run.
+"""
 
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Stream(NamedTuple):
+    """What is drawn, and the beginning of its spawn key."""
+
+    what: str
+    prefix: tuple[int, ...]
+
+
+# --- lengths: the step alone is the key, as SeedSequence.spawn would number the steps -----------------------
+LENGTHS = Stream("generated lengths and prompt lengths, by step", ())
+LOGGED_LENGTHS = Stream("lengths with the moments that a log gives, by step", ())
+
+# --- a simulation -------------------------------------------------------------------------------------------
+CLUSTER = Stream("parent of each worker's acceptance and of the cluster's two generators", (1,))
+COST_FACTORS = Stream("factors of step-time coefficients within their error", (2,))  # equal to PROMPTS
+ADVICE = Stream("step times under which the advice for each batch may flip", (3,))  # equal to RESPONSES
+# Equal to one another and to HEAD_BATCHES, PROBLEMS: each belongs to a command of its own.
+BEST_DRAFT_MAP = Stream("factors under which a cell of the map may flip", (4,))
+CHOICE = Stream("uncertain inputs of the finalists of a search", (4,))
+TRAINING_FIT = Stream("resampled responses of a measured training run", (4,))
+# Equal to one another and to WARM_UP_PROBLEMS: each belongs to a command of its own.
+EXPORT = Stream("factors under which a row of an export may flip", (5,))
+LOG_SCALE = Stream("resampled steps of a log that step times are fitted to", (5,))
+RESAMPLED_PROMPTS = Stream("prompts of further steps after the one that was observed", (5, 1))
+
+# --- a live engine ------------------------------------------------------------------------------------------
+PROMPTS = Stream("prompts of a replay, by rollout", (2,))
+RESPONSES = Stream("sampling seeds of a training run, by step and request", (3,))
+HEAD_BATCHES = Stream("what a worker trains the head on, by step and worker", (4,))
+PROBLEMS = Stream("problems of a training run, by step and index; own prompts by pass", (4,))
+WARM_UP_PROBLEMS = Stream("problems that a policy is warmed up on, by step and index", (5,))
+HELD_OUT_PROBLEMS = Stream("problems that nothing is trained on, by step and index", (6,))
+
+
+def sequence(seed: int, stream: Stream, *member: int) -> np.random.SeedSequence:
+    """Return the seed sequence of a member of a stream."""
+    return np.random.SeedSequence(seed, spawn_key=(*stream.prefix, *member))
+
+
+def generator(seed: int, stream: Stream, *member: int) -> np.random.Generator:
+    """Return the generator of a member of a stream."""
+    return np.random.default_rng(sequence(seed, stream, *member))
 
 
 def scheduler_rng(seed: int, worker: int) -> random.Random:
-    """Return the generator of one worker's scheduler."""
+    """Return the generator of one worker's scheduler: both worlds must draw alike, or a replay would not."""
     return random.Random(f"{seed}/{worker}")  # noqa: S311 -- simulation, not security

@@ -12,6 +12,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.common.seeds import LENGTHS, generator
 from tlt.traces.lengths.histogram import LengthHistogram
 from tlt.traces.lengths.schema import INT32_MAX, Origin, Trace, check_cap
 from tltsched.errors import InputError
@@ -81,8 +82,7 @@ def _draws(
     steps, prompts, samples = shape
     uniforms, prompt_lengths = np.empty(shape), np.empty((steps, prompts), np.int32)
     for step in range(steps):
-        # The child that SeedSequence.spawn would number so: asking for more steps changes no draw.
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(step,)))
+        rng = generator(seed, LENGTHS, step)  # asking for more steps changes no draw
         group = rng.standard_normal((prompts, 1))
         own = rng.standard_normal((prompts, samples))
         uniforms[step] = ndtr(np.sqrt(correlation) * group + np.sqrt(1 - correlation) * own)

@@ -23,9 +23,10 @@ from tlt.realrun import prompts
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.training.config import TasksConfig
 from tlt.realrun.training.tasks.expressions import NotWholeError, reductions
+from tlt.traces.common.seeds import HELD_OUT_PROBLEMS, PROBLEMS, WARM_UP_PROBLEMS, Stream, generator
 from tltsched.errors import InputError
 
-RL, WARM_UP, HELD_OUT = 4, 5, 6  # streams of problems that share nothing; smaller keys of a seed are taken
+RL, WARM_UP, HELD_OUT = PROBLEMS, WARM_UP_PROBLEMS, HELD_OUT_PROBLEMS  # they share nothing
 SYSTEM = 'Solve the problem step by step. End with a line "Answer: " and the result.'
 
 Scorer = Literal["reasoning_gym", "number", "exact"]
@@ -42,7 +43,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metadata: str = "{}"
 
 
-def make_problems(config: TasksConfig, seed: int, step: int, count: int, stream: int = RL) -> list[Problem]:
+def make_problems(
+    config: TasksConfig, seed: int, step: int, count: int, stream: Stream = RL
+) -> list[Problem]:
     """Return the `count` problems of a step.
 
     Each follows from (seed, stream, step, index), whatever the count; own prompts are taken in a shuffled
@@ -54,9 +57,9 @@ def make_problems(config: TasksConfig, seed: int, step: int, count: int, stream:
     return [make_problem(config, seed, step, index, stream) for index in range(count)]
 
 
-def make_problem(config: TasksConfig, seed: int, step: int, index: int, stream: int = RL) -> Problem:
+def make_problem(config: TasksConfig, seed: int, step: int, index: int, stream: Stream = RL) -> Problem:
     """Return one problem of the configured families, which take turns."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, step, index)))
+    rng = generator(seed, stream, step, index)
     name = config.names[(step + index) % len(config.names)]
     family = FAMILIES.get(name)
     if family is None:
@@ -73,7 +76,7 @@ def draw_difficulty(config: TasksConfig, rng: np.random.Generator) -> int:
 
 def random_prompts(config: TasksConfig, vocab: int, seed: int, step: int, count: int) -> list[prompts.Prompt]:
     """Return the prompts of a step for a model without a tokenizer: random ids (see scoring.score_tokens)."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(RL, step)))
+    rng = generator(seed, RL, step)
     return prompts.random_prompts(vocab, count, config.random_prompt_tokens, rng)
 
 
@@ -124,7 +127,7 @@ def read_prompts(path: Path) -> list[Problem]:
 _read_once = lru_cache(maxsize=4)(read_prompts)
 
 
-def _own_problems(path: Path, seed: int, step: int, count: int, stream: int) -> list[Problem]:
+def _own_problems(path: Path, seed: int, step: int, count: int, stream: Stream) -> list[Problem]:
     problems = _read_once(path)
     found = []
     for place in range(step * count, (step + 1) * count):
@@ -134,8 +137,8 @@ def _own_problems(path: Path, seed: int, step: int, count: int, stream: int) -> 
 
 
 @lru_cache(maxsize=4)
-def _shuffled(count: int, seed: int, stream: int, epoch: int) -> tuple[int, ...]:
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, epoch)))
+def _shuffled(count: int, seed: int, stream: Stream, epoch: int) -> tuple[int, ...]:
+    rng = generator(seed, stream, epoch)
     return tuple(rng.permutation(count).tolist())
 
 

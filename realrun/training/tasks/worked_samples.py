@@ -20,6 +20,7 @@ from tlt.realrun.engine import vllm_compat
 from tlt.realrun.training.config import TasksConfig
 from tlt.realrun.training.tasks.tasks import WARM_UP, chat, make_problem
 from tlt.realrun.training.tasks.worked import solve
+from tlt.traces.common.seeds import Stream
 from tltsched.errors import InputError
 
 CHUNK = 256  # problems that a process makes at a time
@@ -62,7 +63,7 @@ def template_of(folder: Path) -> Template:
 
 
 def make_samples(
-    template: Template, config: TasksConfig, seed: int, stream: int, start: int, number: int
+    template: Template, config: TasksConfig, seed: int, stream: Stream, start: int, number: int
 ) -> list[WorkedSample]:
     """Return the worked solutions of problems `start` to `start` + `number` of a stream."""
     problems = [make_problem(config, seed, 0, index, stream) for index in range(start, start + number)]
@@ -78,7 +79,7 @@ def make_samples(
 
 
 def sample_stream(
-    template: Template, config: TasksConfig, seed: int, processes: int, stream: int = WARM_UP
+    template: Template, config: TasksConfig, seed: int, processes: int, stream: Stream = WARM_UP
 ) -> Generator[WorkedSample]:
     """Yield samples without end, the same ones for any number of processes; close it to end them."""
     if processes == 0:
@@ -110,7 +111,7 @@ def _end_with_parent() -> None:
     os._exit(1)  # it was killed: nobody else would end this process
 
 
-def _make_chunk(template: Template, config: TasksConfig, seed: int, stream: int, start: int) -> bytes:
+def _make_chunk(template: Template, config: TasksConfig, seed: int, stream: Stream, start: int) -> bytes:
     return msgspec.msgpack.encode(make_samples(template, config, seed, stream, start, CHUNK))
 
 

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from tlt.sim.advise.advice import candidate_draft_configs
 from tlt.sim.advise.export.formats import (
@@ -24,6 +23,7 @@ from tlt.sim.advise.export.table import BatchTable, batch_table, static_draft_co
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, load_workload
+from tlt.traces.common.seeds import EXPORT, generator
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
 from tltsched.draft_config import DraftConfig
@@ -87,7 +87,7 @@ def export(
     if not out.parent.is_dir():
         raise InputError("--out", str(out), "a file in a folder that exists", "choose another path")
     config = simulation.config
-    rng = np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(5,)))
+    rng = generator(config.run.seed, EXPORT)
     used = draft_configs or candidate_draft_configs(config)
     table = batch_table(simulation, used, OFF_STATES[form], tolerance, rng)
     policy, static_gain = table.policy, None

@@ -21,6 +21,7 @@ from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_trai
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import expanded_interval, resample_counts
+from tlt.traces.common.seeds import TRAINING_FIT, generator
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
     Figure,
@@ -34,7 +35,6 @@ from tlt.traces.results.predicted_training import (
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tltsched.errors import InputError
 
-SEED_KEY = 4
 ACCEPTANCE = "measured: rollouts of the first half of the steps"
 
 
@@ -81,7 +81,7 @@ def first_half(run: TrainingRun) -> Ints:
 
 
 def _rng(run: TrainingRun) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(run.policy.setup.seed, spawn_key=(SEED_KEY,)))
+    return generator(run.policy.setup.seed, TRAINING_FIT)
 
 
 def _predict_training(run: TrainingRun, calibration: Calibration, folder: Path) -> PredictedPolicy:

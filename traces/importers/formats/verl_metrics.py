@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
+from tlt.traces.common.seeds import LOGGED_LENGTHS, generator
 from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
 from tlt.traces.importers.length_law import Aggregate, draw
 from tlt.traces.importers.reading.head import Head
@@ -53,7 +52,7 @@ def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
         if made > MOST_GENERATED:
             yield Skip(metrics.line, f"a step beyond {MOST_GENERATED:,} generated responses", metrics.text)
             continue
-        rng = np.random.default_rng(np.random.SeedSequence(options.seed, spawn_key=(metrics.step,)))
+        rng = generator(options.seed, LOGGED_LENGTHS, metrics.step)
         drawn = draw(found, rng)
         if drawn is None:
             yield Skip(metrics.line, "no lognormal law has this mean, maximum and clip ratio", metrics.text)

@@ -13,6 +13,7 @@ from tlt.analysis.comparison.tables import number
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
 from tlt.analysis.load import Run
 from tlt.traces.common.arrays import Floats
+from tlt.traces.runs.acceptance import lengths_with_bonus
 
 _MARKED_STEPS = 40  # up to this many RL steps each one gets a marker
 _POINTS = 1_000  # of a line: of longer runs every n-th step is drawn
@@ -20,9 +21,8 @@ _POINTS = 1_000  # of a line: of longer runs every n-th step is drawn
 
 def acceptance_by_step(run: Run) -> Floats:
     """Return the acceptance length with bonus of each RL step; NaN where nothing was drafted."""
-    engine_steps = run.steps["request_steps"].to_numpy().astype(np.float64)
-    accepted = run.steps["accepted_tokens"].to_numpy().astype(np.float64)
-    return np.where(engine_steps > 0, 1 + accepted / np.maximum(engine_steps, 1), np.nan)
+    accepted, request_steps = (run.steps[name] for name in ("accepted_tokens", "request_steps"))
+    return lengths_with_bonus(accepted.to_numpy(np.float64), request_steps.to_numpy(np.float64))
 
 
 def drafter_age(run: Run) -> Floats:

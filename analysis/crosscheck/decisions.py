@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.acceptance import length_with_bonus
 from tlt.traces.runs.records import RECORDS, read_records, record_lines
 from tlt.traces.runs.runfolder import Comparison, read_struct
 from tltsched.commands import Command, SetDraftConfig
@@ -192,7 +193,7 @@ def _turn(step: int, draft_config: str, facts: BatchFormed | DecisionEnded) -> T
     engine_steps, length, engine_step_s = 0, None, None
     if isinstance(facts, DecisionEnded) and facts.engine_steps:
         engine_steps = facts.engine_steps
-        length = 1 + sum(facts.accepted_by_position) / facts.request_steps
+        length = length_with_bonus(sum(facts.accepted_by_position), facts.request_steps)
         engine_step_s = facts.decode_s / facts.engine_steps
     return Turn(step, facts.requests, facts.context_tokens, draft_config, engine_steps, length, engine_step_s)
 

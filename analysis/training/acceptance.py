@@ -17,6 +17,7 @@ from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Resamples
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
 from tltsched.policy_name import PolicyName
 
 PROBES = ("sampled", "greedy")
@@ -82,12 +83,14 @@ def acceptance_facts(run: TrainRun) -> AcceptanceFacts | None:
     if not run.drafted():
         return None
     steps = run.run.steps
-    engine_steps, accepted = steps["request_steps"].to_numpy(float), steps["accepted_tokens"].to_numpy(float)
+    accepted, request_steps = (steps[name].to_numpy(float) for name in ("accepted_tokens", "request_steps"))
     over_steps = Resamples(len(steps))
     probes = probe_lengths(run)
     same, new = _changes(run)
     return AcceptanceFacts(
-        length=over_steps.estimate(1 + over_steps.ratio(accepted, engine_steps)),
+        length=over_steps.estimate(
+            lengths_with_bonus(over_steps.sums(accepted), over_steps.sums(request_steps))
+        ),
         by_step=_by_step(run, probes),
         by_position=_by_position(run, over_steps),
         by_age=_by_age(run),
@@ -185,7 +188,8 @@ def _by_age(run: TrainRun) -> tuple[AgeAcceptance, ...]:
     drafted = steps[(steps["request_steps"] > 0) & steps["age"].notna()]
     rows = []
     for age, some in drafted.groupby("age"):
-        length = 1 + int(some["accepted_tokens"].sum()) / int(some["request_steps"].sum())
+        length = acceptance_length_with_bonus(some)
+        assert length is not None  # each of them drafted
         rows.append(AgeAcceptance(age_steps=int(float(str(age))), steps=len(some), length=length))
     return tuple(rows)
 

@@ -28,6 +28,7 @@ from tlt.realrun.replay.cluster import Cluster
 from tlt.realrun.replay.parts import Interval, Rollout
 from tlt.realrun.training.policy.advantages import advantages
 from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
+from tlt.traces.runs.acceptance import length_with_bonus
 from tltsched.commands import (
     BeginPhase,
     ClusterCommand,
@@ -247,18 +248,14 @@ class TrainingCluster(Cluster):
 
     def _drafted_length(self) -> float | None:
         """Return the acceptance length of this rollout's drafting engine steps; None if there was none."""
-        epochs = [
+        intervals = [
             record.body
             for lines in self._worker_lines.values()
             for record in read(lines)
             if isinstance(record.body, DecisionEnded) and record.body.draft_config.depth
         ]
-        engine_steps = sum(epoch.request_steps for epoch in epochs)
-        return (
-            1.0 + sum(sum(epoch.accepted_by_position) for epoch in epochs) / engine_steps
-            if engine_steps
-            else None
-        )
+        accepted_tokens = sum(sum(interval.accepted_by_position) for interval in intervals)
+        return length_with_bonus(accepted_tokens, sum(interval.request_steps for interval in intervals))
 
     def _advantages(self) -> dict[int, float]:
         requests = sorted(self._rewards)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tlt.traces.common.arrays import Floats
+from tlt.traces.common.intervals import divide
 
-def acceptance_length_with_bonus(steps: pd.DataFrame) -> float | None:
-    """Return 1 + accepted / engine steps over all drafting engine steps of the steps; None if there was no
-    such engine step.
+
+def length_with_bonus(accepted_tokens: int, request_steps: int) -> float | None:
+    """Return the tokens that a drafting engine step yields for a request; None if nothing was drafted."""
+    return 1 + accepted_tokens / request_steps if request_steps else None
+
+
+def lengths_with_bonus(accepted_tokens: Floats, request_steps: Floats) -> Floats:
+    """Return length_with_bonus of every pair, any one shape; NaN where nothing was drafted."""
+    return 1.0 + divide(accepted_tokens, request_steps)
+
+
+def acceptance_length_with_bonus(rows: pd.DataFrame) -> float | None:
+    """Return length_with_bonus over all rows; None if none of them drafted.
+
+    The rows (of steps, engine steps, decision intervals) have `accepted_tokens` and `request_steps`.
     """
-    engine_steps = int(steps["request_steps"].sum())
-    return 1 + int(steps["accepted_tokens"].sum()) / engine_steps if engine_steps else None
+    return length_with_bonus(int(rows["accepted_tokens"].sum()), int(rows["request_steps"].sum()))
 
 
 def every_draft_accepted(engine_steps: pd.DataFrame) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
 from tlt.traces.doctor.needs import drafting_stretches, need_drafts
@@ -84,7 +83,7 @@ def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
     if ratio[at] > FALL:
         return []
     past = context >= edges[at + 1]
-    length = [1 + _rate(rows[some]) for some in (~past, past)]
+    length = [acceptance_length_with_bonus(rows[some]) or 1.0 for some in (~past, past)]
     return [
         Sign(
             severity="problem" if ratio[at] <= COLLAPSE else "notice",
@@ -99,10 +98,6 @@ def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
             source=f"{source}: {int(after[at]):,} request-steps past that context",
         )
     ]
-
-
-def _rate(rows: pd.DataFrame) -> float:
-    return float(rows["accepted_tokens"].sum()) / max(int(rows["request_steps"].sum()), 1)
 
 
 def _by_position(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:

@@ -8,7 +8,7 @@ import pandas as pd
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import drafting_stretches, need_drafts, need_run, some, span, stretches
 from tlt.traces.doctor.subject import Patient, RunTables, Subject
-from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
 from tlt.traces.runs.engine_steps import cells, engine_step_seconds_by_cell
 from tltsched.draft_config import OFF
 from tltsched.policies.base import Batch
@@ -61,7 +61,9 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
     known = np.isfinite(plain_s)
     if seconds[known].sum() < COVERED * seconds.sum():
         raise CannotRunError("no engine steps at K = 0 at the batches and contexts that it drafted at")
-    emitted = 1.0 + rows["accepted_tokens"].to_numpy(np.float64) / rows["request_steps"].to_numpy(np.float64)
+    emitted = lengths_with_bonus(
+        rows["accepted_tokens"].to_numpy(np.float64), rows["request_steps"].to_numpy(np.float64)
+    )
     plain_total = emitted * plain_s * rows["engine_steps"].to_numpy(np.float64)
     frame = rows.assign(
         cell=cells(rows), plain=plain_total, batch=rows["request_steps"] / rows["engine_steps"]
@@ -76,7 +78,8 @@ def _losses(run: RunTables, rows: pd.DataFrame, plain_s: np.ndarray, source: str
     if severity is None:
         return []
     where = frame.set_index(["draft_config", "cell"]).loc[losing.index]
-    length = 1 + float(losing["accepted_tokens"].sum()) / float(losing["request_steps"].sum())
+    length = acceptance_length_with_bonus(losing)
+    assert length is not None  # every group has request-steps
     needed = length * float(losing["seconds"].sum()) / float(losing["plain"].sum())
     draft_configs = ", ".join(dict.fromkeys(str(name) for name, _ in losing.index))
     return [

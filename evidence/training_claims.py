@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from evidence.recording import OTHERS, PROJECT, RUNS, Figure, tlt, value_of, write, write_raw
+from tlt.traces.runs.records import RECORDS, read_records
 from tlt.traces.runs.runfolder import RunFolder
-from tltsched.event_log import read
 from tltsched.events import DecisionEnded, StepBegan
 
 DATA = RUNS / "h200-smollm2-train"
@@ -224,7 +224,7 @@ def training_retrain() -> None:
 def survival(policy: str, steps: range = range(STEPS)) -> list[float]:
     """Return the share of drafts accepted up to each position, over the decision intervals of largest K."""
     ended, step = list[DecisionEnded](), -1
-    for record in read((NATURAL / policy / "records.jsonl").read_bytes().splitlines()):
+    for record in read_records(NATURAL / policy / RECORDS):
         match record.body:
             case StepBegan() as began:
                 step = began.step

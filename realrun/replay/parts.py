@@ -166,7 +166,7 @@ class RunLog:
             return False
         if found.fingerprint != self._stamp.fingerprint:
             raise InputError(
-                "--out", str(self.out), "a new folder, or one of equal settings, policies, lengths and formats",
+                "--out", str(self.out), "a new folder, or one of like settings, lengths and formats",
                 "choose another one: measurements are not overwritten",
             )  # fmt: skip
         self.complete = found.complete

@@ -9,6 +9,8 @@ import pytest
 
 from tlt.sim.model.drift import load_drift
 from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.decision_intervals import read_decision_intervals
 from tlt.traces.runs.records import RECORDS, record_lines
 from tlt.traces.runs.runfolder import RunFolder, read_struct
 from tltsched.event_log import SchedulerSetup, encode, read, replay
@@ -44,6 +46,23 @@ def test_every_gpu_second_is_booked(run: Path) -> None:
     intervals = folder.intervals()
     booked_s = float((intervals["end_s"] - intervals["start_s"]).sum())
     assert booked_s == pytest.approx(folder.summary().gpus * folder.summary().wall_s)
+
+
+# Accepted tokens a drafting engine step, the bonus token counted, as version 1 gave it for these files.
+LENGTHS = {
+    TLT: 3.576819,
+    "static-4-frozen": 3.087285,
+    "static-4-online": 3.211284,
+    "tlt_chains-online": 2.577698,
+}
+
+
+@pytest.mark.parametrize("policy", LENGTHS)
+def test_files_of_version_1_give_the_figures_that_they_gave(policy: str) -> None:
+    folder = RunFolder(NATURAL / policy)
+    assert acceptance_length_with_bonus(folder.steps()) == pytest.approx(LENGTHS[policy], abs=1e-6)
+    drafted = read_decision_intervals(NATURAL / policy / RECORDS).stretches.query("depth > 0")
+    assert acceptance_length_with_bonus(drafted) == pytest.approx(LENGTHS[policy], abs=1e-6)
 
 
 def test_the_drafter_learned_on_idle_workers_and_was_served() -> None:

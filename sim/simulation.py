@@ -267,7 +267,9 @@ class Simulation:
             times = cluster.stream.repeated
             found.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
         if cluster.log.preemptions:
-            found.append(f"the KV cache overflowed: {cluster.log.preemptions} requests were preempted and redone")
+            found.append(
+                f"the KV cache overflowed: {cluster.log.preemptions} requests were preempted and redone"
+            )
         return tuple(found)
 
     def _calibration_warnings(self) -> list[str]:

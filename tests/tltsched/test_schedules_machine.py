@@ -183,7 +183,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: not self.stepping)
     @rule(data=st.data())
     def begin_step(self, data: st.DataObject) -> None:
-        schedule = self.cluster.scheduler.schedule
+        schedule = self.cluster.schedule
         groups, samples = schedule.fresh_groups(self.groups), schedule.samples(self.samples)
         requests = []
         for _ in range(groups):
@@ -262,7 +262,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         if hasattr(self, "cluster"):
-            cluster_view = self.cluster.scheduler.cluster_view
+            cluster_view = self.cluster.view
             alive = set(self.group)
             done = self.finished if self.spec.keeps_order else set()  # let go of when the rollout is over
             assert alive - done <= set(cluster_view.requests) <= alive

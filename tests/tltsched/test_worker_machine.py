@@ -29,7 +29,8 @@ class WorkerMachine(RuleBasedStateMachine):
     def build(self, policy: object, t_s: float) -> None:
         self.setup = SchedulerSetup(workers=1, policy=policy, step_times=TIMES)  # type: ignore[arg-type]
         self.lines: list[bytes] = []
-        self.worker = RecordedWorker(build_worker(self.setup, 0, make_rng), Recorder(self.lines.append))
+        self.scheduler = build_worker(self.setup, 0, make_rng)
+        self.worker = RecordedWorker(self.scheduler, Recorder(self.lines.append))
         self.t_s, self.step, self.next_request = t_s, 0, 0
         self.running: list[int] = []
         self.draft: SetDraftConfig | None = None
@@ -123,14 +124,14 @@ class WorkerMachine(RuleBasedStateMachine):
         else:
             return
         with pytest.raises(ProtocolError):
-            self.worker.scheduler.handle(bad)
+            self.scheduler.handle(bad)
 
     @invariant()
     def a_draft_can_be_carried_out(self) -> None:
         draft = getattr(self, "draft", None)
         if draft is None:
             return
-        policy = self.worker.scheduler.policy
+        policy = self.scheduler.policy
         assert draft.draft_config in policy.draft_configs or self.version == -1
         assert draft.draft_config == OFF or self.version >= 0
         assert 1 <= draft.min_requests <= len(self.running), "a decision interval that ends before it begins"

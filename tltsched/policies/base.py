@@ -88,6 +88,11 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     needs_times: ClassVar[bool] = False
     """Whether `build` takes step times of every draft configuration of the policy and refuses None."""
 
+    def _normalise(self, **values: object) -> None:
+        """Put fields into the form in which they are kept and compared; for __post_init__ alone."""
+        for name, value in values.items():
+            msgspec.structs.force_setattr(self, name, value)
+
     def build(self, rng: Rng, times: StepTimes | None) -> Policy:
         """Return a fresh policy. `times` may be None for rules that use no calibration."""
         raise NotImplementedError

@@ -20,7 +20,7 @@ from math import inf
 from typing import Literal
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import DraftConfig, parse_draft_config
+from tltsched.draft_config import DraftConfig, WrittenDraftConfig, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
@@ -45,7 +45,7 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
     """Engine steps whose rewards count, a strategy (and, if released, a group)."""
     thresholds: tuple[int, ...] = RELEASED_THRESHOLDS
     """Smallest batch of each bucket, ascending from 1; one for each number of tokens to verify."""
-    strategies: tuple[str, ...] = RELEASED_STRATEGIES
+    strategies: tuple[WrittenDraftConfig, ...] = RELEASED_STRATEGIES
     """Trees or chains such as 8_4_48; those that verify equally many tokens compete in one bucket."""
     decision_engine_steps: int = 64
     """Engine steps between two picks (the original picks in each); unused in buckets of one strategy."""
@@ -61,6 +61,7 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
             raise InputError(
                 "strategies", self.strategies, "one or more, each once, none of them off", "correct the list"
             )
+        self._normalise(strategies=tuple(map(str, arms)))
         edges = self.thresholds
         check_edges("thresholds", edges)
         widths = sorted({arm.verify_tokens for arm in arms}, reverse=True)

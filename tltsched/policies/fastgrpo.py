@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import isfinite
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig, WrittenDraftConfig, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 
@@ -20,7 +20,7 @@ from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, St
 class FastGrpoConfig(PolicyConfig, tag="fastgrpo", frozen=True):
     """Draft as wide and as deep as the share of the GPU's capacity allows."""
 
-    draft_configs: tuple[str, ...]
+    draft_configs: tuple[WrittenDraftConfig, ...]
     """Draft configurations to choose from, trees or chains; `off` is none of them."""
     capacity_tokens: int = 256
     """Tokens of one pass up to which reading the weights, not arithmetic, sets the time. The default is
@@ -45,6 +45,7 @@ class FastGrpoConfig(PolicyConfig, tag="fastgrpo", frozen=True):
                 "one or more, each once, none of them off",
                 "correct the list",
             )
+        self._normalise(draft_configs=tuple(map(str, draft_configs)))
         if self.capacity_tokens < 1:
             raise InputError("capacity_tokens", self.capacity_tokens, "1 or more", "give a count of tokens")
         if not (isfinite(self.alpha) and self.alpha > 0):

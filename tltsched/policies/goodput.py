@@ -15,7 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig, WrittenDraftConfig, canonical, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import (
     Batch,
@@ -39,7 +39,7 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
 
     needs_times: ClassVar[bool] = True
 
-    draft_configs: tuple[str, ...] = ("off", "1", "2", "4", "8")
+    draft_configs: tuple[WrittenDraftConfig, ...] = ("off", "1", "2", "4", "8")
     """Draft configurations to choose from; of equal ones the first wins."""
     when_off: WhenOff = "k0"
     """How the engine runs while `off` is chosen."""
@@ -69,6 +69,10 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
                 "one or more draft configurations, each once",
                 "correct the list",
             )
+        self._normalise(
+            draft_configs=tuple(map(str, draft_configs)),
+            tree_prior={canonical(tree): length for tree, length in self.tree_prior.items()},
+        )
         prior = self.acceptance_prior
         falls = all(low <= high for high, low in zip((1.0, *prior), prior, strict=False))
         if not prior or not falls or not prior[-1] >= 0:

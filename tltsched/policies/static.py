@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import DraftConfig, parse_draft_config
+from tltsched.draft_config import DraftConfig, WrittenDraftConfig, canonical, parse_draft_config
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 
 
@@ -13,13 +13,13 @@ class StaticConfig(PolicyConfig, tag="static", frozen=True):
     `off` measures what speculation costs when it is configured and idle (when_off `k0`).
     """
 
-    draft_config: str
-    """off, a chain length such as 4, or a tree such as 8_4_48."""
+    draft_config: WrittenDraftConfig
+    """off, a chain length such as 4, a tree such as 8_4_48, or an engine's own keys."""
     when_off: WhenOff = "k0"
     """How the engine runs if the draft configuration is `off`; without meaning for any other."""
 
     def __post_init__(self) -> None:
-        parse_draft_config(self.draft_config)
+        self._normalise(draft_config=canonical(self.draft_config))
 
     def build(self, rng: Rng, times: StepTimes | None) -> StaticPolicy:  # noqa: ARG002 (the rule needs neither)
         """Return the policy."""

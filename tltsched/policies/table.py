@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import DraftConfig, parse_draft_config
+from tltsched.draft_config import DraftConfig, WrittenDraftConfig, canonical, parse_draft_config
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
@@ -17,7 +17,7 @@ _RANGE = re.compile(r"(\d+)-(\d+)=(\d+)")
 class TableConfig(PolicyConfig, tag="table", frozen=True):
     """Look the draft configuration up by the number of running requests."""
 
-    draft_configs_by_batch: tuple[tuple[int, str], ...]
+    draft_configs_by_batch: tuple[tuple[int, WrittenDraftConfig], ...]
     """Pairs (smallest batch of the bucket, draft configuration or `off`), ascending from 1."""
     when_off: WhenOff = "k0"
     """How the engine runs in a bucket whose draft configuration is `off`."""
@@ -26,8 +26,8 @@ class TableConfig(PolicyConfig, tag="table", frozen=True):
 
     def __post_init__(self) -> None:
         check_edges("draft_configs_by_batch", [edge for edge, _ in self.draft_configs_by_batch])
-        for _, draft_config in self.draft_configs_by_batch:
-            parse_draft_config(draft_config)
+        rows = tuple((edge, canonical(written)) for edge, written in self.draft_configs_by_batch)
+        self._normalise(draft_configs_by_batch=rows)
 
     def build(self, rng: Rng, times: StepTimes | None) -> TablePolicy:  # noqa: ARG002 (the rule needs neither)
         """Return the policy."""

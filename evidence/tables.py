@@ -6,6 +6,8 @@ A document says where something stands, each marker on a line of its own:
     <!-- /evidence -->
     <!-- table: NAME -->               the text of NAME.md beside the records
     <!-- /table -->
+    <!-- rooms: PACKAGE -->            its folders, each with the sentence of its `__init__.py`
+    <!-- /rooms -->
 
 `python -m evidence.tables README.md docs/*.md docs/evidence/*.md` rewrites what stands between the markers
 and the page of cards; with `--check` it writes nothing and exits with 1 if something is not up to date.
@@ -19,6 +21,7 @@ from pathlib import Path
 import click
 
 from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
+from evidence.rooms import rooms_table
 from evidence.subjects import HEADLINES, SUBJECTS, TITLES, percent
 from tltsched.errors import InputError
 
@@ -27,10 +30,11 @@ CARDS = PROJECT / PAGE
 FEW = 2  # figures that are told in a row on a card; more of them make a table
 MOST = 3  # figures of a miss that are named at the top
 _BLOCK = re.compile(
-    r"^<!-- (?P<kind>evidence|table):(?P<name>[^\n]*?)-->[ \t]*\n(?P<body>.*?)^<!-- /(?P=kind) -->[ \t]*$",
+    r"^<!-- (?P<kind>evidence|table|rooms):(?P<name>[^\n]*?)-->[ \t]*\n"
+    r"(?P<body>.*?)^<!-- /(?P=kind) -->[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-_MARKER = re.compile(r"^<!-- /?(?:evidence|table)\b.*$", re.MULTILINE)
+_MARKER = re.compile(r"^<!-- /?(?:evidence|table|rooms)\b.*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INTRODUCTION = """# Evidence: a card a claim
 
@@ -94,7 +98,7 @@ def refreshed(text: str, folder: Path) -> str:
 
     def fill(block: re.Match[str]) -> str:
         kind, name = block["kind"], block["name"].strip()
-        body = _evidence(folder, name) if kind == "evidence" else _table(folder, name)
+        body = {"evidence": _evidence, "table": _table, "rooms": _rooms}[kind](folder, name)
         return f"<!-- {kind}: {name} -->\n\n{body.strip()}\n\n<!-- /{kind} -->"
 
     return _BLOCK.sub(fill, text)
@@ -104,6 +108,11 @@ def _evidence(folder: Path, name: str) -> str:
     if name != "headlines":
         raise InputError("evidence block", name, "headlines", "cards have a page of their own")
     return headlines(load_all(folder))
+
+
+def _rooms(folder: Path, name: str) -> str:
+    del folder  # of the records
+    return rooms_table(PROJECT, name)
 
 
 def _table(folder: Path, name: str) -> str:
@@ -206,9 +215,16 @@ def _plain(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def _refreshed_file(document: Path, folder: Path) -> str:
+    try:
+        return refreshed(document.read_text(encoding="utf-8"), folder)
+    except InputError as error:
+        raise InputError(f"{error.field} in {document}", error.got, error.allowed, error.fix) from None
+
+
 def stale(documents: tuple[Path, ...], folder: Path, page: Path) -> dict[Path, str]:
     """Return the documents that are not up to date, and what they should say."""
-    wanted = {document: refreshed(document.read_text(encoding="utf-8"), folder) for document in documents}
+    wanted = {document: _refreshed_file(document, folder) for document in documents}
     wanted[page] = cards(load_all(folder))
     return {
         path: text

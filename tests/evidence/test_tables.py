@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from evidence import measure, tables
 from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
+from evidence.rooms import rooms_table
 from evidence.subjects import HEADLINES, TITLES, percent
 from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
@@ -92,6 +93,7 @@ def test_blocks_are_filled_and_filling_again_changes_nothing(tmp_path: Path) -> 
         "<!-- /table -->\n",
         "<!-- table: demo -->\n<!-- /evidence -->\n",
         "<!-- evidence: unknown -->\n<!-- /evidence -->\n",
+        "<!-- rooms: unknown -->\n<!-- /rooms -->\n",
         "<!-- table: unknown -->\n<!-- /table -->\n",
         "<!-- table: ../evidence/demo -->\n<!-- /table -->\n",
         "<!-- table: -->\n<!-- /table -->\n",
@@ -100,6 +102,17 @@ def test_blocks_are_filled_and_filling_again_changes_nothing(tmp_path: Path) -> 
 def test_bad_blocks_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError):
         tables.refreshed(text, a_folder(tmp_path))
+
+
+def test_a_room_is_told_in_its_own_words(tmp_path: Path) -> None:
+    for folder, text in {"a": "First | words\nof a.\n\nMore.", "a/b": "Of b."}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(f'"""{text}"""\n')
+    rows = rooms_table(tmp_path, "a").splitlines()[2:]
+    assert rows == ["| [a](../a) | First \\| words of a. |", "| [a/b](../a/b) | Of b. |"]
+    (tmp_path / "a" / "b" / "__init__.py").write_text("")
+    with pytest.raises(InputError, match="docstring"):
+        rooms_table(tmp_path, "a")
 
 
 def test_a_card_says_all_of_it_and_a_miss_is_named_first() -> None:
@@ -203,4 +216,4 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
     document.write_text("<!-- evidence: unknown -->\n<!-- /evidence -->\n")
     result = CliRunner().invoke(tables.main, [str(document)])
     assert result.exit_code == 1
-    assert "got 'unknown' for evidence block" in result.output
+    assert f"got 'unknown' for evidence block in {document}" in result.output

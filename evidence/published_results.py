@@ -25,6 +25,7 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
 from tlt.traces.common.settings import merge, settings_of
 from tlt.traces.lengths.shipped import load_histogram
+from tltsched.policy_name import PolicyName
 
 PUBLISHED = PROJECT / "evidence" / "published"
 POINTS = "published_results.points.jsonl"
@@ -43,10 +44,10 @@ Point = dict[str, Any]
 
 def simulate(settings: dict[str, Any], policy: str) -> Cluster:
     """Return the finished cluster of one policy, POLICY@SCHEDULE."""
-    name, _, schedule = policy.partition("@")
+    name = PolicyName.parse(policy)
     if isinstance(settings.get("cluster", {}).get("schedule"), dict):
-        schedule = ""  # the settings say more than the name
-    config = resolve(settings, f"{name}@{schedule}" if schedule else name)
+        name = name.on(None)  # the settings say more than the name
+    config = resolve(settings, str(name))
     return Simulation(config, load_workload(config.workload, config.run.seed)).run()
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/bring-your-run.md and docs/frameworks, run as written in a temporary folder."""
+"""The commands of bring-your-run.md, frameworks and tutorial.md in docs, run as written in a new folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tlt.commands import main
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGES = [PROJECT / "docs/bring-your-run.md", *sorted((PROJECT / "docs/frameworks").glob("*.md"))]
+TUTORIAL = PROJECT / "docs/tutorial.md"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^```(bash|toml|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENDS_WITH = re.compile(r"# ends with (\d)")
 FRAMEWORKS = {
     "areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "serving-traces", "sglang-bench", "skyrl", "slime",
@@ -28,25 +30,26 @@ QUICK = {"counterfactual": ["--no-report", "--draws", "0"]}
 
 def commands(block: str) -> list[tuple[list[str], int]]:
     """Return the commands of a block with the exit code that each should have."""
-    found, code = [], 0
+    lines, code = [], 0
     for line in block.replace("\\\n", " ").splitlines():
-        told = ENDS_WITH.match(line)
-        if told:
-            code = int(told[1])
+        ending = ENDS_WITH.match(line)
+        if ending:
+            code = int(ending[1])
         elif line.strip() and not line.startswith("#"):
-            found.append((shlex.split(line), code))
+            lines.append((shlex.split(line), code))
             code = 0
-    return found
+    return lines
 
 
-def run_command(words: list[str], code: int) -> None:
+def run_command(words: list[str], code: int) -> str:
+    """Run a command, hold it to its exit code, and return what it printed."""
     if words[:2] == ["mkdir", "-p"]:
         Path(words[2]).mkdir(parents=True, exist_ok=True)
-        return
+        return ""
     assert words[0] == "tlt", words
-    quick = QUICK.get(words[2], [])
-    done = CliRunner().invoke(main.cli, [*words[1:], *quick], obj=main.Toolbox())
+    done = CliRunner().invoke(main.cli, words[1:], obj=main.Toolbox())
     assert done.exit_code == code, f"{' '.join(words)}\n{done.output}\n{done.exception!r}"
+    return done.output
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -62,9 +65,34 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytes
             subprocess.run([sys.executable, "-c", block], check=True)
         elif language == "bash":
             for words, code in commands(block):
-                run_command(words, code)
+                run_command([*words, *QUICK.get(words[2], [])], code)
                 ran += words[0] == "tlt"
     assert ran >= 2 * 4
+
+
+@pytest.mark.slow
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "examples").symlink_to(PROJECT / "examples")
+    text = TUTORIAL.read_text(encoding="utf-8")
+    job = (PROJECT / "examples/job.toml").read_text(encoding="utf-8")
+    printed, shown = "", 0
+    for language, block in SHOWN.findall(text):
+        if language == "bash":
+            printed = _plain("".join(run_command(words, code) for words, code in commands(block)))
+        elif language == "toml":
+            assert _plain(block) in _plain(job)
+        else:
+            for part in (part for line in block.splitlines() for part in line.split("[...]")):
+                assert _plain(part) in printed, part
+                shown += 1
+    assert shown > 20
+
+
+def _plain(text: str) -> str:
+    """Return text with any run of spaces and line ends as one space."""
+    return " ".join(text.split())
 
 
 def export_tokens(folder: Path) -> None:

@@ -4,7 +4,7 @@ vLLM runs the drafter's first pass also at K = 0, to keep its KV in step. Here t
 K = 0, which a live engine could do if it filled the drafter's KV when drafting comes on. Measured on CPU:
 
 - the step at K = 0 with and without that pass, against an engine without speculation;
-- what the gap in the KV then costs: acceptance right after a stretch at K = 0, with and without the pass,
+- what the gap in the KV then costs: acceptance right after an interval at K = 0, with and without the pass,
   for a draft model that accepts some drafts (tiny model, float32, greedy).
 
 Writes k0_skip.json. Needs the extra real-cpu.
@@ -86,7 +86,7 @@ def taxes(config: RealConfig, batch: int) -> dict[str, float]:
 
 
 def acceptance(root: Path, skip: bool) -> float:
-    """Return the mean acceptance length (bonus included) right after a stretch at K = 0."""
+    """Return the mean acceptance length (bonus included) right after an interval at K = 0."""
     model = prepare_model("tiny", root / "tiny")
     draft = make_draft_model(model, root / "draft")
     engine = make_engine(

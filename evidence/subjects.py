@@ -13,7 +13,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "crosscheck_h100": "A replay on two H100, predicted",
         "crosscheck_cpu": "A replay on two CPU workers, predicted",
         "counterfactual_h200": "What speculation would have gained, predicted from a run without it",
-        "training_retrain": "A training run, its second half predicted from its first",
+        "training_predicted": "A training run, its second half predicted from its first",
         "vllm_bench": "vLLM's own benchmark, imported and simulated",
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
@@ -27,7 +27,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     },
     "The simulator against itself": {
         "jump_vs_exact": "Jump mode against every engine step drawn",
-        "books": "GPU time adds up",
+        "gpu_time_adds_up": "GPU time adds up",
         "determinism": "One seed, the same bytes",
         "short_tail": "A control in which little is idle",
         "speed": "How fast it simulates",

@@ -190,7 +190,7 @@ def training_staleness() -> None:
     )
 
 
-def training_retrain() -> None:
+def training_predicted() -> None:
     """The simulator fitted on the first half of the steps, and its error on the second."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "validate-training"
@@ -206,7 +206,7 @@ def training_retrain() -> None:
     ]
     steps = {row["policy"]: row["step seconds"] for row in rows}
     write(
-        "training_retrain",
+        "training_predicted",
         claim="training simulated: fitted on steps 0 to 9, error of the predicted seconds of steps 10 to 19, "
         "by policy (natural lengths, step times calibrated on one H200)",
         value=steps,
@@ -217,7 +217,7 @@ def training_retrain() -> None:
         how="modelled against measured, share of the measured step seconds; engine steps of so small a "
         "model take 2-5 ms of the host's time, repeats of a calibration point spread by "
         "13 %, and the law fits unseen points to 12 %",
-        raw=write_raw("training_retrain.points.jsonl", rows),
+        raw=write_raw("training_predicted.points.jsonl", rows),
     )
 
 
@@ -307,6 +307,6 @@ def training_passes() -> None:
 
 
 TRAINING = (
-    training_h200, training_forced, training_staleness, training_retrain, training_7b, head_served,
+    training_h200, training_forced, training_staleness, training_predicted, training_7b, head_served,
     training_passes,
 )  # fmt: skip

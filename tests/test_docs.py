@@ -37,7 +37,7 @@ OLD = ("--arms", "sim retrain", "docs/evidence/measure", "realrun/data", "eviden
 
 def command_lines(text: str) -> list[list[str]]:
     """Return the words of each command line of `tlt` in the blocks of a page."""
-    blocks = [body for language, body in FENCED.findall(text) if language in ("bash", "sh")]
+    blocks = [body for language, body in FENCED.findall(text) if language in ("bash", "sh", "")]
     blocks += INDENTED.findall(FENCED.sub("", text))
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     parts = [part for line in lines for part in re.split(r"&&", line)]

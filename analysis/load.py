@@ -12,15 +12,8 @@ import pandas as pd
 from tlt.analysis.comparison.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.bounds import Bounds, read_bounds
-from tlt.traces.runs.runfolder import (
-    CAUSES,
-    Advice,
-    Comparison,
-    RunFolder,
-    ScheduleFacts,
-    Summary,
-    read_struct,
-)
+from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
+from tlt.traces.sources import RunSource, open_runs
 from tltsched.errors import InputError
 
 
@@ -112,25 +105,15 @@ def load_runs(path: Path) -> RunSet:
     Policies have the names of their policies, or of their folders if two runs share a policy. Raises
     InputError if the folder is neither, or a file in it is malformed.
     """
-    if not (path / "comparison.json").is_file():
-        run = load_run(path)
-        return RunSet(run.summary.name, (run,))
-    comparison = read_struct(path / "comparison.json", Comparison)
-    names = comparison.runs
-    if not names or len(set(names)) < len(names):
-        raise InputError(
-            "runs in comparison.json", list(names), "at least one name, each once", f"check {path}"
-        )
-    for name in names:
-        if Path(name).name != name or name == "..":
-            raise InputError(
-                "runs in comparison.json", name, "names of folders beside it", "remove path separators"
-            )
-    runs = tuple(load_run(path / name) for name in names)
+    source = open_runs(path)
+    runs = tuple(load_run(folder) for folder in source.folders)
+    if isinstance(source, RunSource):
+        return RunSet(runs[0].summary.name, runs)
+    path, names = source.path, source.names
     if len({run.policy for run in runs}) < len(runs):
         runs = tuple(replace(run, policy=name) for run, name in zip(runs, names, strict=True))
     step_s = {run.path.name: pd.Series(run.step_seconds(), run.steps["step"]) for run in runs}
-    return RunSet(comparison.name, runs, read_recommendation(path, step_s), _bounds(path, runs[0]))
+    return RunSet(source.comparison().name, runs, read_recommendation(path, step_s), _bounds(path, runs[0]))
 
 
 def _bounds(path: Path, baseline: Run) -> Bounds | None:

@@ -116,13 +116,13 @@ def _of_keys(table: dict[str, int]) -> DraftConfig:
     known = (VLLM_KEY, *SGLANG_KEYS)
     for key, number in table.items():
         if key not in known:
-            raise unknown_name("key of a draft configuration", key, known, KEYS_FIX)
+            raise unknown_name("draft_config key", key, known, KEYS_FIX)
         if number < 0:
             raise InputError(key, number, "0 or more", "correct the draft configuration")
     if set(table) == {VLLM_KEY}:
         return chain(table[VLLM_KEY])
     if set(table) != set(SGLANG_KEYS):
-        raise InputError("keys of a draft configuration", ", ".join(table), KEYS, KEYS_FIX)
+        raise InputError("draft_config keys", ", ".join(table), KEYS, KEYS_FIX)
     steps, topk, tokens = (table[key] for key in SGLANG_KEYS)
     if steps < 1:
         raise InputError(SGLANG_KEYS[0], steps, "1 or more", "write off to draft nothing")

@@ -12,7 +12,8 @@ from pathlib import Path
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.acceptance import length_with_bonus
 from tlt.traces.runs.records import RECORDS, read_records, record_lines
-from tlt.traces.runs.runfolder import Comparison, read_struct
+from tlt.traces.runs.runfolder import read_struct
+from tlt.traces.sources import ComparisonSource, RunSource, open_source
 from tltsched.commands import Command, SetDraftConfig
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_log import Record, SchedulerSetup, encode, read, replay, worker_owner
@@ -61,11 +62,10 @@ class DecisionReplay:
         )
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """Return the run folders of a comparison, or the folder itself."""
-    if (folder / "comparison.json").is_file():
-        return [folder / name for name in read_struct(folder / "comparison.json", Comparison).runs]
-    return [folder]
+def run_folders(folder: Path) -> tuple[Path, ...]:
+    """Return the run folders of a comparison, or the folder itself: a run that was stopped has no summary."""
+    source = open_source(folder)
+    return source.folders if isinstance(source, RunSource | ComparisonSource) else (folder,)
 
 
 def replay_decisions(folder: Path) -> DecisionReplay:

@@ -20,17 +20,16 @@ from tlt.sim.validate.replay_measured import MeasuredSettings
 from tlt.traces.common.models import MODELS
 from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
-from tlt.traces.importers.phases import PhaseTimes, read_phases
-from tlt.traces.importers.reading.head import holds_trace
+from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.counterfactual import LengthFacts
-from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, read_struct
+from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct
+from tlt.traces.sources import ComparisonSource, Runs, RunSource, TraceFile, open_source
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
 from tltsched.policy_name import PolicyName
 
-RUN_FILES = ("summary.json", "responses.parquet", "steps.parquet", "intervals.parquet")
 # What the settings of a simulated run say of the run itself, and not of the policy or the lengths.
 KEPT_SECTIONS = ("hardware", "cost", "acceptance", "drafter", "engine", "phases", "cluster")
 
@@ -72,51 +71,26 @@ def observe(
     Raises InputError if nothing can be read.
     """
     times = None if phases is None else read_struct(phases, PhaseTimes)
-    folder = _run_folder(path)
-    if folder is not None:
-        found = _of_run(*folder)
-    elif holds_trace(path):
-        found = Observed(read_trace(path), None, str(path), "trace", {}, "none")
-    else:
-        trace, report = import_trace(path, options, progress=progress)
-        left = f"{report.skips:,} records left out" if report.skips else ""
-        notes = tuple(note for note in (left, *report.notes) if note)
-        found = Observed(
-            trace, None, report.source, f"{report.framework} ({report.format})", {}, "none", notes
-        )
-        times = times or _phases_in(path)
+    source = open_source(path)
+    match source:
+        case RunSource() | ComparisonSource():
+            found = _of_run(source)
+        case TraceFile():
+            found = Observed(read_trace(path), None, str(path), "trace", {}, "none")
+        case _:
+            trace, report = import_trace(path, options, progress=progress)
+            left = f"{report.skips:,} records left out" if report.skips else ""
+            notes = tuple(note for note in (left, *report.notes) if note)
+            read_as = f"{report.framework} ({report.format})"
+            found = Observed(trace, None, report.source, read_as, {}, "none", notes)
+            times = times or find_phases(path)
     if times is not None:
         found = replace(found, logged=logged_of(times, found.step_numbers()))
     return found
 
 
-def _run_folder(path: Path) -> tuple[Path, tuple[str, ...]] | None:
-    """Return the run folder that a path means, and the policies beside it; None if it means none."""
-    if path.name == "responses.parquet":
-        path = path.parent
-    if (path / "comparison.json").is_file():
-        runs = read_struct(path / "comparison.json", Comparison).runs
-        if not runs or Path(runs[0]).name != runs[0] or runs[0] == "..":
-            raise InputError(
-                "runs in comparison.json", list(runs), "names of folders beside it", f"check {path}"
-            )
-        return path / runs[0], runs[1:]
-    if all((path / name).is_file() for name in RUN_FILES):
-        return path, ()
-    return None
-
-
-def _phases_in(path: Path) -> PhaseTimes | None:
-    """Return the phase times in the same logs; None if there are none."""
-    try:
-        return read_phases(path)
-    except InputError as error:
-        if error.field == "phase times":
-            return None
-        raise
-
-
-def _of_run(path: Path, others: tuple[str, ...]) -> Observed:
+def _of_run(source: Runs) -> Observed:
+    path, others = source.folders[0], [folder.name for folder in source.folders[1:]]
     folder = RunFolder(path)
     summary, schedule = folder.summary(), folder.schedule()
     if schedule is not None and not schedule[0].keeps_order:

@@ -41,7 +41,8 @@ from tlt.traces.results.simulated_replay import (
 )
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS, read_records
-from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
+from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
+from tlt.traces.sources import open_runs
 from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
 from tltsched.event_log import (
@@ -125,9 +126,9 @@ def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
     a measured comparison or the calibration cannot be read.
     """
     fitted = load(str(calibration))
-    comparison = comparison_of(measured)
-    alone = not (measured / "comparison.json").is_file()
-    policies = [MeasuredPolicy(measured if alone else measured / name) for name in comparison.runs]
+    source = open_runs(measured)
+    comparison = source.comparison()
+    policies = [MeasuredPolicy(folder) for folder in source.folders]
     law, steps = acceptance_of(policies)
     out.mkdir(parents=True, exist_ok=True)
     told = [
@@ -150,14 +151,6 @@ def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
             policies=tuple(told),
         ),
     )
-
-
-def comparison_of(measured: Path) -> Comparison:
-    """Return the comparison that a folder holds, or one of the run alone that it is."""
-    if (measured / "comparison.json").is_file():
-        return read_struct(measured / "comparison.json", Comparison)
-    summary = RunFolder(measured).summary()
-    return Comparison(name=summary.name, runs=(measured.resolve().name,))
 
 
 def acceptance_of(policies: list[MeasuredPolicy]) -> tuple[PerPosition | None, tuple[int, ...]]:

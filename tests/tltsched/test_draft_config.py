@@ -68,7 +68,7 @@ def test_all_forms_mean_the_same(written: str | dict[str, int], draft_config: Dr
         ("", ["got ''"]),
         ("4_1_9", ["got '4'", "depth + 1 = 5"]),
         ("0_4_9", ["got '0_4_9'", "write off"]),
-        ({}, ["keys of a draft configuration", "num_speculative_tokens (vLLM)", "together (SGLang)"]),
+        ({}, ["draft_config keys", "num_speculative_tokens (vLLM)", "together (SGLang)"]),
         ({"num_speculative_token": 4}, ["did you mean 'num_speculative_tokens'?"]),
         ({"speculative_topk": 4}, ["did you mean 'speculative_eagle_topk'?"]),
         (VLLM | SGLANG, ["give the keys of one engine"]),

@@ -11,8 +11,7 @@ import pandas as pd
 
 from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
-from tlt.traces.importers.phases import PhaseTimes, read_phases
-from tlt.traces.importers.reading.head import holds_trace
+from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.report import Report
 from tlt.traces.lengths.files import read_trace
@@ -21,8 +20,9 @@ from tlt.traces.lengths.schema import COLUMNS
 from tlt.traces.runs.decision_intervals import DecisionIntervals, read_decision_intervals
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS
-from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, Summary, read_struct, read_table
+from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, read_table
 from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
+from tlt.traces.sources import ComparisonSource, RunSource, TraceFile, open_source
 from tltsched.errors import InputError
 
 
@@ -79,23 +79,19 @@ class Subject:
 
 def read_subject(path: Path, options: Options, format_name: str | None = None) -> Subject:
     """Read a path; raises InputError if it is nothing that can be read."""
-    if path.name == "responses.parquet" and (path.parent / "summary.json").is_file():
-        path = path.parent
-    if (path / "comparison.json").is_file():
-        names = read_struct(path / "comparison.json", Comparison).runs
-        if not names or any(Path(name).name != name or name == ".." for name in names):
-            raise InputError(
-                "runs in comparison.json", list(names), "names of folders beside it", f"check {path}"
-            )
-        return Subject(str(path), "comparison", tuple(_of_run(path / name, name) for name in names))
-    if (path / "summary.json").is_file():
-        patient = _of_run(path, "")
-        assert patient.run is not None
-        return Subject(str(path), f"{patient.run.summary.kind} run", (patient,))
-    if format_name is None and holds_trace(path):
-        trace = read_trace(path)
-        known = Patient("", trace.rows, trace.origin.kind, trace.origin.max_response_tokens)
-        return Subject(str(path), "trace", (known,))
+    source = open_source(path)
+    match source:
+        case ComparisonSource():
+            patients = tuple(_of_run(folder, folder.name) for folder in source.folders)
+            return Subject(str(source.path), "comparison", patients)
+        case RunSource():
+            patient = _of_run(source.path, "")
+            assert patient.run is not None
+            return Subject(str(source.path), f"{patient.run.summary.kind} run", (patient,))
+        case TraceFile() if format_name is None:
+            trace = read_trace(path)
+            known = Patient("", trace.rows, trace.origin.kind, trace.origin.max_response_tokens)
+            return Subject(str(path), "trace", (known,))
     return _of_log(path, options, format_name)
 
 
@@ -151,14 +147,7 @@ def _check_times(path: Path, *tables: pd.DataFrame) -> None:
 
 def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
     """Read what a framework wrote: its lengths, its phase times, or both."""
-    if not path.exists():
-        raise InputError("PATH", str(path), "a file or folder that exists", "check the path")
-    phases: PhaseTimes | None = None
-    try:
-        phases = read_phases(path)
-    except InputError as error:
-        if error.field != "phase times":
-            raise
+    phases = find_phases(path)
     try:
         trace, report = import_trace(path, options, format_name)
     except InputError:

@@ -115,9 +115,20 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
 
 
 def read_phases(path: Path) -> PhaseTimes:
-    """Return the phase times that the logs at `path` (a file, or a folder of logs) state.
+    """Return what `find_phases` finds; raises InputError if there is nothing."""
+    times = find_phases(path)
+    if times is None:
+        names = ", ".join(phases["gen"][0] for phases in PHASES.values())
+        raise InputError(
+            "phase times", "none", f"lines with {names}", f"give a log of metrics, not {shown(path)}"
+        )
+    return times
 
-    Raises InputError if there are none.
+
+def find_phases(path: Path) -> PhaseTimes | None:
+    """Return the phase times that the logs at `path` (a file, or a folder of logs) state, if any.
+
+    Raises InputError if a log cannot be read.
     """
     times: PhaseTimes | None = None
     for metrics in _metrics(path):
@@ -127,12 +138,7 @@ def read_phases(path: Path) -> PhaseTimes:
                 continue
             times = PhaseTimes(source=shown(path), framework=framework, note=NOTES[framework])
         times.add(metrics)
-    if times is None or not times.phases:
-        names = ", ".join(phases["gen"][0] for phases in PHASES.values())
-        raise InputError(
-            "phase times", "none", f"lines with {names}", f"give a log of metrics, not {shown(path)}"
-        )
-    return times
+    return times if times is not None and times.phases else None
 
 
 def _metrics(path: Path) -> Iterator[Metrics]:

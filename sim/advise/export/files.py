@@ -25,7 +25,8 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, load_workload
 from tlt.traces.common.seeds import EXPORT, generator
 from tlt.traces.lengths.files import read_trace
-from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
+from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
+from tlt.traces.sources import open_runs
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 
@@ -61,9 +62,8 @@ def simulation_of(folder: Path) -> Simulation:
 
     Raises InputError if the folder is neither, or was measured.
     """
-    run, lengths = folder, folder / "lengths.parquet"
-    if (folder / "comparison.json").is_file():
-        run = folder / read_struct(folder / "comparison.json", Comparison).runs[0]
+    source = open_runs(folder)
+    run, lengths = source.folders[0], source.path / "lengths.parquet"
     if RunFolder(run).summary().kind != "simulated":
         raise InputError(
             "run folder", str(folder), "one of a simulation", "give the configuration instead: --config FILE"

@@ -15,7 +15,7 @@ import numpy as np
 from tlt.sim.model.acceptance import PerPosition
 from tlt.sim.model.drift import DriftCurve
 from tlt.sim.steptimes.calibration import Calibration, load
-from tlt.sim.validate.replay_measured import comparison_of, same_placement, simulate_into
+from tlt.sim.validate.replay_measured import same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
 from tlt.sim.validate.training.run import TrainingRun
@@ -33,6 +33,7 @@ from tlt.traces.results.predicted_training import (
     TrainingFit,
 )
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
+from tlt.traces.sources import open_run, open_runs
 from tltsched.errors import InputError
 
 ACCEPTANCE = "measured: rollouts of the first half of the steps"
@@ -57,9 +58,9 @@ def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTr
     calibration.json or the name of a shipped one. Raises InputError for folders that hold no training run.
     """
     fitted = load(calibration)
-    comparison = comparison_of(measured)
-    alone = not (measured / "comparison.json").is_file()
-    runs = [TrainingRun(measured if alone else measured / name) for name in comparison.runs]
+    source = open_runs(measured)
+    comparison = source.comparison()
+    runs = [TrainingRun(folder) for folder in source.folders]
     out.mkdir(parents=True, exist_ok=True)
     policies = [
         _predict_training(run, fitted, out / name) for name, run in zip(comparison.runs, runs, strict=True)
@@ -183,14 +184,7 @@ def drift_curve(measured: Path, name: str) -> DriftCurve:
 
     Raises InputError for a comparison, or where there is no fit.
     """
-    if (measured / "comparison.json").is_file():
-        raise InputError(
-            "--save-drift",
-            str(measured),
-            "the run folder of one policy",
-            "name the policy whose drift is meant",
-        )
-    run = TrainingRun(measured)
+    run = TrainingRun(open_run(measured, "--save-drift").path)
     steps = np.arange(len(run.steps))
     law = fit_drift(run, steps, _rng(run))
     if not isinstance(law, FittedLaw):

@@ -155,6 +155,11 @@ def test_readme_is_short_and_no_line_hides_a_table() -> None:
     assert max(map(len, lines)) <= 400
 
 
+def test_every_picture_is_shown() -> None:
+    shown = {target.rpartition("/")[2] for page in PAGES for target in LINK.findall(page.read_text("utf-8"))}
+    assert {picture.name for picture in (PROJECT / "docs/pictures").iterdir()} - shown == set()
+
+
 def test_every_page_is_in_the_index() -> None:
     index = PROJECT / "docs" / "index.md"
     linked = {
@@ -168,7 +173,7 @@ def test_every_page_is_in_the_index() -> None:
     "line",
     [
         "tlt sim nothing",
-        "tlt sim compare --arms none --out out/x",
+        "tlt sim compare --polices none --out out/x",
         "tlt sim compare --config sim/presets/absent.toml --out out/x",
         "tlt sim compare --set workload.cap=3 --out out/x",
         "tlt sim compare",

@@ -76,6 +76,13 @@ def test_every_claim_that_can_be_measured_has_a_record_that_says_how() -> None:
         assert entry.how.startswith(("measured", "modelled"))
 
 
+def test_an_unknown_claim_is_refused_with_the_names_of_all() -> None:
+    with pytest.raises(
+        SystemExit, match=r"got nothing for CLAIM; allowed: published_cells, .*crosscheck_h100"
+    ):
+        measure.main(["nothing"])
+
+
 def test_blocks_are_filled_and_filling_again_changes_nothing(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     text = tables.refreshed(DOCUMENT, folder)

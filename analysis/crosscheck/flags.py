@@ -137,7 +137,7 @@ def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> l
 
 
 def _all_accepted(real: Run, steps: Ints) -> bool:
-    rows = read_engine_steps(real.path)
+    rows = read_engine_steps(real.path, "step", "drafted_tokens", "accepted_tokens")
     return rows is not None and every_draft_accepted(rows[rows["step"].isin(steps)])
 
 

@@ -136,5 +136,5 @@ def _rewards(run: Run) -> pd.DataFrame:
 
 
 def _compiled(path: Path) -> int | None:
-    engine_steps = read_engine_steps(path)
+    engine_steps = read_engine_steps(path, "compiled")
     return None if engine_steps is None else int(engine_steps["compiled"].sum())

@@ -43,10 +43,14 @@ STRETCH_COLUMNS = {
 BATCH_RATIO, CONTEXT_RATIO = 1.2, 1.5  # widest batch, and context, in a cell over its narrowest
 
 
-def read_engine_steps(folder: Path) -> pd.DataFrame | None:
-    """Return ENGINE_STEP_COLUMNS of a run folder; None if it has none. Raises InputError for another form."""
+def read_engine_steps(folder: Path, *names: str) -> pd.DataFrame | None:
+    """Return these (default: all) ENGINE_STEP_COLUMNS of a run folder; None if it has no engine steps.
+
+    Raises InputError if the file is of another form.
+    """
     path = file_of(folder / ENGINE_STEPS)
-    return read_table(path, ENGINE_STEP_COLUMNS) if path.is_file() else None
+    columns = {name: ENGINE_STEP_COLUMNS[name] for name in names or ENGINE_STEP_COLUMNS}
+    return read_table(path, columns) if path.is_file() else None
 
 
 def stretches_of_engine_steps(engine_steps: pd.DataFrame) -> pd.DataFrame:

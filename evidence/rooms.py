@@ -8,18 +8,19 @@ from pathlib import Path
 from tltsched.errors import InputError
 
 
-def rooms_table(project: Path, package: str) -> str:
-    """Return a table of a package and the packages in it, a line a folder, with the sentence of each.
+def rooms_table(project: Path, packages: list[str]) -> str:
+    """Return a table of packages and the packages in them, a line a folder, with the sentence of each.
 
     Raises InputError if there is no such package, or a folder has no sentence.
     """
-    inits = sorted((project / package).rglob("__init__.py"))
-    if not inits or inits[0].parent != project / package:
-        raise InputError("rooms", package, "a package at the root of the project", "name its folder")
     lines = ["| folder | what belongs there |", "|:--|:--|"]
-    for path in inits:
-        folder = path.parent.relative_to(project).as_posix()
-        lines.append(f"| [{folder}](../{folder}) | {_sentence(path)} |")
+    for package in packages:
+        inits = sorted((project / package).rglob("__init__.py"))
+        if not inits or inits[0].parent != project / package:
+            raise InputError("rooms", package, "a package at the root of the project", "name its folder")
+        for path in inits:
+            folder = path.parent.relative_to(project).as_posix()
+            lines.append(f"| [{folder}](../{folder}) | {_sentence(path)} |")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ A document says where something stands, each marker on a line of its own:
     <!-- /evidence -->
     <!-- table: NAME -->               the text of NAME.md beside the records
     <!-- /table -->
-    <!-- rooms: PACKAGE -->            its folders, each with the sentence of its `__init__.py`
+    <!-- rooms: PACKAGE ... -->        their folders, each with the sentence of its `__init__.py`
     <!-- /rooms -->
 
 `python -m evidence.tables README.md docs/*.md docs/evidence/*.md` rewrites what stands between the markers
@@ -112,7 +112,7 @@ def _evidence(folder: Path, name: str) -> str:
 
 def _rooms(folder: Path, name: str) -> str:
     del folder  # of the records
-    return rooms_table(PROJECT, name)
+    return rooms_table(PROJECT, name.split())
 
 
 def _table(folder: Path, name: str) -> str:

@@ -30,6 +30,7 @@ README_LINES = 130
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^ {4}.*\S.*\n)+", re.MULTILINE)
 INLINE = re.compile(r"`(tlt\s[^`]+)`")
+PATH = re.compile(r"`((?:analysis|docs|evidence|examples|realrun|sim|tests|tlt|tltsched|traces)/[\w./-]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FOLDERS = ("analysis", "docs", "evidence", "examples", "realrun", "sim", "traces")
 OLD = ("--arms", "sim retrain", "docs/evidence/measure", "realrun/data", "evidence/records/published/")
@@ -135,10 +136,11 @@ def test_links_make_targets_and_modules_exist(page: Path) -> None:
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     for name in re.findall(r"(?:`|^    )make ([a-z]+)", text, re.MULTILINE):
         assert f"\n{name}:" in makefile, name
+    if page.name != "CHANGELOG.md":
+        assert [path for path in PATH.findall(text) if not (PROJECT / path).exists()] == []
+        assert [word for word in OLD if word in text] == []
     for module in re.findall(r"python -m evidence\.(\w+)", text):
         assert module == "X" or (PROJECT / "evidence" / f"{module}.py").is_file(), module
-    if page.name != "CHANGELOG.md":
-        assert [word for word in OLD if word in text] == []
 
 
 def anchors(page: Path) -> set[str]:

@@ -115,11 +115,11 @@ def test_a_room_is_told_in_its_own_words(tmp_path: Path) -> None:
     for folder, text in {"a": "First | words\nof a.\n\nMore.", "a/b": "Of b."}.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text(f'"""{text}"""\n')
-    rows = rooms_table(tmp_path, "a").splitlines()[2:]
+    rows = rooms_table(tmp_path, ["a"]).splitlines()[2:]
     assert rows == ["| [a](../a) | First \\| words of a. |", "| [a/b](../a/b) | Of b. |"]
     (tmp_path / "a" / "b" / "__init__.py").write_text("")
     with pytest.raises(InputError, match="docstring"):
-        rooms_table(tmp_path, "a")
+        rooms_table(tmp_path, ["a"])
 
 
 def test_a_card_says_all_of_it_and_a_miss_is_named_first() -> None:

@@ -66,6 +66,12 @@ def percent(share: float) -> str:
     return f"{hundredfold.quantize(digits, ROUND_HALF_UP)} %"
 
 
+def times(ratio: float) -> str:
+    """Return a ratio such as 1.59x, halves rounded up."""
+    digits = Decimal("1") if abs(ratio) >= 100 else Decimal("0.01")
+    return f"{Decimal(str(ratio)).quantize(digits, ROUND_HALF_UP):,}x"
+
+
 def _read(record: Evidence, figure: str) -> float:
     return value_of(record.value[figure])
 
@@ -101,7 +107,7 @@ def _counterfactual(record: Evidence) -> str:
 
 
 def _published(record: Evidence) -> str:
-    close = _read(record, "of these within 15 %") + _read(record, "of the others within 15 %")
+    close = _read(record, "of these, within 15 %") + _read(record, "of the others, within 15 %")
     return (
         f"Other published results: {_read(record, 'direction right'):.0f} of 14 in the right direction, "
         f"{close:.0f} within 15 %"
@@ -111,10 +117,8 @@ def _published(record: Evidence) -> str:
 def _end_to_end(record: Evidence) -> str:
     figure = record.value["end to end"]
     assert isinstance(figure, tuple)
-    return (
-        f"TLT end to end on a 135M model: {figure[0]:.2f}x [{figure[1]:.2f}, {figure[2]:.2f}] measured, "
-        "1.7x aimed at"
-    )
+    value, low, high = map(times, figure)
+    return f"TLT end to end on a 135M model: {value} [{low}, {high}] measured, 1.7x aimed at"
 
 
 HEADLINES: Mapping[str, Callable[[Evidence], str]] = {

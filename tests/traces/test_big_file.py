@@ -14,7 +14,7 @@ LIMIT_MB = 600  # the table alone is 10^7 x 22 bytes; the libraries alone take a
 
 DESCRIBE = """
 import sys
-from tlt.commands.trace import trace
+from tlt.commands.trace.group import trace
 trace(["describe", sys.argv[1], "--json"], standalone_mode=False)
 # VmHWM starts anew with this program; ru_maxrss would keep the peak of the process that started it.
 status = open("/proc/self/status", encoding="ascii").read()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tlt.commands.trace import trace
+from tlt.commands.trace.group import trace
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.lengths.files import read_trace
 from tltsched.errors import InputError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tlt.commands.trace import trace
+from tlt.commands.trace.group import trace
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.shipped import SHIPPED
 from tltsched.errors import InputError
@@ -150,7 +150,7 @@ def test_the_help_names_all_shipped_data() -> None:
 
 def test_the_command_loads_no_heavy_library() -> None:
     code = (
-        "import sys, tlt.commands.trace; "
+        "import sys, tlt.commands.trace.group; "
         "print([m for m in ('numpy', 'pandas', 'scipy', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

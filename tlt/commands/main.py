@@ -8,27 +8,23 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from tlt.version import VERSION
 from tltsched.errors import InputError
-
-if TYPE_CHECKING:
-    from tlt.sim.steptimes.calibration import Calibration
-    from tlt.traces.results.calibration_points import MeasuredPoints
-    from tltsched.draft_config import DraftConfig
-    from tltsched.step_times import StepTimeTable
 
 # command -> (where it is, what `tlt --help` says), so that help loads no package
 COMMANDS = {
-    "trace": ("tlt.commands.trace:trace", "Response lengths: describe, sample, fit, convert."),
+    "trace": ("tlt.commands.trace.group:trace", "Response lengths: describe, sample, fit, convert."),
     "sim": ("tlt.commands.sim:sim", "Simulate a cluster: run, compare policies, recommend one."),
-    "real": ("tlt.commands.real:real", "Run the scheduler on a live engine: calibrate, replay lengths."),
+    "real": (
+        "tlt.commands.real.group:real",
+        "Run the scheduler on a live engine: calibrate, replay lengths.",
+    ),
     "report": ("tlt.commands.report:report", "Make the report of a run folder or a comparison folder."),
 }
 INTERRUPTED, BAD_INPUT = 130, 2
-NO_CHUNKS = float("inf")  # prefill is no part of the step times of a policy
 
 
 class LazyGroup(click.Group):
@@ -57,47 +53,23 @@ class LazyGroup(click.Group):
 
 
 class Toolbox:
-    """What the commands of one package use of another; each loads its package when it is called."""
+    """What the commands of the simulator use of the reports."""
 
     def present(self, folder: Path) -> None:
-        """Write the report of a run or comparison folder and print its table, verdict and paths."""
-        from rich.console import Console
+        """Write the report of a folder and print it."""
+        from tlt.commands.output import present
 
-        from tlt.analysis.report import present as write_and_print
-
-        write_and_print(folder, Console())
-
-    def fit_points(self, measured: MeasuredPoints) -> Calibration:
-        """Fit the law of step times to measured points."""
-        from tlt.sim.steptimes.fit_live import fit_points
-
-        return fit_points(measured)
-
-    def step_times(
-        self, calibration: Path, policies: tuple[DraftConfig, ...], max_requests: int
-    ) -> StepTimeTable:
-        """Return the calibrated times of policies on an engine that keeps its drafter in step."""
-        from tlt.sim.steptimes.calibration import load
-        from tlt.sim.steptimes.tables import StepCosts
-
-        coefficients = load(str(calibration)).coefficients
-        return StepCosts(coefficients, "k0", max_requests, NO_CHUNKS, 0, 0.0).step_times(policies)
-
-    def simulate(self, run_folder: Path, calibration: Path, out: Path) -> None:
-        """Simulate the requests of a measured run under the scheduler that it ran under."""
-        from tlt.sim.validate.replay_measured import simulate_replay
-
-        simulate_replay(run_folder, calibration, out)
+        present(folder)
 
 
-@click.group(cls=LazyGroup)
-@click.version_option(package_name="tlt-sim")
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="tlt")
 def cli() -> None:
     """Idle GPU time of long-tail rollouts, and the speculative-decoding policy that uses it best."""
 
 
 def main() -> None:
-    """Run `tlt`. Exit codes: 0 done, 1 a check failed, 2 bad input, 3 books do not close, 130 stopped."""
+    """Run `tlt`: exits with 0, 1 a check failed, 2 bad input, 3 GPU time does not add up, 130 stopped."""
     try:
         sys.exit(cli.main(standalone_mode=False, obj=Toolbox()))
     except InputError as error:

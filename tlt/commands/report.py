@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import click
+
+from tlt.commands.options import EXISTING_FOLDER, PATH
 
 CHECK_FAILED, BOOKS_DO_NOT_CLOSE = 1, 3  # exit codes
 
@@ -30,7 +31,7 @@ def report() -> None:
 
 
 @report.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=EXISTING_FOLDER)
 @click.option(
     "--open-step",
     type=int,
@@ -57,10 +58,10 @@ def run(ctx: click.Context, folder: Path, open_step: int | None) -> None:
 
 
 @report.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=EXISTING_FOLDER)
 @click.option(
     "--against",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=EXISTING_FOLDER,
     help="Another run of the same requests, such as a simulated one: show where its decisions first differ.",
 )
 @click.pass_context
@@ -85,7 +86,7 @@ def decisions(ctx: click.Context, folder: Path, against: Path | None) -> None:
 
 
 @report.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=EXISTING_FOLDER)
 @click.pass_context
 def train(ctx: click.Context, folder: Path) -> None:
     """Write train.html, train.json and pictures of a training comparison into FOLDER.
@@ -104,23 +105,14 @@ def train(ctx: click.Context, folder: Path) -> None:
         ctx.exit(BOOKS_DO_NOT_CLOSE)
 
 
-class Simulator(Protocol):
-    """What the root command lends of the simulator."""
-
-    def simulate(self, run_folder: Path, calibration: Path, out: Path) -> None:
-        """Simulate the requests of a measured run under the scheduler that it ran under."""
-
-
 @report.command()
-@click.argument("measured", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("measured", type=EXISTING_FOLDER)
 @click.option(
     "--simulated",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=EXISTING_FOLDER,
     help="The run simulated again; without it, it is simulated now, into MEASURED.simulated.",
 )
-@click.option(
-    "--calibration", type=click.Path(path_type=Path), help="Step times to simulate with, made before the run."
-)
+@click.option("--calibration", type=PATH, help="Step times to simulate with, made before the run.")
 @click.option(
     "--max-error",
     type=click.FloatRange(min=0),
@@ -139,14 +131,14 @@ def crosscheck(
     from rich.console import Console
 
     from tlt.analysis.crosscheck.report import present_crosscheck
+    from tlt.sim.validate.replay_measured import simulate_replay
     from tltsched.errors import InputError
 
     if simulated is None:
         if calibration is None:
             raise InputError("--calibration", None, "a calibration.json", "give it, or --simulated FOLDER")
         simulated = measured.resolve().with_name(f"{measured.resolve().name}.simulated")
-        simulator: Simulator = ctx.obj
-        simulator.simulate(measured, calibration, simulated)
+        simulate_replay(measured, calibration, simulated)
     check = present_crosscheck(measured, simulated, Console())
     if max_error is not None and (check.stopped() or check.worst_error() > max_error):
         click.echo(f"error: missed by {check.worst_error():.1%}, or a flag stops the conclusion", err=True)

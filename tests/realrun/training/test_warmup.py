@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.realrun.small_models import need
-from tlt.commands.real_warm_up import warm_up as command
+from tlt.commands.real.warm_up import warm_up as command
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.models import prepare_model
 from tlt.realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig

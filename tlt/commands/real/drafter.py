@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tlt.commands.options import EXISTING_FILE, EXISTING_FOLDER, FILE, PATH, configured, numbers_of
+
 if TYPE_CHECKING:
     from tlt.realrun.training.config import TrainConfig
 
-_config = click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Of a training run."
-)
-_assignments = click.option(
-    "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
-)
+train_config = configured("Of a training run; `tlt real train-fields` lists what it may hold.")
 
 
 @click.group()
@@ -31,9 +28,8 @@ def _resolve(config: Path | None, assignments: tuple[str, ...]) -> TrainConfig:
 
 
 @drafter.command("warm-up")
-@_config
-@_assignments
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder of the head.")
+@train_config
+@click.option("--out", type=PATH, required=True, help="New folder of the head.")
 @click.option("--responses", type=click.IntRange(2), default=512, show_default=True,
               help="Responses of the policy to learn from.")  # fmt: skip
 @click.option("--tokens", type=click.IntRange(1), default=500_000, show_default=True,
@@ -56,10 +52,10 @@ def warm_up(
 
 
 @drafter.command()
-@click.argument("weights", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", "model_folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.argument("weights", type=EXISTING_FILE)
+@click.option("--model", "model_folder", type=EXISTING_FOLDER,
               required=True, help="The policy's folder.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder.")
+@click.option("--out", type=PATH, required=True, help="New folder.")
 def export(weights: Path, model_folder: Path, out: Path) -> None:
     """Make a folder that stock vLLM serves from WEIGHTS, a file of a training run's heads folder."""
     from tlt.realrun.training.head.module import export_weights
@@ -68,11 +64,10 @@ def export(weights: Path, model_folder: Path, out: Path) -> None:
 
 
 @drafter.command()
-@_config
-@_assignments
+@train_config
 @click.option("--batches", default="1,4,16", show_default=True, help="Batch sizes, with commas.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Median of so many.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows as JSON.")
+@click.option("--out", type=FILE, help="Also write the rows as JSON.")
 def measure(
     config: Path | None, assignments: tuple[str, ...], batches: str, repeats: int, out: Path | None
 ) -> None:
@@ -81,7 +76,7 @@ def measure(
     from tlt.realrun.workers.service import MAKE_ENGINE
     from tlt.traces.runs.runfolder import write_json
 
-    sizes = [int(batch) for batch in batches.split(",")]
+    sizes = numbers_of("--batches", batches, int)
     rows = measure_head(
         _resolve(config, assignments), batches=sizes, repeats=repeats, factory=MAKE_ENGINE, report=click.echo
     )

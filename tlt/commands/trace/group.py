@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tlt.commands.trace_doctor import doctor_command
-from tlt.commands.trace_import import formats_command, import_command
+from tlt.commands.options import PATH, cap_option, force_option, json_option, seed_option
+from tlt.commands.output import echo_json
+from tlt.commands.progress import progress
+from tlt.commands.trace.doctor import doctor_command
+from tlt.commands.trace.importing import formats_command, import_command
 from tltsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,16 +23,9 @@ if TYPE_CHECKING:
     from tlt.traces.lengths.histogram import LengthHistogram
     from tlt.traces.lengths.schema import Trace
 
-# Libraries are imported inside the commands: `--help` must not wait for them.
-
 KINDS = ("rollout", "serving", "generated", "unstated")
 
-cap_option = click.option(
-    "--cap", type=click.IntRange(min=1), metavar="TOKENS", help="Cut lengths at this cap."
-)
-seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-force_option = click.option("--force", is_flag=True, help="Replace an existing output.")
+cut_option = cap_option("Cut lengths at this cap.")
 
 
 @click.group()
@@ -50,7 +45,7 @@ trace.add_command(formats_command)
 
 @trace.command("describe")
 @click.argument("name_or_file")
-@cap_option
+@cut_option
 @json_option
 def describe_command(name_or_file: str, cap: int | None, as_json: bool) -> None:
     """Percentiles, tail, share at the cap, and what a batch waits for."""
@@ -58,7 +53,7 @@ def describe_command(name_or_file: str, cap: int | None, as_json: bool) -> None:
 
     description = describe(_histogram(name_or_file, cap))
     if as_json:
-        _echo_json(description)
+        echo_json(description)
         return
     _show(f"Response length in tokens: {description.kind_label}", _description_table(description))
     _show("Modelled: independent draws, a slot each, all waiting for the longest", _batch_table(description))
@@ -67,7 +62,7 @@ def describe_command(name_or_file: str, cap: int | None, as_json: bool) -> None:
 
 @trace.command("fit")
 @click.argument("name_or_file")
-@cap_option
+@cut_option
 @seed_option
 @json_option
 def fit_command(name_or_file: str, cap: int | None, seed: int, as_json: bool) -> None:
@@ -78,7 +73,7 @@ def fit_command(name_or_file: str, cap: int | None, seed: int, as_json: bool) ->
     hist = _histogram(name_or_file, cap)
     fits = fit_lengths(hist, seed)
     if as_json:
-        _echo_json([_fit_json(fit) for fit in fits])
+        echo_json([_fit_json(fit) for fit in fits])
         return
     _show(f"Fitted laws: {KIND_LABELS[hist.origin.kind]}", _fit_table(fits))
     click.echo(f"Parameters from {fits[0].sample_text()}; KS and p99 against all rows.")
@@ -89,7 +84,7 @@ def fit_command(name_or_file: str, cap: int | None, seed: int, as_json: bool) ->
 
 @trace.command("sample")
 @click.argument("name_or_file")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Trace file to write.")
+@click.option("--out", type=PATH, required=True, help="Trace file to write.")
 @click.option("--n", type=click.IntRange(min=1), help="Independent responses: one step, one sample a prompt.")
 @click.option("--steps", type=click.IntRange(min=1), help="RL steps.")
 @click.option("--prompts", type=click.IntRange(min=1), help="Prompts a step.")
@@ -103,7 +98,7 @@ def fit_command(name_or_file: str, cap: int | None, seed: int, as_json: bool) ->
 @click.option(
     "--prompt-tokens", type=click.IntRange(min=0), default=0, help="Assumed prompt length; 0: not known."
 )
-@cap_option
+@cut_option
 @seed_option
 @force_option
 def sample_command(
@@ -141,8 +136,8 @@ def sample_command(
 
 @trace.command("convert")
 @click.argument("name_or_file")
-@click.argument("out", type=click.Path(path_type=Path))
-@click.option("--cap", type=click.IntRange(min=1), metavar="TOKENS", help="State the cap; nothing is cut.")
+@click.argument("out", type=PATH)
+@cap_option("State the cap; nothing is cut.")
 @click.option("--kind", type=click.Choice(KINDS), help="State what the lengths are.")
 @click.option("--model", help="State the model.")
 @click.option("--tokenizer", help="State the tokenizer.")
@@ -173,8 +168,8 @@ def _restated(name_or_file: str, stated: dict[str, str | int | None]) -> Trace:
         return load_trace(name_or_file)
     path = trace_path(name_or_file)
     origin = Origin(**(msgspec.structs.asdict(read_origin(path)[0]) | given))
-    with reading_progress(f"reading {path.name}") as progress:
-        return read_trace(path, origin, progress)
+    with progress(f"reading {path.name}", counting="rows") as shown:
+        return read_trace(path, origin, shown.count)
 
 
 def _histogram(name_or_file: str, cap: int | None) -> LengthHistogram:
@@ -185,8 +180,8 @@ def _histogram(name_or_file: str, cap: int | None) -> LengthHistogram:
         hist = load_histogram(name_or_file)
     else:
         path = trace_path(name_or_file)
-        with reading_progress(f"reading {path.name}") as progress:
-            hist = length_histogram(path, progress=progress)
+        with progress(f"reading {path.name}", counting="rows") as shown:
+            hist = length_histogram(path, progress=shown.count)
     return hist if cap is None else hist.truncate(cap)
 
 
@@ -214,29 +209,6 @@ def _write(made: Trace, out: Path, force: bool) -> None:
     write_trace(made, out, force)
     click.echo(f"wrote {out}: {len(made.rows):,} responses, {KIND_LABELS[made.origin.kind]}")
     click.echo(made.origin.text())
-
-
-@contextmanager
-def reading_progress(text: str) -> Iterator[Callable[[int], None]]:
-    """Count rows on stderr while a file is read; silent where stderr is not a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description} {task.completed:,.0f} rows", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda rows: bar.advance(task, rows)
-
-
-def _echo_json(value: object) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def _show(title: str, table: Table) -> None:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tlt.commands.options import PATH, cap_option, force_option, format_option, json_option, tokenizer_option
+from tlt.commands.output import echo_json
+from tlt.commands.progress import progress
 from tltsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,29 +17,24 @@ if TYPE_CHECKING:
     from tlt.traces.importers.report import Left, Report
     from tlt.traces.lengths.schema import Trace
 
-# Libraries are imported inside the commands: `--help` must not wait for them.
-
 SHOWN_REASONS = 20
-FILE = click.Path(path_type=Path)
 
 
 @click.command("import")
-@click.argument("path", type=FILE)
-@click.option("--out", type=FILE, required=True, help="Trace file to write.")
-@click.option("--format", "format_name", metavar="NAME", help="Format; found from the contents without.")
-@click.option("--tokenizer", type=FILE, help="tokenizer.json of the model, for formats that hold texts.")
-@click.option("--phases", type=FILE, help="Write the phase times of the same logs to this JSON file.")
-@click.option(
-    "--cap", type=click.IntRange(1, (1 << 31) - 1), metavar="TOKENS", help="Longest response allowed."
-)
+@click.argument("path", type=PATH)
+@click.option("--out", type=PATH, required=True, help="Trace file to write.")
+@format_option
+@tokenizer_option
+@click.option("--phases", type=PATH, help="Write the phase times of the same logs to this JSON file.")
+@cap_option("Longest response allowed.")
 @click.option(
     "--step",
     type=click.IntRange(0, (1 << 31) - 1),
     default=0,
     help="Step of responses where neither the file nor its name says it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-@click.option("--force", is_flag=True, help="Replace an existing output.")
+@json_option
+@force_option
 def import_command(
     path: Path,
     out: Path,
@@ -52,7 +50,6 @@ def import_command(
 
     `tlt trace formats` lists what can be read. What gives no response is counted and shown.
     """
-    from tlt.commands.trace import reading_progress
     from tlt.traces.importers.base import Options
     from tlt.traces.importers.importing import import_trace
     from tlt.traces.importers.phases import read_phases
@@ -64,26 +61,26 @@ def import_command(
     _check_phases_output(phases, out, force)
     options = Options(cap, step, tokeniser(tokenizer) if tokenizer else None)
     times = read_phases(path) if phases else None
-    with reading_progress(f"reading {path.name}") as progress:
-        made, report = import_trace(path, options, format_name, progress)
+    with progress(f"reading {path.name}", counting="rows") as shown:
+        made, report = import_trace(path, options, format_name, shown.count)
     write_trace(made, out, force)
     if phases and times:
         write_json(phases, times)
     if as_json:
-        _echo_json(report)
+        echo_json(report)
     else:
         _tell(made, report, out, times)
 
 
 @click.command("formats")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@json_option
 def formats_command(as_json: bool) -> None:
     """List the formats that `tlt trace import` reads, what writes them and what they lack."""
     from tlt.traces.importers import IMPORTERS
 
     names = ("name", "framework", "file", "written_by", "kind", "lengths", "lost")
     if as_json:
-        _echo_json([{name: getattr(one, name) for name in names} for one in IMPORTERS.values()])
+        echo_json([{name: getattr(one, name) for name in names} for one in IMPORTERS.values()])
         return
     for one in IMPORTERS.values():
         click.echo(f"{one.name}: {one.framework}, {one.file}; lengths {one.lengths}")
@@ -151,9 +148,3 @@ def _tell_times(times: PhaseTimes) -> None:
         click.echo(f"  {times.ignored:,} times out of range were left out")
     if times.note:
         click.echo(f"  {times.note}")
-
-
-def _echo_json(value: object) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from tlt.commands.options import EXISTING_FILE
+
 
 @click.command("check-export")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=EXISTING_FILE)
 @click.option(
     "--max-running",
     type=click.IntRange(1),

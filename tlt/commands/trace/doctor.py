@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from tlt.commands.options import PATH, cap_option, format_option, json_option, tokenizer_option
+from tlt.commands.output import echo_json, step_times_of
 
 if TYPE_CHECKING:
     from tlt.traces.doctor.base import Finding
     from tlt.traces.doctor.diagnosis import Diagnosis
-    from tltsched.draft_config import DraftConfig
-    from tltsched.step_times import StepTimeTable
-
-# Libraries are imported inside the commands: `--help` must not wait for them.
 
 CHECK_FAILED = 1  # exit code
-FILE = click.Path(path_type=Path)
-
-
-class Tools(Protocol):
-    """What the root command lends of other packages."""
-
-    def step_times(
-        self, calibration: Path, policies: tuple[DraftConfig, ...], max_requests: int
-    ) -> StepTimeTable:
-        """Return the calibrated times of policies."""
 
 
 @click.command("doctor")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=FILE)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--calibration", metavar="NAME", help="Step times to find the break-even with: a name or a file."
 )
@@ -39,13 +28,10 @@ class Tools(Protocol):
               help="Policy updates that a drafter may be behind.")  # fmt: skip
 @click.option("--max-staleness", type=click.IntRange(0), default=4, show_default=True, metavar="STEPS",
               help="Policy updates that a sample may be behind.")  # fmt: skip
-@click.option(
-    "--format", "format_name", metavar="NAME", help="Format of a log; found from the contents without."
-)
-@click.option("--tokenizer", type=FILE, help="tokenizer.json of the model, for formats that hold texts.")
-@click.option("--cap", type=click.IntRange(1, (1 << 31) - 1), metavar="TOKENS",
-              help="Longest response allowed, for logs that do not say.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+@format_option
+@tokenizer_option
+@cap_option("Longest response allowed, for logs that do not say.")
+@json_option
 @click.pass_context
 def doctor_command(
     ctx: click.Context,
@@ -74,12 +60,12 @@ def doctor_command(
         break_even=break_even,
         drafter_age_steps=max_drafter_age,
         staleness_steps=max_staleness,
-        **_calibrated(ctx.obj, calibration),
+        **_calibrated(calibration),
     )
     options = Options(cap, tokenise=tokeniser(tokenizer) if tokenizer else None)
     found = [examine(read_subject(path, options, format_name), limits) for path in paths]
     if as_json:
-        _echo_json(found)
+        echo_json(found)
     else:
         for number, diagnosis in enumerate(found):
             if number:
@@ -89,15 +75,13 @@ def doctor_command(
         ctx.exit(CHECK_FAILED)
 
 
-def _calibrated(tools: Tools, calibration: str | None) -> dict[str, Any]:
+def _calibrated(calibration: str | None) -> dict[str, Any]:
     """Return what limits say of a calibration; raises InputError at once if there is none of that name."""
-    if calibration is None:
-        return {}
     from tltsched.draft_config import OFF
 
-    def step_times(policies: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
-        return tools.step_times(Path(calibration), policies, max_requests)
-
+    step_times = step_times_of(calibration)
+    if step_times is None:
+        return {}
     step_times((OFF,), 1)
     return {"calibration": calibration, "step_times": step_times}
 
@@ -126,9 +110,7 @@ def _tell(diagnosis: Diagnosis) -> None:
 
 
 def _tell_findings(findings: list[Finding]) -> None:
-    """Print findings of one check that have the same reason and remedy, policies with the same figures as
-    one.
-    """
+    """Print findings of one check with the same reason and remedy; policies with the same figures as one."""
     first = findings[0]
     same: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
@@ -141,9 +123,3 @@ def _tell_findings(findings: list[Finding]) -> None:
         click.echo(f"        from {source}")
     click.echo(f"    why: {first.why}")
     click.echo(f"    do:  {first.todo}")
-
-
-def _echo_json(value: object) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

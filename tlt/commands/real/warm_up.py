@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tlt.commands.options import EXISTING_FOLDER, PATH, configured
+
 if TYPE_CHECKING:
     from tlt.realrun.training.config import TrainConfig
     from tlt.realrun.training.tasks.warm_up import HeldOut, Progress
 
 
 @click.command("warm-up")
-@click.argument("model_folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="New model folder to write.")
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file of a training run; its seed, [tasks] and [warm_up] count.",
-)
-@click.option(
-    "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
-)
+@click.argument("model_folder", type=EXISTING_FOLDER)
+@click.option("--out", type=PATH, required=True, help="New model folder to write.")
+@configured("TOML file of a training run; its seed, [tasks] and [warm_up] count.")
 @click.option("--tokens", type=click.IntRange(min=1), help="Response tokens trained on (warm_up.tokens).")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 def warm_up(

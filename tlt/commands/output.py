@@ -1,0 +1,68 @@
+"""What several commands print, and what they put together of several packages.
+
+Libraries are imported inside functions, here and in the commands: `--help` must not wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from tltsched.draft_config import DraftConfig
+    from tltsched.step_times import StepTimeTable
+
+NO_CHUNKS = float("inf")  # prefill is no part of the step times of a policy
+
+
+def present(folder: Path, with_report: bool = True) -> None:
+    """Write the report of a folder and print its table, verdict and paths; or print the folder alone."""
+    if not with_report:
+        click.echo(folder)
+        return
+    from rich.console import Console
+
+    from tlt.analysis.report import present as write_and_print
+
+    write_and_print(folder, Console())
+
+
+def echo_json(value: object) -> None:
+    """Print a value as indented JSON."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def echo_fields(kind: type[msgspec.Struct]) -> None:
+    """Print every field that a configuration may have: name, default, meaning."""
+    from tlt.traces.common.settings import fields
+
+    for name, default, meaning in fields(kind):
+        click.echo(f"{name} = {default}\n    {meaning}")
+
+
+def step_times_of(
+    calibration: str | Path | None,
+) -> Callable[[tuple[DraftConfig, ...], int], StepTimeTable] | None:
+    """Return what gives calibrated times of draft configurations up to a batch; None without a calibration.
+
+    The engine keeps its drafter in step. InputError comes from the call: of a calibration that there is not,
+    or of draft configurations without times.
+    """
+    if calibration is None:
+        return None
+
+    def times(draft_configs: tuple[DraftConfig, ...], max_requests: int) -> StepTimeTable:
+        from tlt.sim.steptimes.calibration import load
+        from tlt.sim.steptimes.tables import StepCosts
+
+        coefficients = load(str(calibration)).coefficients
+        return StepCosts(coefficients, "k0", max_requests, NO_CHUNKS, 0, 0.0).step_times(draft_configs)
+
+    return times

@@ -15,7 +15,6 @@ Count = Annotated[int, Meta(ge=1)]
 
 Dtype = Literal["bfloat16", "float32"]
 DrafterKind = Literal["eagle3", "ngram", "suffix", "draft_model"]
-Executor = Literal["local", "ray"]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,10 +35,7 @@ class ModelConfig(Section, frozen=True, kw_only=True):
 class DrafterConfig(Section, frozen=True, kw_only=True):
     """What drafts."""
 
-    kind: Annotated[
-        Literal["eagle3", "ngram", "suffix", "draft_model"],
-        Meta(description="drafter of the speculating engine"),
-    ] = "eagle3"
+    kind: Annotated[DrafterKind, Meta(description="drafter of the speculating engine")] = "eagle3"
     folder: Annotated[str, Meta(description="drafter weights (eagle3, draft_model)")] = ""
     random_weights: Annotated[bool, Meta(description="engine fills the drafter's weights at random")] = False
     ks: Annotated[
@@ -81,7 +77,6 @@ class WorkersConfig(Section, frozen=True, kw_only=True):
     """The rollout workers, one process each."""
 
     count: Annotated[Count, Meta(description="workers")] = 2
-    executor: Annotated[Executor, Meta(description="processes here, or actors of Ray")] = "local"
 
 
 class CalibrationConfig(Section, frozen=True, kw_only=True):

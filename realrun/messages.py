@@ -6,9 +6,12 @@ import msgspec
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.training_config import TrainConfig
 from tltsched.drafter_choice import Serving
 from tltsched.event_log import SchedulerSetup
+
+Minibatch = tuple[tuple[int, ...], int]
+"""Requests of one optimizer step, and their response tokens together."""
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
@@ -43,7 +46,7 @@ class Prepare(Message, frozen=True, tag="prepare", gc=False):
 class Work(Message, frozen=True, tag="work", gc=False):
     """Generate these requests; to a worker that is in this rollout already they come on top.
 
-    `origin_s` is the reading of the worker's own clock at which the policy's clock would have stood at 0.
+    `origin_s` is the reading of the machine's clock at which the policy's clock would have stood at 0.
     """
 
     policy: str
@@ -104,7 +107,7 @@ class Phase(Message, frozen=True, tag="phase", gc=False):
     step: int
     origin_s: float
     advantages: dict[int, float] = {}
-    minibatches: tuple[tuple[tuple[int, ...], int], ...] = ()
+    minibatches: tuple[Minibatch, ...] = ()
 
 
 class Publish(Message, frozen=True, tag="publish", gc=False):
@@ -143,11 +146,10 @@ class EngineInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ready(Message, frozen=True, tag="ready", gc=False):
-    """All engines are built and warm. `clock_s` is the worker's clock as it answered."""
+    """All engines are built and warm."""
 
     info: EngineInfo
     warm_up_s: float
-    clock_s: float
 
 
 class EngineStep(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,7 +1,7 @@
 """The folder of a replay: each finished rollout as one part, and the run folders made from the parts.
 
     replay.json            what the parts belong to (Stamp)
-    parts/POLICY/0003.msgpack one finished rollout (Rollout); removed when all are done
+    parts/POLICY/0003.msgpack one finished rollout (LiveStep); removed when all are done
     comparison.json, lengths.parquet, engine.json, and a run folder a policy (tlt.traces.runs.runfolder)
 
 A run folder holds the rounds that all policies have finished, so that a replay that was stopped can be read
@@ -10,69 +10,28 @@ and compared; the same command goes on with what is missing.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import heapq
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.messages import EngineInfo, EngineStep
-from tlt.realrun.replay.plan import PolicyPlan
+from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
+from tlt.realrun.driver.plan import PolicyPlan
+from tlt.realrun.driver.records import records_of
+from tlt.realrun.driver.step import LiveStep, Loss
+from tlt.realrun.messages import EngineInfo
 from tlt.realrun.replay.workload import Workload
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
-from tltsched.commands import Command
 from tltsched.errors import InputError
-from tltsched.event_log import CLUSTER, Record, encode, read, worker_owner
+from tltsched.event_log import CLUSTER, Record, encode, worker_owner
 from tltsched.events import WorkerLost
 
-STAMP, PARTS, ENGINE = "replay.json", "parts", "engine.json"
-
-
-class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A response that is done: who generated it, how long it is, and when it was."""
-
-    request: int
-    worker: int
-    tokens: int
-    finish_s: float
-
-
-class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A worker's time up to `end_s`, from the end of its interval before."""
-
-    worker: int
-    cause: str
-    end_s: float
-
-
-class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A worker that died, in which rollout of which policy, and at what time of that policy's clock."""
-
-    worker: int
-    step: int
-    policy: str
-    t_s: float
-    reason: str
-
-
-class Rollout(msgspec.Struct, frozen=True, gc=False):
-    """All about one rollout of one policy. `lines` are its records in order of time, numbered an owner."""
-
-    policy: str
-    step: int
-    start_s: float
-    end_s: float
-    responses: tuple[Response, ...]
-    intervals: tuple[Interval, ...]
-    lines: tuple[bytes, ...]
-    engine_steps: tuple[tuple[int, tuple[EngineStep, ...]], ...]  # (worker, engine steps)
-    losses: tuple[Loss, ...] = ()
+STAMP, PARTS = "replay.json", "parts"
 
 
 class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,57 +39,6 @@ class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     fingerprint: str
     complete: bool = False
-
-
-class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """engine.json: what ran the rollouts."""
-
-    engine: str
-    engine_version: str
-    device: str
-    torch: str
-    date: str
-    environment: dict[str, str]
-    warm_up_s: float
-    config: RealConfig
-
-    def describe(self) -> str:
-        """Return one line: what was measured, on what, when."""
-        return f"measured: {self.engine} {self.engine_version}, {self.device}, {self.date}"
-
-
-def engine_record(info: EngineInfo, warm_up_s: float, config: RealConfig) -> EngineRecord:
-    """Return the record of an engine that was started today."""
-    return EngineRecord(
-        engine=info.engine, engine_version=info.engine_version, device=info.device, torch=info.torch,
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(), environment=info.environment,
-        warm_up_s=warm_up_s, config=config,
-    )  # fmt: skip
-
-
-def in_order(owners: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:
-    """Merge the lines of several owners by time; the commands of an event stay right behind it."""
-    merged = heapq.merge(*(_blocks(lines) for lines in owners), key=lambda block: block[0].t_s)
-    return tuple(encode(record) for block in merged for record in block)
-
-
-def _blocks(lines: Sequence[bytes]) -> Iterator[list[Record]]:
-    """Yield each event with its commands."""
-    block: list[Record] = []
-    for record in read(lines):
-        if block and not isinstance(record.body, Command):
-            yield block
-            block = []
-        block.append(record)
-    if block:
-        yield block
-
-
-def numbered(rollouts: Iterable[Rollout]) -> Iterator[bytes]:
-    """Yield the records of all rollouts, numbered through."""
-    records = (record for rollout in rollouts for record in read(rollout.lines))
-    for seq, record in enumerate(records):
-        yield encode(Record(record.t_s, seq, record.owner, record.body))
 
 
 class RunLog:
@@ -144,7 +52,7 @@ class RunLog:
         self._config = config
         self._plans = plans
         self._stamp = Stamp(_fingerprint(config, plans, workload))
-        self._kept: dict[str, dict[int, Rollout]] = {plan.name: {} for plan in plans}
+        self._kept: dict[str, dict[int, LiveStep]] = {plan.name: {} for plan in plans}
         self.complete = False
         if (out / STAMP).is_file():
             if self._reopen():
@@ -170,7 +78,7 @@ class RunLog:
                 "choose another one: measurements are not overwritten",
             )  # fmt: skip
         self.complete = found.complete
-        decoder = msgspec.msgpack.Decoder(Rollout)
+        decoder = msgspec.msgpack.Decoder(LiveStep)
         for plan in self._plans:
             for path in sorted((self.out / PARTS / plan.folder).glob("*.msgpack")):
                 rollout = decoder.decode(path.read_bytes())
@@ -181,7 +89,7 @@ class RunLog:
         """Return whether that rollout is finished."""
         return step in self._kept[policy]
 
-    def kept(self, policy: str, rounds: int | None = None) -> list[Rollout]:
+    def kept(self, policy: str, rounds: int | None = None) -> list[LiveStep]:
         """Return the finished rollouts of a policy in order, those before `rounds` if given."""
         return [roll for step, roll in sorted(self._kept[policy].items()) if rounds is None or step < rounds]
 
@@ -196,7 +104,7 @@ class RunLog:
 
     def records(self, policy: str, owner: str) -> list[Record]:
         """Return what is on record of one scheduler of a policy."""
-        return [record for roll in self.kept(policy) for record in read(roll.lines) if record.owner == owner]
+        return records_of(self.kept(policy), owner)
 
     def lines(self, policy: str, worker: int) -> tuple[bytes, ...]:
         """Return the lines of one worker's scheduler."""
@@ -207,7 +115,7 @@ class RunLog:
         kept = self.kept(policy)
         return kept[-1].end_s if kept else 0.0
 
-    def keep(self, rollout: Rollout) -> None:
+    def keep(self, rollout: LiveStep) -> None:
         """Write a finished rollout, whole or not at all."""
         (plan,) = [plan for plan in self._plans if plan.name == rollout.policy]
         path = self.out / PARTS / plan.folder / f"{rollout.step:04}.msgpack"

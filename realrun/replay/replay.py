@@ -7,24 +7,22 @@ policy has its own clock and schedulers; a worker that dies is lost to all polic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.driver.clock import PolicyClock
+from tlt.realrun.driver.cluster import Cluster
+from tlt.realrun.driver.engine_record import EngineRecord
+from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf, plan_policies
+from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
+from tlt.realrun.driver.step import Drafter, LiveStep
 from tlt.realrun.messages import PolicySetup, Prepare
-from tlt.realrun.replay.cluster import Cluster, check_schedule
-from tlt.realrun.replay.parts import EngineRecord, Rollout, RunLog
-from tlt.realrun.replay.plan import PolicyPlan, StepTimesOf, plan_policies
+from tlt.realrun.replay.parts import RunLog
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.local import Executor, LocalExecutor, await_ready
 from tlt.realrun.workers.service import MAKE_ENGINE
-from tltsched.event_log import CLUSTER, Record, RecordedCluster, Recorder, SchedulerSetup, build_cluster
-from tltsched.events import ClusterEvent
-
-LOGS = "logs"
-Progress = Callable[[str], None]
-"""Is called with what was just done, once before the clock runs and once a rollout."""
+from tltsched.event_log import CLUSTER, RecordedCluster
 
 
 def replay(
@@ -47,19 +45,8 @@ def replay(
         return
     dead = {loss.worker for loss in log.losses()}
     workers = tuple(worker for worker in range(config.workers.count) if worker not in dead)
-    with make_executor(config, workers, out / LOGS) as executor:
+    with LocalExecutor(config, workers, out / LOGS) as executor:
         Replay(config, plans, workload, log, executor, workers, factory).run(progress)
-
-
-def make_executor(
-    config: RealConfig, workers: tuple[int, ...], logs: Path
-) -> AbstractContextManager[Executor]:
-    """Return the executor that the configuration names; workers of this machine print to files in `logs`."""
-    if config.workers.executor == "ray":
-        from tlt.realrun.workers.ray import RayExecutor
-
-        return RayExecutor(config, workers)
-    return LocalExecutor(config, workers, logs)
 
 
 class Replay:
@@ -90,8 +77,8 @@ class Replay:
                 cluster = clusters[plan.name]
                 for loss in self.log.losses():
                     if loss.worker not in told[plan.name]:
-                        cluster.lose(loss)
-                rollout = cluster.rollout(step, requests)
+                        cluster.lose(loss.worker)
+                rollout = cluster.run(step, requests)
                 self._check(rollout)
                 self.log.keep(rollout)
                 dead = {loss.worker for loss in self.log.losses()}
@@ -118,9 +105,10 @@ class Replay:
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
             return restored_cluster(plan.setup, self.log.records(plan.name, CLUSTER), sink)
 
-        return Cluster(plan.name, make_scheduler, self.executor, self.workers, self.log.elapsed_s(plan.name))
+        clock, drafter = PolicyClock(self.log.elapsed_s(plan.name)), Drafter(0 if plan.speculating else -1)
+        return Cluster(plan.name, make_scheduler, self.executor, self.workers, clock, drafter)
 
-    def _check(self, rollout: Rollout) -> None:
+    def _check(self, rollout: LiveStep) -> None:
         """Make sure that each request was generated once, as long as asked."""
         asked = {request.id: request.response_tokens for request in self.workload.rollouts[rollout.step]}
         done = {response.request: response.tokens for response in rollout.responses}
@@ -134,22 +122,3 @@ class Replay:
                 self.log.out / plan.folder, self.config, plan, kept, self.log.losses(), self.workload, engine
             )
         self.log.compare()
-
-
-def warm_batches(config: RealConfig) -> tuple[int, ...]:
-    """Return the batches to warm up: powers of two and the largest that a worker can meet."""
-    largest = min(config.engine.max_running, config.workload.requests)
-    sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
-    return (*sizes, largest)
-
-
-def restored_cluster(
-    setup: SchedulerSetup, records: Sequence[Record], sink: Callable[[bytes], object]
-) -> RecordedCluster:
-    """Return a policy's scheduler that has seen what is on record; what comes next goes to `sink`."""
-    check_schedule(setup.cluster)
-    scheduler = build_cluster(setup)
-    for record in records:
-        if isinstance(record.body, ClusterEvent):
-            scheduler.handle(record.body)
-    return RecordedCluster(scheduler, Recorder(sink))

@@ -1,7 +1,7 @@
 """What is kept of one policy while it trains: each finished step, and the checkpoint to go on from.
 
     training.json          what the parts belong to (Stamp)
-    parts/0003.msgpack     one finished step (tlt.realrun.training.cluster.StepPart)
+    parts/0003.msgpack     one finished step (tlt.realrun.driver.step.LiveStep)
     checkpoint/0004/       all that step 4 starts from; the newest only
 
 A step that is newer than the checkpoint is forgotten when the run goes on, because its policy is gone.
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from tlt.realrun.training.cluster import StepPart
-from tlt.realrun.training.config import TrainConfig
-from tlt.realrun.training.plan import TrainingPolicy
-from tlt.traces.common.migrate import decode_msgpack, upgraded_line
+from tlt.realrun.driver.plan import PolicyPlan
+from tlt.realrun.driver.records import records_of
+from tlt.realrun.driver.step import LiveStep
+from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
-from tltsched.event_log import Record, encode, read, worker_owner
+from tltsched.event_log import Record, encode, worker_owner
 
 STAMP, PARTS, CHECKPOINTS, HEADS = "training.json", "parts", "checkpoint", "heads"
 SAVING = "saving"  # a checkpoint that is not complete
@@ -31,20 +31,20 @@ class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the parts of a folder belong to."""
 
     config: TrainConfig
-    policy: TrainingPolicy
+    policy: PolicyPlan
     complete: bool = False
 
 
 class PolicyLog:
     """The finished steps of one policy."""
 
-    def __init__(self, folder: Path, config: TrainConfig, policy: TrainingPolicy) -> None:
+    def __init__(self, folder: Path, config: TrainConfig, policy: PolicyPlan) -> None:
         """Open `folder`, new or of the same settings; raises InputError if it holds something else.
 
         More `steps` than before are allowed: the run grows.
         """
         self.folder = folder
-        self.parts: list[StepPart] = []
+        self.steps: list[LiveStep] = []
         self.complete = False
         if (folder / STAMP).is_file():
             found = read_struct(folder / STAMP, Stamp)
@@ -67,14 +67,12 @@ class PolicyLog:
         """Read the parts that the checkpoint, or the end of the run, covers; forget the others."""
         saved = self.checkpoint()
         last = int(saved.name) if saved else 0
+        decoder = msgspec.msgpack.Decoder(LiveStep)
         for path in sorted((self.folder / PARTS).glob("*.msgpack")):
             if int(path.stem) >= last and not self.complete:
                 path.unlink()
                 continue
-            part = decode_msgpack(path.read_bytes(), StepPart)
-            lines = tuple(map(upgraded_line, part.rollout.lines))
-            rollout = msgspec.structs.replace(part.rollout, lines=lines)
-            self.parts.append(msgspec.structs.replace(part, rollout=rollout))
+            self.steps.append(decoder.decode(path.read_bytes()))
 
     def checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint; its name is the step that starts from it."""
@@ -92,21 +90,21 @@ class PolicyLog:
         """Make the checkpoint that was just saved the one to go on from."""
         before = self.checkpoint()
         place = self.folder / CHECKPOINTS
-        (place / SAVING).rename(place / f"{len(self.parts):04}")
+        (place / SAVING).rename(place / f"{len(self.steps):04}")
         if before is not None:
             shutil.rmtree(before)
 
-    def keep(self, part: StepPart) -> None:
+    def keep(self, step: LiveStep) -> None:
         """Write a finished step, whole or not at all."""
-        path = self.folder / PARTS / f"{part.rollout.step:04}.msgpack"
+        path = self.folder / PARTS / f"{step.step:04}.msgpack"
         new = path.with_suffix(".new")
-        new.write_bytes(msgspec.msgpack.encode(part))
+        new.write_bytes(msgspec.msgpack.encode(step))
         os.replace(new, path)
-        self.parts.append(part)
+        self.steps.append(step)
 
     def records(self, owner: str) -> list[Record]:
         """Return what is on record of one scheduler."""
-        return [record for part in self.parts for record in read(part.rollout.lines) if record.owner == owner]
+        return records_of(self.steps, owner)
 
     def lines(self, worker: int) -> tuple[bytes, ...]:
         """Return the lines of one worker's scheduler."""
@@ -114,7 +112,7 @@ class PolicyLog:
 
     def elapsed_s(self) -> float:
         """Return where the policy's clock stands."""
-        return self.parts[-1].rollout.end_s if self.parts else 0.0
+        return self.steps[-1].end_s if self.steps else 0.0
 
     def finish(self) -> None:
         """Note that no step is missing."""

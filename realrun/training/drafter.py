@@ -14,7 +14,7 @@ import torch
 
 from tlt.realrun.engine.protocol import Engine
 from tlt.realrun.messages import HeadStep, Probe
-from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.training.head.features import FeatureBuffer, Features
 from tlt.realrun.training.head.module import Head, load_head
 from tlt.realrun.training.head.trainer import HeadTrainer

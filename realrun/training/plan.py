@@ -10,44 +10,29 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tlt.realrun.replay.plan import StepTimesOf, plan_policies
-from tlt.realrun.training.config import TrainConfig
+from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf, plan_policies
+from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.runfolder import run_name
 from tltsched.cluster import ClusterConfig
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
-from tltsched.event_log import SchedulerSetup
 from tltsched.policy_name import PolicyName
 from tltsched.spot import SpotConfig
 
 
-class TrainingPolicy(msgspec.Struct, frozen=True):
-    """One policy. `folder` is the name of its run folder."""
-
-    name: str
-    folder: str
-    setup: SchedulerSetup
-    speculating: bool
-
-    @property
-    def trains_head(self) -> bool:
-        """Whether idle workers train the drafter."""
-        return self.setup.cluster.spot.enabled
-
-
 def plan_training(
     config: TrainConfig, names: Sequence[str], step_times: StepTimesOf | None
-) -> list[TrainingPolicy]:
+) -> list[PolicyPlan]:
     """Return the policies; raises InputError for one that cannot run (see plan_policies)."""
     if len(set(names)) != len(names):
         raise InputError("--policies", ",".join(names), "each policy once", "remove the repeated one")
     return [_plan(config, name, step_times) for name in names]
 
 
-def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> TrainingPolicy:
+def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> PolicyPlan:
     whole = PolicyName.parse(name)
-    (policy,) = plan_policies(config.engine_settings(), [str(whole.with_drafter(None))], step_times)
-    online = policy.speculating and whole.drafter != "frozen" and config.drafter.kind == "eagle3"
+    (plan,) = plan_policies(config.engine_settings(), [str(whole.with_drafter(None))], step_times)
+    online = plan.speculating and whole.drafter != "frozen" and config.drafter.kind == "eagle3"
     if whole.drafter == "online" and not online:
         raise InputError(
             "--policies", name, "online for a policy that drafts with an eagle3 head", "leave /online out"
@@ -55,5 +40,5 @@ def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> Tra
     cluster = ClusterConfig(
         spot=config.spot if online else SpotConfig(), fallback=config.fallback if online else FallbackConfig()
     )
-    setup = msgspec.structs.replace(policy.setup, cluster=cluster)
-    return TrainingPolicy(name, run_name(name), setup, policy.speculating)
+    setup = msgspec.structs.replace(plan.setup, cluster=cluster)
+    return msgspec.structs.replace(plan, name=name, folder=run_name(name), setup=setup)

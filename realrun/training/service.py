@@ -27,7 +27,8 @@ from tlt.realrun.messages import (
     Work,
 )
 from tlt.realrun.training.trainer import Trainer
-from tlt.realrun.workers.service import Service, engine_info, resolve
+from tlt.realrun.workers.machine import engine_info
+from tlt.realrun.workers.service import Service, engine_name, resolve
 from tltsched.drafter_choice import Serving
 
 
@@ -83,8 +84,8 @@ class TrainingService(Service):
         self._rollout_worker = worker
         self._intervals: list[tuple[str, float]] = []
         self._facts: dict[str, float] = {}
-        info = engine_info(order.factory, config)
-        self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
+        info = engine_info(engine_name(order.factory), config)
+        self._answer(Ready(info, perf_counter() - start_s))
 
     def _serve(self, order: Serve) -> None:
         self._engine = self._engines[order.drafter]

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tlt.realrun.driver.clock import PolicyClock
+from tlt.realrun.driver.cluster import Cluster, Learning
+from tlt.realrun.driver.engine_record import EngineRecord, engine_record
+from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf
+from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
+from tlt.realrun.driver.step import Drafter
 from tlt.realrun.messages import PolicySetup, PrepareTraining, Save, Saved
-from tlt.realrun.replay.parts import EngineRecord, engine_record
-from tlt.realrun.replay.plan import StepTimesOf
-from tlt.realrun.replay.replay import LOGS, Progress, make_executor, restored_cluster, warm_batches
 from tlt.realrun.training.checkpoints import HEADS, PolicyLog
-from tlt.realrun.training.cluster import TrainingCluster
-from tlt.realrun.training.config import TrainConfig
-from tlt.realrun.training.plan import TrainingPolicy, plan_training
+from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training.policy.collective import free_port
 from tlt.realrun.training.requests import RequestSource
+from tlt.realrun.training.service import TrainingService
 from tlt.realrun.training.write_run import write_run
-from tlt.realrun.workers.local import Executor, WorkerError, await_ready
+from tlt.realrun.training_config import TrainConfig
+from tlt.realrun.workers.local import Executor, LocalExecutor, WorkerError, await_ready
 from tlt.realrun.workers.service import MAKE_ENGINE
 from tlt.traces.runs.runfolder import Comparison, write_json
-from tltsched.drafter_choice import Serving
-from tltsched.errors import InputError
 from tltsched.event_log import CLUSTER, RecordedCluster
 
 HOST = "127.0.0.1"
@@ -39,8 +40,6 @@ def train(
     A run that was stopped goes on from its last checkpoint. Raises InputError, and WorkerError if a worker
     dies.
     """
-    if config.workers.executor != "local":
-        raise InputError("workers.executor", config.workers.executor, "local", "training runs on one host")
     plans = plan_training(config, policies, step_times)
     source = RequestSource(config)
     for plan in plans:
@@ -55,11 +54,11 @@ class PolicyRun:
     """One policy from where it stands to its last step."""
 
     def __init__(
-        self, config: TrainConfig, policy: TrainingPolicy, log: PolicyLog, source: RequestSource, out: Path,
+        self, config: TrainConfig, plan: PolicyPlan, log: PolicyLog, source: RequestSource, out: Path,
         factory: str,
     ) -> None:  # fmt: skip
         self.config = config
-        self.policy = policy
+        self.plan = plan
         self.log = log
         self.source = source
         self.logs = out / LOGS
@@ -68,18 +67,19 @@ class PolicyRun:
 
     def run(self, progress: Progress) -> None:
         """Start the workers and run the steps that are missing."""
-        progress(f"{self.policy.name}: starting engines and trainers")
-        with make_executor(self.config.engine_settings(), self.workers, self.logs) as executor:
+        progress(f"{self.plan.name}: starting engines and trainers")
+        settings = self.config.engine_settings()
+        with LocalExecutor(settings, self.workers, self.logs, TrainingService) as executor:
             engine = self._prepare(executor)
             cluster = self._cluster(executor)
-            for step in range(len(self.log.parts), self.config.steps):
-                self.log.keep(cluster.run_step(step, self.source.requests(step)))
+            for step in range(len(self.log.steps), self.config.steps):
+                self.log.keep(cluster.run(step, self.source.requests(step)))
                 last = step + 1 == self.config.steps
                 every = self.config.checkpoint_every
                 if every and ((step + 1) % every == 0 or last):
                     self._save(executor)
-                write_run(self.log, self.config, self.policy, engine)
-                progress(f"{self.policy.name}: step {step + 1}")
+                write_run(self.log, self.config, self.plan, engine)
+                progress(f"{self.plan.name}: step {step + 1}")
         self.log.finish()
 
     def _prepare(self, executor: Executor) -> EngineRecord:
@@ -88,47 +88,40 @@ class PolicyRun:
         settings = self.config.engine_settings()
         batches = warm_batches(settings)
         for worker in self.workers:
-            setup = PolicySetup(self.policy.setup, self.policy.speculating, self.log.lines(worker))
+            setup = PolicySetup(self.plan.setup, self.plan.speculating, self.log.lines(worker))
             order = PrepareTraining(
-                worker=worker, config=self.config, factory=self.factory, policy=self.policy.name, setup=setup,
-                train_head=self.policy.trains_head, batches=batches, ks=ks, ranks=self.workers,
-                host=HOST, port=port, checkpoint=str(saved or ""), drafter_version=self._serving()[0],
-                fallback=self.policy.setup.cluster.fallback.enabled, serving=self._drafter(),
+                worker=worker, config=self.config, factory=self.factory, policy=self.plan.name, setup=setup,
+                train_head=self.plan.trains_head, batches=batches, ks=ks, ranks=self.workers,
+                host=HOST, port=port, checkpoint=str(saved or ""), drafter_version=self._drafter().version,
+                fallback=self.plan.setup.cluster.fallback.enabled, serving=self._drafter().kind,
             )  # fmt: skip
             executor.send(worker, order)
         info, warm_up_s = await_ready(executor, len(self.workers))
         return engine_record(info, warm_up_s, settings)
 
-    def _cluster(self, executor: Executor) -> TrainingCluster:
+    def _cluster(self, executor: Executor) -> Cluster:
         """Return the policy's cluster; its scheduler has seen what happened in steps that are kept."""
 
         def make_scheduler(sink: Callable[[bytes], object]) -> RecordedCluster:
-            return restored_cluster(self.policy.setup, self.log.records(CLUSTER), sink)
+            return restored_cluster(self.plan.setup, self.log.records(CLUSTER), sink)
 
-        return TrainingCluster(
-            self.policy.name,
-            make_scheduler,
-            executor,
-            self.workers,
-            self.log.elapsed_s(),
-            samples=self.config.rollout.samples,
+        learning = Learning(
             minibatches=self.config.update.minibatches,
             scale_advantages=self.config.update.scale_advantages,
             heads=str(self.log.folder / HEADS),
-            serving=self._serving(),
-            drafter=self._drafter(),
             most_drafts=max(self.config.drafter.ks),
         )
+        clock = PolicyClock(self.log.elapsed_s())
+        return Cluster(
+            self.plan.name, make_scheduler, executor, self.workers, clock, self._drafter(), learning
+        )
 
-    def _drafter(self) -> Serving:
-        """Return what the engines draft with as they start; the scheduler says when that changes."""
-        return self.log.parts[-1].drafter_next if self.log.parts else "head"
-
-    def _serving(self) -> tuple[int, int]:
-        """Return the version and the age of the drafter that serves the next step; version -1: none."""
-        if self.log.parts:
-            return self.log.parts[-1].serves_next
-        return (0, 0) if self.policy.speculating else (-1, 0)
+    def _drafter(self) -> Drafter:
+        """Return what drafts in the next step; the scheduler says when that changes."""
+        if self.log.steps:
+            last = self.log.steps[-1]
+            return Drafter(*last.serves_next, last.drafter_next)
+        return Drafter(0 if self.plan.speculating else -1)
 
     def _save(self, executor: Executor) -> None:
         """Have all workers write their part of a checkpoint; it counts once all are there."""

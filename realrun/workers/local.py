@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, and what a driver asks of any executor.
+"""Workers as processes of this machine, and what a driver asks of an executor.
 
 Each worker is a spawned process with a pipe. It ends when its pipe closes or its parent is gone, so a driver
 that is killed leaves no orphan. A worker that dies is reported as Lost, once.
@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
@@ -39,7 +40,7 @@ from tlt.realrun.messages import (
     decode_answer,
     encode,
 )
-from tlt.realrun.workers.service import serve
+from tlt.realrun.workers.service import MakeService, Service, serve
 from tltsched.errors import InputError
 
 LAST = -100  # priority of what is done at exit
@@ -70,9 +71,6 @@ class Executor(Protocol):
     def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer; raises InputError if a worker refuses the configuration."""
 
-    def clock_offset_s(self, worker: int) -> float:
-        """Return the worker's clock minus the driver's."""
-
     def close(self) -> None:
         """End all workers."""
 
@@ -89,8 +87,10 @@ def judge(answer: Answer) -> Heard:
 class LocalExecutor:
     """One process a worker on this machine; used as a context manager, which ends them."""
 
-    def __init__(self, config: RealConfig, workers: tuple[int, ...], logs: Path) -> None:
-        """Start the processes; what they print goes to files in `logs`."""
+    def __init__(
+        self, config: RealConfig, workers: tuple[int, ...], logs: Path, make_service: MakeService = Service
+    ) -> None:
+        """Start the processes, each with a service of its own; what they print goes to files in `logs`."""
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = {worker: logs / f"worker-{worker}.log" for worker in workers}
         self._connections: dict[int, Connection] = {}
@@ -98,7 +98,7 @@ class LocalExecutor:
         self._ready: deque[int] = deque()
         try:
             for worker in workers:
-                started = start_child(work, config, worker, self._logs[worker])
+                started = start_child(partial(work, make_service), config, worker, self._logs[worker])
                 self._connections[worker], self._processes[worker] = started
         except BaseException:
             self.close()
@@ -137,11 +137,6 @@ class LocalExecutor:
             if isinstance(answer, Lost):
                 self._end(worker)
         return worker, answer
-
-    def clock_offset_s(self, worker: int) -> float:
-        """Return 0: all processes of a machine read one monotonic clock."""
-        del worker
-        return 0.0
 
     def close(self) -> None:
         """End all workers: those that rest at once, those that are at work by a signal."""
@@ -210,9 +205,7 @@ class PipeChannel:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._poll = (
-            select.poll()
-        )  # Connection.poll builds a selector each time: too slow for every engine step
+        self._poll = select.poll()  # Connection.poll builds a selector each time: too slow for engine steps
         self._poll.register(pipe.fileno(), select.POLLIN | select.POLLHUP)
 
     def receive(self) -> bytes:
@@ -231,9 +224,9 @@ class PipeChannel:
             raise EOFError from None
 
 
-def work(pipe: Connection) -> None:
+def work(make_service: MakeService, pipe: Connection) -> None:
     """Be a worker until the driver closes the pipe."""
-    serve(PipeChannel(pipe))
+    serve(PipeChannel(pipe), make_service)
 
 
 def run_child(task: Callable[[Connection], None], pipe: Connection, cores: tuple[int, ...], log: str) -> None:

@@ -1,14 +1,47 @@
-"""What a measurement ran on, in words: the engine's version and the device."""
+"""What a measurement ran on, in words: the engine's version, the device and the environment."""
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tlt.realrun.config import EngineConfig
+from tlt.realrun.config import EngineConfig, RealConfig
+from tlt.realrun.messages import EngineInfo
 
 CPU_INFO = Path("/proc/cpuinfo")
+SHOWN_ENVIRONMENT = (
+    "VLLM_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "CUDA_VISIBLE",
+    "TORCH",
+    "PYTORCH",
+    "LD_PRELOAD",
+)
+
+
+def engine_info(engine: str, config: RealConfig) -> EngineInfo:
+    """Return what this process runs on, for the record; variables that name paths are left out."""
+    shown = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(SHOWN_ENVIRONMENT) and "/" not in value  # paths tell nothing about the times
+    }
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = "none"
+    return EngineInfo(
+        engine=engine,
+        engine_version=engine_version(),
+        device=device_name(config.engine),
+        torch=torch,
+        environment=shown,
+    )
 
 
 def engine_version() -> str:

@@ -1,16 +1,14 @@
 """A worker's process: builds its engines, keeps a scheduler a policy, and does what the driver orders.
 
-Both executors run `serve`; they differ in the channel alone.
+RL training has a service of its own below this one (tlt.realrun.training.service).
 """
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Protocol
 
@@ -19,19 +17,17 @@ from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.messages import (
     Answer,
     Close,
-    EngineInfo,
     Failed,
     Order,
     PolicySetup,
     Prepare,
-    PrepareTraining,
     Ready,
     Report,
     Work,
     decode_order,
     encode,
 )
-from tlt.realrun.workers.machine import device_name, engine_version
+from tlt.realrun.workers.machine import engine_info
 from tlt.realrun.workers.worker import Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.errors import InputError
@@ -40,17 +36,6 @@ from tltsched.events import WorkerEvent
 
 PLAIN_OR_DRAFTING = ("plain", "drafting")  # engines, by whether speculation is configured
 MAKE_ENGINE = "tlt.realrun.engine.vllm_engine:make_engine"
-SHOWN_ENVIRONMENT = (
-    "VLLM_",
-    "OMP_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "CUDA_VISIBLE",
-    "TORCH",
-    "PYTORCH",
-    "LD_PRELOAD",
-)
 
 
 class Channel(Protocol):
@@ -73,24 +58,9 @@ def resolve(factory: str) -> Callable[[RealConfig, bool], Engine]:
     return make
 
 
-def engine_info(factory: str, config: RealConfig) -> EngineInfo:
-    """Return what this process runs on, for the record."""
-    shown = {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(SHOWN_ENVIRONMENT) and "/" not in value  # paths tell nothing about the times
-    }
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = "none"
-    return EngineInfo(
-        engine="vLLM" if factory == MAKE_ENGINE else factory,
-        engine_version=engine_version(),
-        device=device_name(config.engine),
-        torch=torch,
-        environment=shown,
-    )
+def engine_name(factory: str) -> str:
+    """Return the name of the engine that a factory makes."""
+    return "vLLM" if factory == MAKE_ENGINE else factory
 
 
 class Service:
@@ -103,11 +73,10 @@ class Service:
         self._lines: list[bytes] = []
         self._works = 0
 
-    def run(self, order: Order) -> None:
-        """Obey this order and those that follow, until Close."""
-        while not isinstance(order, Close):
+    def run(self) -> None:
+        """Obey orders until Close."""
+        while not isinstance(order := self._receive(), Close):
             self.obey(order)
-            order = self._receive()
         self.close()
 
     def obey(self, order: Order) -> None:
@@ -143,8 +112,8 @@ class Service:
             self._workers[name] = self._worker(
                 order.worker, policy, self._engines[PLAIN_OR_DRAFTING[policy.speculating]]
             )
-        info = engine_info(order.factory, order.config)
-        self._answer(Ready(info, perf_counter() - start_s, perf_counter()))
+        info = engine_info(engine_name(order.factory), order.config)
+        self._answer(Ready(info, perf_counter() - start_s))
 
     def _worker(self, index: int, policy: PolicySetup, engine: Engine) -> Worker:
         """Return a policy's worker, whose scheduler has seen what is on record."""
@@ -192,20 +161,13 @@ class Service:
         )
 
 
-def _service(order: Order) -> type[Service]:
-    """Return what the first order asks for; training alone needs torch here."""
-    if not isinstance(order, PrepareTraining):
-        return Service
-    from tlt.realrun.training.service import TrainingService
-
-    return TrainingService
+MakeService = Callable[[Channel], Service]
 
 
-def serve(channel: Channel) -> None:
+def serve(channel: Channel, make_service: MakeService) -> None:
     """Run a service; an error of it goes to the driver as text, and then the worker ends."""
     try:
-        order: Order = decode_order(channel.receive())
-        _service(order)(channel).run(order)
+        make_service(channel).run()
     except EOFError:
         return
     except InputError as error:

@@ -15,7 +15,6 @@ import pytest
 
 from tests.realrun.fakes import config_of
 from tlt.realrun.messages import Close, EngineRequest, PolicySetup, Prepare, Ready, Report, Work
-from tlt.realrun.replay.replay import make_executor
 from tlt.realrun.workers.local import LocalExecutor, Lost, _environment, cores_of, worker_environment
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
@@ -170,9 +169,3 @@ def test_the_environment_of_the_driver_comes_back(monkeypatch: pytest.MonkeyPatc
         assert os.environ["GOMP_SPINCOUNT"] == "0"
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "GOMP_SPINCOUNT" not in os.environ
-
-
-def test_ray_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match="pip install ray"):
-        make_executor(config_of(tmp_path, workers={"executor": "ray"}), (0,), tmp_path)

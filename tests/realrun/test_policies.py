@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.realrun.fakes import config_of, flat_times
-from tlt.realrun.replay.plan import plan_policies
+from tlt.realrun.driver.plan import plan_policies
 from tltsched.errors import InputError
 from tltsched.policies import PRESETS
 from tltsched.policies.base import Policy

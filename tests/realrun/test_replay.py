@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 
 from tests.realrun.fakes import config_of, flat_times
-from tlt.realrun.replay.parts import EngineRecord, in_order
-from tlt.realrun.replay.plan import plan_policies
+from tlt.realrun.driver.engine_record import EngineRecord
+from tlt.realrun.driver.plan import plan_policies
+from tlt.realrun.driver.records import in_order
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.local import WorkerError

@@ -20,9 +20,9 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tlt.realrun.training.config import HeadConfig
 from tlt.realrun.training.head.features import Features
 from tlt.realrun.training.head.module import Head
+from tlt.realrun.training_config import HeadConfig
 
 LOSS_ROWS = 2048  # rows of logits that exist at a time: [2048, draft vocabulary] in float32
 

@@ -12,7 +12,6 @@ import numpy as np
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models import aux_layers, target_config
 from tlt.realrun.prompts import vocabulary
-from tlt.realrun.training.config import TrainConfig
 from tlt.realrun.training.head.draft_vocabulary import draft_ids
 from tlt.realrun.training.head.features import Features
 from tlt.realrun.training.head.module import Head, export_head, new_head
@@ -20,6 +19,7 @@ from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
 from tlt.realrun.training.requests import response_seed
 from tlt.realrun.training.tasks.problems import Problems
+from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.service import resolve
 
 BEFORE_RL = 1_000_000  # steps from here on are not those of a training run

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from tlt.realrun.training.config import UpdateConfig
 from tlt.realrun.training.policy.flat_state import State, load_optimizer, optimizer_state
 from tlt.realrun.training.policy.model import PolicyModel, Sample
+from tlt.realrun.training_config import UpdateConfig
 
 FACTS = ("loss", "entropy", "kl", "ratio_mean", "clip_share")
 

@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tlt.realrun.config import Dtype
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training.config import Attention, TrainConfig
 from tlt.realrun.training.head.features import Features
 from tlt.realrun.training.policy import packed_attention
 from tlt.realrun.training.policy.packing import Pack, pack, plan
+from tlt.realrun.training_config import Attention, TrainConfig
 from tltsched.errors import InputError
 
 LOGIT_ROWS = 2048  # rows of logits that exist at a time: [2048, vocabulary] in float32

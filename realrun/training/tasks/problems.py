@@ -7,9 +7,9 @@ from typing import Any
 
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.prompts import Prompt, vocabulary
-from tlt.realrun.training.config import TrainConfig
 from tlt.realrun.training.tasks.scoring import score, score_tokens
 from tlt.realrun.training.tasks.tasks import Problem, encode, make_problems, random_prompts
+from tlt.realrun.training_config import TrainConfig
 
 
 class Problems:

@@ -19,12 +19,12 @@ import torch
 
 from tlt.realrun.config import Dtype
 from tlt.realrun.models import RECORD, Prepared
-from tlt.realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig
 from tlt.realrun.training.policy.model import PolicyModel, Sample
 from tlt.realrun.training.policy.packing import Pack
 from tlt.realrun.training.tasks.tasks import HELD_OUT, require_families
 from tlt.realrun.training.tasks.worked import require_worked
 from tlt.realrun.training.tasks.worked_samples import WorkedSample, make_samples, sample_stream, template_of
+from tlt.realrun.training_config import TasksConfig, TrainConfig, WarmUpConfig
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
 

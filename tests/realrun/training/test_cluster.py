@@ -7,6 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tlt.realrun.driver.clock import PolicyClock
+from tlt.realrun.driver.cluster import Cluster, Learning
+from tlt.realrun.driver.step import Drafter, LiveStep
+from tlt.realrun.driver.update import head_length
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.messages import (
     Finish,
@@ -23,7 +27,6 @@ from tlt.realrun.messages import (
     Trained,
     Work,
 )
-from tlt.realrun.training.cluster import StepPart, TrainingCluster, head_length
 from tlt.realrun.workers.local import Heard, Lost, WorkerError
 from tltsched.cluster import ClusterConfig, ClusterScheduler
 from tltsched.drafter_choice import FallbackConfig
@@ -78,67 +81,65 @@ class ScriptedExecutor:
     def receive(self) -> tuple[int, Heard]:
         return self._answers.popleft()
 
-    def clock_offset_s(self, worker: int) -> float:
-        del worker
-        return 0.0
-
     def close(self) -> None:
         """Nothing is held."""
 
 
 def cluster(
     executor: ScriptedExecutor, minibatches: int = 1, fallback: FallbackConfig = NO_FALLBACK
-) -> TrainingCluster:
+) -> Cluster:
     def make(sink: Callable[[bytes], object]) -> RecordedCluster:
         scheduler = ClusterScheduler(2, ClusterConfig(spot=SpotConfig(enabled=True), fallback=fallback))
         return RecordedCluster(scheduler, Recorder(sink))
 
-    return TrainingCluster(
-        "tlt_chains", make, executor, (0, 1), 0.0, samples=SAMPLES, minibatches=minibatches,
-        scale_advantages=True, heads="heads", serving=(0, 3), drafter="head", most_drafts=1,
-    )  # fmt: skip
+    learning = Learning(minibatches=minibatches, scale_advantages=True, heads="heads", most_drafts=1)
+    return Cluster("tlt_chains", make, executor, (0, 1), PolicyClock(0.0), Drafter(0, 3), learning)
 
 
-def step(executor: ScriptedExecutor, minibatches: int = 1) -> StepPart:
-    requests = [EngineRequest(number, (1, 2, 3), 64, forced=False) for number in range(4)]
-    return cluster(executor, minibatches).run_step(0, requests)
+def requests() -> list[EngineRequest]:
+    return [
+        EngineRequest(number, (1, 2, 3), 64, forced=False, group=number // SAMPLES) for number in range(4)
+    ]
+
+
+def step(executor: ScriptedExecutor, minibatches: int = 1) -> LiveStep:
+    return cluster(executor, minibatches).run(0, requests())
 
 
 def test_a_step_trains_on_the_idle_worker_and_ends_with_all_phases() -> None:
     executor = ScriptedExecutor()
-    part = step(executor)
+    done = step(executor)
     kinds = [type(order).__name__ for _, order in executor.orders]
     assert kinds[:4] == ["Work", "Work", "Train", "StopTrain"]
     phases = [order.phase for worker, order in executor.orders if isinstance(order, Phase) and worker == 0]
     assert phases == ["reward", "logprob", "policy_update", "weight_sync"]
-    assert part.rewards == {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}
-    assert part.facts == {"loss": 1.0}  # workers' shares add up
-    assert part.trained_tokens == 160
-    assert part.scored_early == 2
-    assert [record.owner for record in read(part.rollout.lines)].count(CLUSTER) > 10
+    assert done.rewards == {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}
+    assert done.facts == {"loss": 1.0}  # workers' shares add up
+    assert done.trained_tokens == 160
+    assert done.scored_early == 2
+    assert [record.owner for record in read(done.lines)].count(CLUSTER) > 10
 
 
 def test_heads_are_published_before_the_policy_and_lag_one_update() -> None:
     executor = ScriptedExecutor()
-    part = step(executor)
+    done = step(executor)
     zero = [order for worker, order in executor.orders if worker == 0]
     publish = next(index for index, order in enumerate(zero) if isinstance(order, Publish))
     following = zero[publish + 1]
     assert isinstance(following, Phase)
     assert following.phase == "weight_sync"
-    assert (part.served, part.age_steps) == (0, 3)
-    assert part.serves_next == (1, 1)
+    assert (done.drafter_version, done.drafter_age_steps) == (0, 3)
+    assert done.serves_next == (1, 1)
 
 
 def test_drafts_without_a_model_serve_until_the_head_gets_more_accepted() -> None:
     executor = ScriptedExecutor()
     driven = cluster(executor, fallback=FallbackConfig(enabled=True, break_even_length=1.3))
-    requests = [EngineRequest(number, (1, 2, 3), 64, forced=False) for number in range(4)]
-    part = driven.run_step(0, requests)
+    done = driven.run(0, requests())
     orders = [order for worker, order in executor.orders if worker == 0]
     assert orders[0] == Serve("model_free")
-    assert part.drafter == "model_free"
-    assert part.drafter_next == "head"  # the probes expect 1.4 tokens an engine step, bonus counted
+    assert done.drafter == "model_free"
+    assert done.drafter_next == "head"  # the probes expect 1.4 tokens an engine step, bonus counted
     kinds = [type(order).__name__ for order in orders]
     assert kinds.index("Publish") < len(kinds) - 2
     assert orders[-2:] == [Serve("head"), orders[-1]]  # before the policy's weights go out

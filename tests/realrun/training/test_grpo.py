@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.realrun.small_models import need
+from tlt.realrun.driver.update import advantages
 from tlt.realrun.models import prepare_model
-from tlt.realrun.training.config import UpdateConfig
-from tlt.realrun.training.policy.advantages import advantages
+from tlt.realrun.training_config import UpdateConfig
 
 torch = pytest.importorskip("torch")
 grpo = pytest.importorskip("tlt.realrun.training.policy.grpo")

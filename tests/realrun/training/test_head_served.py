@@ -13,7 +13,7 @@ from tests.realrun.small_models import KS, need_vllm, requests, run, tiny_config
 from tests.realrun.training.head_cases import heads, torch
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.models import aux_layers
-from tlt.realrun.training.config import HeadConfig
+from tlt.realrun.training_config import HeadConfig
 
 trainers = pytest.importorskip("tlt.realrun.training.head.trainer")
 agreements = pytest.importorskip("tlt.realrun.training.head.agreement")

@@ -16,7 +16,7 @@ from tests.realrun.training.head_cases import (
     tiny_model,
     torch,
 )
-from tlt.realrun.training.config import HeadConfig
+from tlt.realrun.training_config import HeadConfig
 
 trainers = pytest.importorskip("tlt.realrun.training.head.trainer")
 losses = pytest.importorskip("tlt.realrun.training.head.loss")

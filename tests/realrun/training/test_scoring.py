@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.realrun.small_models import need
-from tlt.realrun.training.config import TasksConfig
 from tlt.realrun.training.tasks.scoring import SCORERS, parse_answer, score, score_tokens
 from tlt.realrun.training.tasks.tasks import Problem, Scorer, make_problems
+from tlt.realrun.training_config import TasksConfig
 
 
 def _problem(scorer: Scorer, answer: str) -> Problem:

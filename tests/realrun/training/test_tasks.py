@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.realrun.small_models import need
-from tlt.realrun.training.config import TasksConfig
 from tlt.realrun.training.tasks.expressions import NotWholeError, reductions
 from tlt.realrun.training.tasks.tasks import (
     FAMILIES,
@@ -28,6 +27,7 @@ from tlt.realrun.training.tasks.tasks import (
     random_prompts,
     read_prompts,
 )
+from tlt.realrun.training_config import TasksConfig
 from tltsched.errors import InputError
 
 CONFIG = TasksConfig()

@@ -13,7 +13,7 @@ import pytest
 from tests.realrun.small_models import need_vllm
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConfig
 from tlt.realrun.models import make_head, prepare_model
-from tlt.realrun.training.config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
+from tlt.realrun.training_config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.runfolder import RunFolder, read_struct
 from tltsched.drafter_choice import FallbackConfig

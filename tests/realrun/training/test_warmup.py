@@ -15,7 +15,6 @@ from tests.realrun.small_models import need
 from tlt.commands.real.warm_up import warm_up as command
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.models import prepare_model
-from tlt.realrun.training.config import TasksConfig, TrainConfig, WarmUpConfig
 from tlt.realrun.training.tasks.tasks import HELD_OUT, WARM_UP, encode, make_problem
 from tlt.realrun.training.tasks.worked import solve
 from tlt.realrun.training.tasks.worked_samples import (
@@ -24,6 +23,7 @@ from tlt.realrun.training.tasks.worked_samples import (
     sample_stream,
     template_of,
 )
+from tlt.realrun.training_config import TasksConfig, TrainConfig, WarmUpConfig
 from tltsched.errors import InputError
 
 TASKS = TasksConfig(names=("chain_sum", "collatz"), difficulty_largest=6)

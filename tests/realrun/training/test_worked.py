@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.realrun.small_models import need
-from tlt.realrun.training.config import TasksConfig
 from tlt.realrun.training.tasks.expressions import apply
 from tlt.realrun.training.tasks.scoring import score
 from tlt.realrun.training.tasks.tasks import FAMILIES, Problem, make_problems
 from tlt.realrun.training.tasks.worked import WORKED, require_worked, solve
+from tlt.realrun.training_config import TasksConfig
 from tltsched.errors import InputError
 
 OPERATION = re.compile(r"^(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)$", re.MULTILINE)

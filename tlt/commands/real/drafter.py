@@ -10,7 +10,7 @@ import click
 from tlt.commands.options import EXISTING_FILE, EXISTING_FOLDER, FILE, PATH, configured, numbers_of
 
 if TYPE_CHECKING:
-    from tlt.realrun.training.config import TrainConfig
+    from tlt.realrun.training_config import TrainConfig
 
 train_config = configured("Of a training run; `tlt real train-fields` lists what it may hold.")
 
@@ -21,7 +21,7 @@ def drafter() -> None:
 
 
 def _resolve(config: Path | None, assignments: tuple[str, ...]) -> TrainConfig:
-    from tlt.realrun.training.config import TrainConfig
+    from tlt.realrun.training_config import TrainConfig
     from tlt.traces.common.settings import convert, settings_of
 
     return convert(settings_of(config, assignments), TrainConfig, "tlt real train-fields")

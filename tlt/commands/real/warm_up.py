@@ -10,7 +10,7 @@ import click
 from tlt.commands.options import EXISTING_FOLDER, PATH, configured
 
 if TYPE_CHECKING:
-    from tlt.realrun.training.config import TrainConfig
+    from tlt.realrun.training_config import TrainConfig
     from tlt.realrun.training.tasks.warm_up import HeldOut, Progress
 
 
@@ -51,7 +51,7 @@ def warm_up(
 
 
 def _settings(config: Path | None, assignments: tuple[str, ...], tokens: int | None) -> TrainConfig:
-    from tlt.realrun.training.config import TrainConfig
+    from tlt.realrun.training_config import TrainConfig
     from tlt.traces.common.settings import convert, merge, settings_of
 
     settings = settings_of(config, assignments)

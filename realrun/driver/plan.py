@@ -29,6 +29,11 @@ class PolicyPlan(msgspec.Struct, frozen=True):
     setup: SchedulerSetup
     speculating: bool
 
+    @property
+    def trains_head(self) -> bool:
+        """Whether idle workers train the drafter."""
+        return self.setup.cluster.spot.enabled
+
 
 def plan_policies(
     config: RealConfig, names: Sequence[str], step_times: StepTimesOf | None

@@ -1,0 +1,93 @@
+"""What the live driver keeps of a step, beside what every driver does (tlt.traces.runs.step_log).
+
+A step that is over is kept on disk as it is, so that a run that was stopped goes on behind it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import field
+
+from tlt.realrun.messages import EngineStep, HeadStep, Probe
+from tlt.traces.runs.step_log import StepState
+from tltsched.drafter_choice import Serving
+
+
+class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A response that is done: who generated it, how long it is, and when it was."""
+
+    request: int
+    worker: int
+    tokens: int
+    finish_s: float
+
+
+class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A worker's time up to `end_s`, from the end of its interval before."""
+
+    worker: int
+    cause: str
+    end_s: float
+
+
+class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A worker that died, in which step of which policy, and at what time of that policy's clock."""
+
+    worker: int
+    step: int
+    policy: str
+    t_s: float
+    reason: str
+
+
+class LiveStep(StepState, kw_only=True):
+    """What one step of one policy has seen so far.
+
+    `lines` are its records in order of time, numbered an owner, once it is over. What follows `losses` is of
+    RL training: `drafter` is what the rollout drafted with, `drafter_next` and `serves_next` (version and age
+    in policy updates; version -1: none) are what the next step begins with.
+    """
+
+    policy: str
+    responses: list[Response] = field(default_factory=list)
+    intervals: list[Interval] = field(default_factory=list)
+    engine_steps: list[tuple[int, tuple[EngineStep, ...]]] = field(
+        default_factory=list
+    )  # (worker, engine steps)
+    lines: tuple[bytes, ...] = ()
+    losses: list[Loss] = field(default_factory=list)
+
+    handover_end_s: float = -1.0
+    rewards: dict[int, float] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)  # UPDATE_COLUMNS that workers add up
+    heads: dict[int, tuple[HeadStep, ...]] = field(default_factory=dict)
+    probes: list[Probe] = field(default_factory=list)
+    scored_early: int = 0
+    stop_s: float = 0.0
+    drafter: Serving = "head"
+    drafter_next: Serving = "head"
+    serves_next: tuple[int, int] = (-1, 0)
+
+
+class Drafter:
+    """What drafts now, as the driver knows it."""
+
+    def __init__(self, version: int, age_steps: int = 0, kind: Serving = "head") -> None:
+        """`version` is of the head that serves; -1: none."""
+        self.version = version
+        self.age_steps = age_steps
+        self.kind: Serving = kind
+        self._updates = 0  # of the policy in this step
+
+    def begin_step(self) -> None:
+        """Take in that a step begins."""
+        self._updates = 0
+
+    def policy_updated(self) -> None:
+        """Take in that the policy has moved."""
+        self._updates += 1
+        self.age_steps += 1
+
+    def publish(self, version: int) -> None:
+        """Serve a new head: trained on responses of this step, it lags the updates that came after them."""
+        self.version, self.age_steps = version, self._updates

@@ -1,0 +1,122 @@
+"""Makes the run folder of one measured policy from its finished steps, for a replay as for RL training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+
+from tlt.realrun.config import RealConfig
+from tlt.realrun.driver.engine_record import ENGINE, EngineRecord
+from tlt.realrun.driver.plan import PolicyPlan
+from tlt.realrun.driver.records import numbered
+from tlt.realrun.driver.step import LiveStep, Response
+from tlt.realrun.training_config import TrainConfig
+from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
+from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
+from tlt.traces.runs.step_log import StepLog
+from tlt.traces.runs.timeline import Timeline
+from tltsched.event_log import read
+from tltsched.events import StepBegan
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a measurement's lengths and acceptance come from, each one line, and what must be said of it."""
+
+    lengths: str
+    acceptance: str
+    warnings: tuple[str, ...] = ()
+
+
+def write_measured(
+    folder: Path,
+    config: RealConfig | TrainConfig,
+    plan: PolicyPlan,
+    engine: EngineRecord,
+    steps: Sequence[LiveStep],
+    sources: Sources,
+    truncated: Callable[[int, Response], bool],
+) -> None:
+    """Write all files that measured runs have in common; `truncated(step, response)` says who was cut."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "resolved_config.json", config)
+    write_json(folder / "scheduler.json", plan.setup)
+    write_json(folder / ENGINE, engine)
+    with (folder / "records.jsonl").open("wb") as file:
+        file.writelines(numbered(steps))
+    engine_steps = engine_step_table(steps)
+    engine_steps.to_parquet(folder / "engine_steps.parquet", index=False)
+    log = StepLog()
+    for step in steps:
+        log.add(step, response_table(step, truncated))
+    responses, intervals, rows = log.tables(timelines(steps, config.workers.count))
+    summary = Summary(
+        kind="measured",
+        name=config.name,
+        policy=plan.name,
+        model=config.model.name,
+        gpu=engine.device,
+        workers=config.workers.count,
+        gpus_per_worker=1,
+        steps=len(steps),
+        wall_s=steps[-1].end_s,
+        response_tokens=int(responses["response_tokens"].sum()),
+        cost_source=engine.describe(),
+        lengths_source=sources.lengths,
+        acceptance_source=sources.acceptance if plan.speculating else "not used",
+        seed=config.seed,
+        tool_version=version("tlt-sim"),
+        warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
+    )
+    RunFolder(folder).write(summary, responses, intervals, rows)
+
+
+def response_table(step: LiveStep, truncated: Callable[[int, Response], bool]) -> pd.DataFrame:
+    """Return a row a response (tlt.traces.runs.runfolder.RESPONSE_COLUMNS)."""
+    (began,) = (record.body for record in read(step.lines) if isinstance(record.body, StepBegan))
+    asked = {request.id: request for request in began.requests}
+    done = sorted(step.responses, key=lambda response: response.request)
+    return pd.DataFrame(
+        {
+            "step": step.step,
+            "request": [response.request for response in done],
+            "group": [asked[response.request].group for response in done],
+            "worker": [response.worker for response in done],
+            "prompt_tokens": [asked[response.request].prompt_tokens for response in done],
+            "response_tokens": [response.tokens for response in done],
+            "truncated": [truncated(step.step, response) for response in done],
+            "start_s": step.start_s,
+            "finish_s": [response.finish_s for response in done],
+        }
+    )
+
+
+def timelines(steps: Sequence[LiveStep], workers: int) -> list[Timeline]:
+    """Return where each worker's time went; what no worker booked in a step is waiting for its end."""
+    booked = [Timeline(worker) for worker in range(workers)]
+    for step in steps:
+        for interval in step.intervals:
+            booked[interval.worker].book(interval.cause, step.step, min(interval.end_s, step.end_s))
+        for timeline in booked:
+            timeline.book("tail_idle", step.step, step.end_s)
+    return booked
+
+
+def engine_step_table(steps: Sequence[LiveStep]) -> pd.DataFrame:
+    """Return a row an engine step (ENGINE_STEP_COLUMNS); those after worker are of messages.EngineStep."""
+    rows = [
+        (step.step, worker, *msgspec.structs.astuple(engine_step))
+        for step in steps
+        for worker, engine_steps in step.engine_steps
+        for engine_step in engine_steps
+    ]
+    return pd.DataFrame(rows, columns=list(ENGINE_STEP_COLUMNS)).astype(ENGINE_STEP_COLUMNS)
+
+
+def _compiled(plan: PolicyPlan, engine_steps: pd.DataFrame) -> tuple[str, ...]:
+    count = int(engine_steps["compiled"].sum())
+    text = f"{count} timed engine steps of {plan.name} contain a compilation: its times are too long"
+    return (text,) if count else ()

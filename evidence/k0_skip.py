@@ -24,7 +24,8 @@ from evidence.recording import OTHERS, device, write
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
-from tlt.realrun.models import make_draft_model, prepare_model
+from tlt.realrun.models.drafter import make_draft_model
+from tlt.realrun.models.target import prepare_model
 
 PROMPT = tuple(range(3, 35))
 BLOCKS, ENGINE_STEPS = 8, 10

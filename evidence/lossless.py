@@ -19,7 +19,8 @@ from evidence.recording import OTHERS, device, write
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.vllm_engine import make_engine
-from tlt.realrun.models import make_draft_model, make_head, prepare_model
+from tlt.realrun.models.drafter import make_draft_model, make_head
+from tlt.realrun.models.target import prepare_model
 
 VOCAB = 64  # small, so that pairs of tokens are seen often enough to be compared
 REQUESTS = 12_500

@@ -185,4 +185,4 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-TrainerDevice = Literal["cpu", "cuda"]
+

@@ -19,7 +19,8 @@ from tlt.realrun.driver.records import in_order
 from tlt.realrun.driver.step import Drafter, Interval, LiveStep, Loss, Response
 from tlt.realrun.driver.update import advantages, head_length, minibatches
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.messages import (
+from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
+from tlt.realrun.workers.messages import (
     Minibatch,
     Order,
     Phase,
@@ -32,7 +33,6 @@ from tlt.realrun.messages import (
     Trained,
     Work,
 )
-from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
 from tlt.traces.runs.acceptance import length_with_bonus
 from tltsched.commands import (
     Assign,

@@ -7,7 +7,7 @@ import datetime
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.messages import EngineInfo
+from tlt.realrun.workers.messages import EngineInfo
 
 ENGINE = "engine.json"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import field
 
-from tlt.realrun.messages import EngineStep, HeadStep, Probe
+from tlt.realrun.workers.messages import EngineStep, HeadStep, Probe
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving
 

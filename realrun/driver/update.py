@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tlt.realrun.messages import Minibatch, Probe
+from tlt.realrun.workers.messages import Minibatch, Probe
 
 EPSILON = 1e-6
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.speculation_table import parse_speculation
 from tltsched.errors import InputError
 
 TABLE = "num_speculative_tokens_per_batch_size"
@@ -44,7 +45,7 @@ class ExportCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_export(
-    path: Path, max_running: int | None = None, parse: Parser = vllm_compat.parse_speculation
+    path: Path, max_running: int | None = None, parse: Parser = parse_speculation
 ) -> ExportCheck:
     """Read an export with vLLM's parser, for up to `max_running` requests (None: those of the table).
 

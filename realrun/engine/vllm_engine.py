@@ -28,6 +28,7 @@ from typing import Any
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
+from tlt.realrun.engine.compile_watch import CompileWatch
 from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
 from tlt.realrun.engine.vllm_hooks import EngineStepHooks
 from tlt.realrun.engine.vllm_lookup import GroupLookup
@@ -69,7 +70,7 @@ class VllmEngine:
         self.kv_tokens = int(cache.num_gpu_blocks) * int(cache.block_size)
         # vLLM's scratch memory: the next engine in this process would free it under our graphs.
         self._workspace = _workspace() if config.engine.device == "cuda" else None
-        self._watch = vllm_compat.CompileWatch()
+        self._watch = CompileWatch()
         self._pending: dict[int, str] = {}  # our id -> vLLM's
         self._responses: dict[int, tuple[int, ...]] = {}
         self._returned_s = 0.0

@@ -23,8 +23,8 @@ from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import records_of
 from tlt.realrun.driver.step import LiveStep, Loss
-from tlt.realrun.messages import EngineInfo
 from tlt.realrun.replay.workload import Workload
+from tlt.realrun.workers.messages import EngineInfo
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
 from tltsched.errors import InputError

@@ -16,11 +16,11 @@ from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf, plan_policies
 from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
 from tlt.realrun.driver.step import Drafter, LiveStep
-from tlt.realrun.messages import PolicySetup, Prepare
 from tlt.realrun.replay.parts import RunLog
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.local import Executor, LocalExecutor, await_ready
+from tlt.realrun.workers.messages import PolicySetup, Prepare
 from tlt.realrun.workers.service import MAKE_ENGINE
 from tltsched.event_log import CLUSTER, RecordedCluster
 

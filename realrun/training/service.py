@@ -9,7 +9,9 @@ from time import perf_counter
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.messages import (
+from tlt.realrun.training.trainer import Trainer
+from tlt.realrun.workers.machine import engine_info
+from tlt.realrun.workers.messages import (
     HeadStep,
     Order,
     Phase,
@@ -26,8 +28,6 @@ from tlt.realrun.messages import (
     Trained,
     Work,
 )
-from tlt.realrun.training.trainer import Trainer
-from tlt.realrun.workers.machine import engine_info
 from tlt.realrun.workers.service import Service, engine_name, resolve
 from tltsched.drafter_choice import Serving
 

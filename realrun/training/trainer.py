@@ -13,14 +13,14 @@ from time import perf_counter
 import torch
 
 from tlt.realrun.engine.protocol import Engine, EngineRequest
-from tlt.realrun.messages import HeadStep, Phase, PrepareTraining, Probe, Publish
-from tlt.realrun.models import aux_layers
+from tlt.realrun.models.drafter import aux_layers
 from tlt.realrun.training.drafter import Drafter
+from tlt.realrun.training.flat_state import read_state, write_state
 from tlt.realrun.training.policy.collective import Collective
-from tlt.realrun.training.policy.flat_state import read_state, write_state
 from tlt.realrun.training.policy.grpo import Update
 from tlt.realrun.training.policy.model import Sample, Scored, load_policy
 from tlt.realrun.training.tasks.problems import Problems
+from tlt.realrun.workers.messages import HeadStep, Phase, PrepareTraining, Probe, Publish
 
 POLICY = "policy.safetensors"
 

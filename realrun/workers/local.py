@@ -26,7 +26,7 @@ from typing import Protocol, Self
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.messages import (
+from tlt.realrun.workers.messages import (
     Answer,
     Close,
     EngineInfo,

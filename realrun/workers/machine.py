@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tlt.realrun.config import EngineConfig, RealConfig
-from tlt.realrun.messages import EngineInfo
+from tlt.realrun.workers.messages import EngineInfo
 
 CPU_INFO = Path("/proc/cpuinfo")
 SHOWN_ENVIRONMENT = (

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import Engine, EngineRequest
-from tlt.realrun.messages import (
+from tlt.realrun.workers.machine import engine_info
+from tlt.realrun.workers.messages import (
     Answer,
     Close,
     Failed,
@@ -27,7 +28,6 @@ from tlt.realrun.messages import (
     decode_order,
     encode,
 )
-from tlt.realrun.workers.machine import engine_info
 from tlt.realrun.workers.worker import Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.errors import InputError

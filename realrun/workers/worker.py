@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
-from tlt.realrun.messages import EngineStep, Finish
+from tlt.realrun.workers.messages import EngineStep, Finish
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.event_log import RecordedWorker

@@ -10,7 +10,8 @@ import pytest
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
-from tlt.realrun.models import make_draft_model, make_head, prepare_model
+from tlt.realrun.models.drafter import make_draft_model, make_head
+from tlt.realrun.models.target import prepare_model
 
 KS = (0, 1, 2, 4)
 PROMPT_TOKENS = 12

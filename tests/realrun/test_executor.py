@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.realrun.fakes import config_of
-from tlt.realrun.messages import Close, EngineRequest, PolicySetup, Prepare, Ready, Report, Work
 from tlt.realrun.workers.local import LocalExecutor, Lost, _environment, cores_of, worker_environment
+from tlt.realrun.workers.messages import Close, EngineRequest, PolicySetup, Prepare, Ready, Report, Work
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup

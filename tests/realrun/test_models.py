@@ -10,7 +10,8 @@ import pytest
 
 from tests.realrun.small_models import need
 from tlt.realrun.config import ModelConfig, RealConfig, WorkloadConfig
-from tlt.realrun.models import aux_layers, config_json, make_draft_model, make_head, prepare_model
+from tlt.realrun.models.drafter import aux_layers, make_draft_model, make_head
+from tlt.realrun.models.target import config_json, prepare_model
 from tlt.realrun.prompts import make_prompts, problem_prompts
 from tlt.traces.common.models import MODELS
 from tltsched.errors import InputError

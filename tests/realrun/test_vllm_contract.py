@@ -12,6 +12,8 @@ import pytest
 from tests.realrun.small_models import need_vllm
 from tlt.realrun.config import DrafterConfig, EngineConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.compile_watch import CompileWatch
+from tlt.realrun.engine.repairs import graph_dispatch
 from tlt.realrun.engine.vllm_settings import graph_sizes, k_table
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -178,7 +180,7 @@ def test_every_batch_finds_a_full_graph_at_every_k(repaired: bool) -> None:
     )  # fmt: skip
     CudaGraphManager._init_candidates(manager)
     if repaired:
-        vllm_compat.widen_candidates(manager._candidates)
+        graph_dispatch.widen_candidates(manager._candidates)
     modes = [
         CudaGraphManager.dispatch(manager, batch, batch * (k + 1), k + 1, 0).cg_mode
         for k in ks
@@ -192,7 +194,7 @@ def test_a_compilation_is_noticed() -> None:
     vllm_compat.prepare(EngineConfig())
     import torch
 
-    watch = vllm_compat.CompileWatch()
+    watch = CompileWatch()
     add = torch.compile(lambda x: x + 1, backend="eager")
     before = watch.count()
     add(torch.ones(2))

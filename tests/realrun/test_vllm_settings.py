@@ -11,6 +11,7 @@ import pytest
 from tests.realrun.small_models import need
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.repairs import cpu_sampling, graph_dispatch
 from tlt.realrun.engine.vllm_hooks import EngineStepHooks
 from tlt.realrun.engine.vllm_settings import (
     chunk_tokens,
@@ -112,7 +113,7 @@ def test_a_batch_finds_the_nearest_graph_of_its_own_query_length() -> None:
     for tokens in (5, 6):
         candidates[tokens, 0] = [three, wide]
     candidates[7, 0] = candidates[8, 0] = [wide]
-    vllm_compat.widen_candidates(candidates)
+    graph_dispatch.widen_candidates(candidates)
     assert candidates[3, 0] == [two, three, mixed]  # a batch of one with three tokens no longer misses out
     assert candidates[5, 0] == [three, wide]
     assert candidates[7, 0] == [wide]
@@ -123,17 +124,17 @@ def test_the_cpu_kernels() -> None:
     import torch
 
     output = torch.empty(5)
-    vllm_compat.expand(output, torch.tensor([0.0, 0.5, 2.0]), torch.tensor([2, 3, 5]), 0, 1)
+    cpu_sampling.expand(output, torch.tensor([0.0, 0.5, 2.0]), torch.tensor([2, 3, 5]), 0, 1)
     assert output.tolist() == [1.0, 1.0, 0.5, 2.0, 2.0]
 
     tokens = torch.full((3, 3), -1, dtype=torch.int32)
     ends, drafts = torch.tensor([2, 2, 4]), torch.tensor([10, 11, 12, 13])
     otherwise, bonus = torch.tensor([20, 21, 22, 23]), torch.tensor([[30], [31], [32]])
     uniform, rates = torch.tensor([0.1, 0.9, 0.1, 0.2]), torch.tensor([0.5, 0.5])
-    vllm_compat.accept_at_rates(tokens, ends, drafts, otherwise, bonus, None, uniform, rates)
+    cpu_sampling.accept_at_rates(tokens, ends, drafts, otherwise, bonus, None, uniform, rates)
     assert tokens.tolist() == [[10, 21, -1], [31, -1, -1], [12, 13, 32]]
     tokens.fill_(-1)
-    vllm_compat.accept_at_rates(tokens, ends, drafts, otherwise, bonus, [False, True, False], uniform, rates)
+    cpu_sampling.accept_at_rates(tokens, ends, drafts, otherwise, bonus, [False, True, False], uniform, rates)
     assert tokens.tolist() == [[-1] * 3, [31, -1, -1], [-1] * 3]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.realrun.small_models import KS, need_vllm, requests, run, tiny_config
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
-from tlt.realrun.models import make_head
+from tlt.realrun.models.drafter import make_head
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ import pytest
 
 from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.messages import Finish
+from tlt.realrun.workers.messages import Finish
 from tlt.realrun.workers.worker import Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import SetDraftConfig

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from tlt.realrun.training.head.features import Features
+from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.loss import collate
 from tlt.realrun.training.head.module import Head
 

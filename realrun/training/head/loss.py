@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tlt.realrun.training.head.features import Features
+from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head
 from tlt.realrun.training_config import HeadConfig
 

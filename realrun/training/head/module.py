@@ -10,7 +10,8 @@ positions up to i and to the later keys of its own chain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,32 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from tlt.realrun.models import Prepared, head_config, making, rope_theta, save_weights, target_config
-from tlt.realrun.training.policy.flat_state import State
+from tlt.realrun.models.drafter import head_config, rope_theta
+from tlt.realrun.models.folder import Prepared, making, save_weights
+from tlt.realrun.models.target import target_config
+from tlt.realrun.training.flat_state import State
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
 
 NOISE_STD = 0.01  # of weights that read what the target's layer did not
+
+
+def draft_ids(
+    responses: Iterable[Sequence[int]], size: int, vocab: int, always: Iterable[int] = ()
+) -> torch.Tensor:
+    """Return the `size` ids [size] that a head drafts, ascending.
+
+    They are `always`, then those that responses use most, then the lowest unused ones.
+    """
+    counts = Counter(token for response in responses for token in response)
+    chosen = dict.fromkeys(always)
+    for token, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        chosen.setdefault(token)
+    for token in range(vocab):
+        if len(chosen) >= size:
+            break
+        chosen.setdefault(token)
+    return torch.tensor(sorted(list(chosen)[:size]))
 
 
 class Norm(nn.Module):

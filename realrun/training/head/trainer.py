@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tlt.realrun.training.features import Features
+from tlt.realrun.training.flat_state import State, load_optimizer, optimizer_state
 from tlt.realrun.training.head.agreement import Agreement, measure
-from tlt.realrun.training.head.features import Features
 from tlt.realrun.training.head.loss import Batch, collate, unrolled_loss
 from tlt.realrun.training.head.module import Head
-from tlt.realrun.training.policy.flat_state import State, load_optimizer, optimizer_state
 from tlt.realrun.training_config import HeadConfig
 
 

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from tlt.realrun.engine.protocol import Engine, EngineRequest
-from tlt.realrun.models import aux_layers, target_config
+from tlt.realrun.models.drafter import aux_layers
+from tlt.realrun.models.target import target_config
 from tlt.realrun.prompts import vocabulary
-from tlt.realrun.training.head.draft_vocabulary import draft_ids
-from tlt.realrun.training.head.features import Features
-from tlt.realrun.training.head.module import Head, export_head, new_head
+from tlt.realrun.training.features import Features
+from tlt.realrun.training.head.module import Head, draft_ids, export_head, new_head
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
 from tlt.realrun.training.requests import response_seed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from tlt.realrun.training.policy.flat_state import State, load_optimizer, optimizer_state
+from tlt.realrun.training.flat_state import State, load_optimizer, optimizer_state
 from tlt.realrun.training.policy.model import PolicyModel, Sample
 from tlt.realrun.training_config import UpdateConfig
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tlt.realrun.config import Dtype
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training.head.features import Features
+from tlt.realrun.training.features import Features
 from tlt.realrun.training.policy import packed_attention
 from tlt.realrun.training.policy.packing import Pack, pack, plan
 from tlt.realrun.training_config import Attention, TrainConfig

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from tlt.realrun.config import Dtype
-from tlt.realrun.models import RECORD, Prepared
+from tlt.realrun.models.folder import RECORD, Prepared
 from tlt.realrun.training.policy.model import PolicyModel, Sample
 from tlt.realrun.training.policy.packing import Pack
 from tlt.realrun.training.tasks.tasks import HELD_OUT, require_families

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tlt.realrun.models import prepare_model
+from tlt.realrun.models.target import prepare_model
 
 torch = pytest.importorskip("torch")
 heads = pytest.importorskip("tlt.realrun.training.head.module")
-features = pytest.importorskip("tlt.realrun.training.head.features")
+features = pytest.importorskip("tlt.realrun.training.features")
 
 VOCAB, HIDDEN = 64, 64
 DRAFT_IDS = tuple(range(1, VOCAB, 2))

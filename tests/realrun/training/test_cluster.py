@@ -12,7 +12,8 @@ from tlt.realrun.driver.cluster import Cluster, Learning
 from tlt.realrun.driver.step import Drafter, LiveStep
 from tlt.realrun.driver.update import head_length
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.messages import (
+from tlt.realrun.workers.local import Heard, Lost, WorkerError
+from tlt.realrun.workers.messages import (
     Finish,
     HeadStep,
     Order,
@@ -27,7 +28,6 @@ from tlt.realrun.messages import (
     Trained,
     Work,
 )
-from tlt.realrun.workers.local import Heard, Lost, WorkerError
 from tltsched.cluster import ClusterConfig, ClusterScheduler
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.event_log import CLUSTER, RecordedCluster, Recorder, read

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
-vocabularies = pytest.importorskip("tlt.realrun.training.head.draft_vocabulary")
+vocabularies = pytest.importorskip("tlt.realrun.training.head.module")
 
 VOCAB = 30
 

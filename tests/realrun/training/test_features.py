@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-features = pytest.importorskip("tlt.realrun.training.head.features")
+features = pytest.importorskip("tlt.realrun.training.features")
 
 BYTES_A_TOKEN = 8 + 4 * (2 + 1)  # an id, two values of aux and one of last
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.realrun.small_models import need
 from tlt.realrun.driver.update import advantages
-from tlt.realrun.models import prepare_model
+from tlt.realrun.models.target import prepare_model
 from tlt.realrun.training_config import UpdateConfig
 
 torch = pytest.importorskip("torch")
 grpo = pytest.importorskip("tlt.realrun.training.policy.grpo")
 policies = pytest.importorskip("tlt.realrun.training.policy.model")
-flat_state = pytest.importorskip("tlt.realrun.training.policy.flat_state")
+flat_state = pytest.importorskip("tlt.realrun.training.flat_state")
 
 VOCAB = 64
 CONFIG = UpdateConfig(learning_rate=1e-3, warmup_steps=4, token_budget=40)

@@ -19,7 +19,8 @@ from tests.realrun.training.head_cases import (
     tiny_model,
     torch,
 )
-from tlt.realrun.models import head_config, make_head, target_config
+from tlt.realrun.models.drafter import head_config, make_head
+from tlt.realrun.models.target import target_config
 from tltsched.errors import InputError
 
 
@@ -100,7 +101,7 @@ def test_an_exported_head_comes_back(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_head_out_of_a_run_becomes_a_folder(model: Path, tmp_path: Path) -> None:
-    from tlt.realrun.training.policy.flat_state import write_state
+    from tlt.realrun.training.flat_state import write_state
 
     head = tiny_head(model)
     write_state(tmp_path / "head-0001.safetensors", head.vllm_state(torch.bfloat16))

@@ -12,13 +12,13 @@ import pytest
 from tests.realrun.small_models import KS, need_vllm, requests, run, tiny_config
 from tests.realrun.training.head_cases import heads, torch
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.models import aux_layers
+from tlt.realrun.models.drafter import aux_layers
 from tlt.realrun.training_config import HeadConfig
 
 trainers = pytest.importorskip("tlt.realrun.training.head.trainer")
 agreements = pytest.importorskip("tlt.realrun.training.head.agreement")
 policies = pytest.importorskip("tlt.realrun.training.policy.model")
-vocabularies = pytest.importorskip("tlt.realrun.training.head.draft_vocabulary")
+vocabularies = pytest.importorskip("tlt.realrun.training.head.module")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
 

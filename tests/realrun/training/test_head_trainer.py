@@ -163,7 +163,7 @@ def test_an_average_of_nothing_is_what_was_there(model: Path) -> None:
 
 
 def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
-    from tlt.realrun.training.policy.flat_state import read_state, write_state
+    from tlt.realrun.training.flat_state import read_state, write_state
 
     config = HeadConfig(learning_rate=1e-3, warmup_steps=5)
     trainer = made(model, config)

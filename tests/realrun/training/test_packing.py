@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.realrun.small_models import need
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.models import prepare_model
+from tlt.realrun.models.target import prepare_model
 
 torch = pytest.importorskip("torch")
 packing = pytest.importorskip("tlt.realrun.training.policy.packing")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.realrun.small_models import need
-from tlt.realrun.models import aux_layers, prepare_model
+from tlt.realrun.models.drafter import aux_layers
+from tlt.realrun.models.target import prepare_model
 
 torch = pytest.importorskip("torch")
 policies = pytest.importorskip("tlt.realrun.training.policy.model")

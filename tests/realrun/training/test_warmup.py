@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.realrun.small_models import need
 from tlt.commands.real.warm_up import warm_up as command
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.models import prepare_model
+from tlt.realrun.models.target import prepare_model
 from tlt.realrun.training.tasks.tasks import HELD_OUT, WARM_UP, encode, make_problem
 from tlt.realrun.training.tasks.worked import solve
 from tlt.realrun.training.tasks.worked_samples import (

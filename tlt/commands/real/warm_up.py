@@ -10,8 +10,8 @@ import click
 from tlt.commands.options import EXISTING_FOLDER, PATH, configured
 
 if TYPE_CHECKING:
-    from tlt.realrun.training_config import TrainConfig
     from tlt.realrun.training.tasks.warm_up import HeldOut, Progress
+    from tlt.realrun.training_config import TrainConfig
 
 
 @click.command("warm-up")

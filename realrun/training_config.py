@@ -183,6 +183,3 @@ class TrainConfig(Section, frozen=True, kw_only=True):
             workers=self.workers,
             workload=WorkloadConfig(requests=self.rollout.prompts * self.rollout.samples),
         )  # fmt: skip
-
-
-

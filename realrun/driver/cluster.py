@@ -44,9 +44,8 @@ from tltsched.commands import (
     StartTraining,
     StopTraining,
 )
-from tltsched.event_log import RecordedCluster, read
+from tltsched.event_log import RecordedCluster
 from tltsched.events import (
-    DecisionEnded,
     DraftersMeasured,
     PhaseEnded,
     Request,
@@ -201,10 +200,7 @@ class Cluster:
         """Keep what a worker reports and carry out what follows from its finished requests."""
         state, finishes = self.state, report.finished
         self._worker_lines.setdefault(worker, []).extend(report.lines)
-        for record in read(report.lines):
-            if isinstance(record.body, DecisionEnded):
-                ended = record.body
-                state.count(ended.draft_config, ended.request_steps, ended.accepted_by_position)
+        state.count_all(report.lines)
         self._spent(worker, report.intervals)
         state.engine_steps.append((worker, report.engine_steps))
         state.responses += [Response(each.request, worker, each.tokens, each.finish_s) for each in finishes]
@@ -253,7 +249,7 @@ class Cluster:
         """Return what each drafter gets accepted: the head by its probes, the other where it served."""
         state = self.state
         served = state.drafter == "model_free"
-        accepted = length_with_bonus(state.request_steps, state.accepted_tokens) if served else None
+        accepted = length_with_bonus(state.accepted_tokens, state.request_steps) if served else None
         return DraftersMeasured(now_s, head_length(state.probes, self._learning.most_drafts), accepted)
 
     def _lost(self, worker: int, lost: Lost) -> None:

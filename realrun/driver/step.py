@@ -5,12 +5,18 @@ A step that is over is kept on disk as it is, so that a run that was stopped goe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 from msgspec import field
 
 from tlt.realrun.workers.messages import EngineStep, HeadStep, Probe
+from tlt.traces.common.migrate import upgraded, upgraded_line
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving
+from tltsched.event_log import read
+from tltsched.events import DecisionEnded
 
 
 class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,6 +73,29 @@ class LiveStep(StepState, kw_only=True):
     drafter: Serving = "head"
     drafter_next: Serving = "head"
     serves_next: tuple[int, int] = (-1, 0)
+
+    def count_all(self, lines: Iterable[bytes]) -> None:
+        """Count the decision intervals among records towards acceptance."""
+        for record in read(lines):
+            if isinstance(record.body, DecisionEnded):
+                ended = record.body
+                self.count(ended.draft_config, ended.request_steps, ended.accepted_by_position)
+
+
+def decode_step(content: bytes) -> LiveStep:
+    """Decode a step that was kept, by this version or by version 1, whose rollout was a table inside it.
+
+    Raises msgspec.MsgspecError for other content.
+    """
+    table = msgspec.msgpack.decode(content, type=dict[str, Any])
+    if "rollout" not in table:
+        return msgspec.convert(table, LiveStep)
+    old = table | upgraded(table.pop("rollout"), LiveStep)
+    old["lines"] = [upgraded_line(line) for line in old["lines"]]
+    old["drafter_version"], old["drafter_age_steps"] = old.pop("served"), old["age_steps"]
+    step = msgspec.convert(old, LiveStep)
+    step.count_all(step.lines)
+    return step
 
 
 class Drafter:

@@ -1,4 +1,4 @@
-"""Targets: a real model out of a Python package, a tiny one with random weights, or a published shape alone."""
+"""Targets: a real model out of a Python package, a tiny one of random weights, or a published shape alone."""
 
 from __future__ import annotations
 

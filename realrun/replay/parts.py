@@ -22,7 +22,7 @@ from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import records_of
-from tlt.realrun.driver.step import LiveStep, Loss
+from tlt.realrun.driver.step import LiveStep, Loss, decode_step
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.messages import EngineInfo
 from tlt.traces.lengths.files import write_trace
@@ -78,10 +78,9 @@ class RunLog:
                 "choose another one: measurements are not overwritten",
             )  # fmt: skip
         self.complete = found.complete
-        decoder = msgspec.msgpack.Decoder(LiveStep)
         for plan in self._plans:
             for path in sorted((self.out / PARTS / plan.folder).glob("*.msgpack")):
-                rollout = decoder.decode(path.read_bytes())
+                rollout = decode_step(path.read_bytes())
                 self._kept[plan.name][rollout.step] = rollout
         return True
 

@@ -17,7 +17,7 @@ import msgspec
 
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import records_of
-from tlt.realrun.driver.step import LiveStep
+from tlt.realrun.driver.step import LiveStep, decode_step
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
@@ -67,12 +67,11 @@ class PolicyLog:
         """Read the parts that the checkpoint, or the end of the run, covers; forget the others."""
         saved = self.checkpoint()
         last = int(saved.name) if saved else 0
-        decoder = msgspec.msgpack.Decoder(LiveStep)
         for path in sorted((self.folder / PARTS).glob("*.msgpack")):
             if int(path.stem) >= last and not self.complete:
                 path.unlink()
                 continue
-            self.steps.append(decoder.decode(path.read_bytes()))
+            self.steps.append(decode_step(path.read_bytes()))
 
     def checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint; its name is the step that starts from it."""

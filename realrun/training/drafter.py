@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 
 from tlt.realrun.engine.protocol import Engine
-from tlt.realrun.workers.messages import HeadStep, Probe
-from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.training.features import FeatureBuffer, Features
+from tlt.realrun.training.flat_state import AsyncWriter, read_state, write_state
 from tlt.realrun.training.head.module import Head, load_head
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.collective import Collective
-from tlt.realrun.training.flat_state import AsyncWriter, read_state, write_state
 from tlt.realrun.training.policy.model import PolicyModel
+from tlt.realrun.training_config import TrainConfig
+from tlt.realrun.workers.messages import HeadStep, Probe
 from tlt.traces.common.seeds import HEAD_BATCHES, generator
 
 PROBE_TOKENS = 2048  # of this step's responses, a worker

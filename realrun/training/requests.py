@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.training.tasks.problems import Problems
+from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.seeds import RESPONSES, sequence
 from tltsched.errors import InputError
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import tltsched
 from tlt import analysis, realrun, sim, traces
-from tlt.realrun.replay.parts import EngineRecord, Rollout
+from tlt.realrun.driver.engine_record import EngineRecord
+from tlt.realrun.driver.step import LiveStep
 from tlt.realrun.training.checkpoints import Stamp
 from tlt.sim.model.drift import DriftCurve
 from tlt.traces.common import migrate
@@ -104,7 +105,7 @@ def test_translating_settings_twice_is_translating_them_once(table: dict[str, An
 @given(st.dictionaries(st.sampled_from((*sorted(NEW), *OTHER)), leaves, max_size=8))
 def test_what_has_no_old_name_is_left_as_it_is(table: dict[str, Any]) -> None:
     assert upgraded_settings(table) == table
-    for struct in (SchedulerSetup, Point, Bounds, Rollout):
+    for struct in (SchedulerSetup, Point, Bounds, LiveStep):
         assert upgraded(table, struct) == table
 
 
@@ -248,9 +249,13 @@ def test_names_that_a_user_chose_stay(tmp_path: Path) -> None:
     record = {
         "engine": "vLLM", "engine_version": "1", "device": "d", "torch": "2", "date": "2026-01-01",
         "environment": {"arm": "plain", "cycles": "in_step"}, "warm_up_s": 1.0,
-        "config": {"workload": {"cap_tokens": 9}, "calibration": {"cycles_per_repeat": 4}},
+        "config": {
+            "workload": {"cap_tokens": 9}, "calibration": {"cycles_per_repeat": 4},
+            "workers": {"count": 3, "executor": "local"},
+        },
     }  # fmt: skip
     read = decode(json.dumps(record).encode(), EngineRecord)
+    assert read.config.workers.count == 3
     assert read.environment == record["environment"]
     assert read.config.workload.max_response_tokens == 9
     assert read.config.calibration.engine_steps_per_repeat == 4

@@ -52,6 +52,7 @@ FILES = {  # new name -> old name
     "predicted_training.json": "retrain.json",
     "simulated_replay.json": "resimulation.json",
 }
+GONE = {"executor": "local"}  # old key -> the one value with which it says nothing any more
 OLD_LINE = b'"arm":{'  # stands in every line of a record that version 2 writes otherwise, and in no new one
 VERSION = "format_version"
 
@@ -184,6 +185,9 @@ def _branch(value: Any, union: inspect.UnionType) -> inspect.Type:
 def _struct(table: dict[str, Any], struct: inspect.StructType, where: str) -> dict[str, Any]:
     fields = {field.encode_name: field for field in struct.fields}
     renamed = _under_new_names(table, fields, where)
+    renamed = {
+        name: inner for name, inner in renamed.items() if name in fields or (name, inner) not in GONE.items()
+    }
     if VERSION in renamed and VERSION in fields:
         renamed[VERSION] = _version(renamed[VERSION], fields[VERSION].default, where)
     return {

@@ -21,8 +21,8 @@ import numpy as np
 
 from tlt.realrun import prompts
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training_config import TasksConfig
 from tlt.realrun.training.tasks.expressions import NotWholeError, reductions
+from tlt.realrun.training_config import TasksConfig
 from tlt.traces.common.seeds import HELD_OUT_PROBLEMS, PROBLEMS, WARM_UP_PROBLEMS, Stream, generator
 from tltsched.errors import InputError
 

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training_config import TasksConfig
 from tlt.realrun.training.tasks.tasks import WARM_UP, chat, make_problem
 from tlt.realrun.training.tasks.worked import solve
+from tlt.realrun.training_config import TasksConfig
 from tlt.traces.common.seeds import Stream
 from tltsched.errors import InputError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -19,6 +18,7 @@ from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.step_log import StepLog
 from tlt.traces.runs.timeline import Timeline
+from tlt.version import VERSION
 from tltsched.event_log import read
 from tltsched.events import StepBegan
 
@@ -68,7 +68,7 @@ def write_measured(
         lengths_source=sources.lengths,
         acceptance_source=sources.acceptance if plan.speculating else "not used",
         seed=config.seed,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
         warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
     )
     RunFolder(folder).write(summary, responses, intervals, rows)

@@ -59,7 +59,8 @@ def model(
     name: str, out: Path, shape_only: bool, vocab: int | None, draft_vocab: int, draft_model: bool, seed: int
 ) -> None:
     """Prepare the model NAME (a named shape) and an EAGLE-3 head of random weights for it."""
-    from tlt.realrun.models import make_draft_model, make_head, prepare_model
+    from tlt.realrun.models.drafter import make_draft_model, make_head
+    from tlt.realrun.models.target import prepare_model
     from tlt.realrun.prompts import vocabulary
 
     out.mkdir(parents=True, exist_ok=True)
@@ -144,8 +145,8 @@ def train(
 
     A run that was stopped goes on from its last checkpoint.
     """
-    from tlt.realrun.training.config import TrainConfig
     from tlt.realrun.training.train import train as run_all
+    from tlt.realrun.training_config import TrainConfig
     from tlt.realrun.workers.local import WorkerError
     from tlt.traces.common.settings import convert, settings_of
 
@@ -167,7 +168,7 @@ real.add_command(drafter)
 @real.command("train-fields")
 def train_fields() -> None:
     """List every field of a training configuration: name, default, meaning."""
-    from tlt.realrun.training.config import TrainConfig
+    from tlt.realrun.training_config import TrainConfig
 
     echo_fields(TrainConfig)
 

@@ -26,9 +26,9 @@ import numpy as np
 from evidence.import_mutations import make_case
 from evidence.recording import OTHERS, device, write
 from tlt.traces.importers import IMPORTERS
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import read_phases
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.texts import tokeniser
 from tltsched.errors import InputError
 

@@ -18,9 +18,9 @@ from tlt.sim.counterfactual.log_times import Logged, logged_of, logged_run
 from tlt.sim.steptimes.gpus import GPUS
 from tlt.sim.validate.replay_measured import MeasuredSettings
 from tlt.traces.common.models import MODELS
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.counterfactual import LengthFacts

@@ -23,7 +23,7 @@ from tlt.analysis.load import RunSet, load_runs
 from tlt.analysis.report import present
 from tlt.sim.counterfactual.answer import Request, counterfactual
 from tlt.sim.counterfactual.observed_run import observe
-from tlt.traces.importers.base import Options
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError

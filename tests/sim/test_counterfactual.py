@@ -20,8 +20,8 @@ from tlt.sim.counterfactual.log_times import Logged, logged_of, phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed, observe
 from tlt.sim.model.phases import OTHER
 from tlt.sim.simulation import Simulation
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.phases import PhaseTimes
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
 from tlt.traces.lengths.schema import Trace

@@ -25,7 +25,7 @@ from tlt.traces.doctor import CHECKS
 from tlt.traces.doctor.base import Finding, Limits
 from tlt.traces.doctor.diagnosis import Diagnosis, examine
 from tlt.traces.doctor.subject import read_subject
-from tlt.traces.importers.base import Options
+from tlt.traces.importers.reading.items import Options
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.step_times import DraftConfigTimes, StepTimeTable

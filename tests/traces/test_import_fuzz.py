@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tlt.traces.importers import IMPORTERS
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import read_phases
+from tlt.traces.importers.reading.items import Options
 from tltsched.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]

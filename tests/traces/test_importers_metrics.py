@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlt.traces.importers.base import Options, Skip
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.length_law import Aggregate, draw
 from tlt.traces.importers.phases import read_phases
+from tlt.traces.importers.reading.items import Options, Skip
 from tlt.traces.importers.reading.metric_lines import Metrics, iter_metrics
 from tltsched.errors import InputError
 

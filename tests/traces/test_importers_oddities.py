@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from tlt.traces.importers import report
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.reading import lines
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.values import excerpt_of, number_in, text_of, whole
 from tlt.traces.importers.report import Report, Tally
 from tlt.traces.lengths.schema import Trace

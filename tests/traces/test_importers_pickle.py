@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.reading import plain_pickle
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.plain_pickle import OPAQUE, Items, NotPlainError, load_plain
 from tltsched.errors import InputError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.runs.runfolder import RESPONSE_COLUMNS
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tlt.traces.importers import IMPORTERS
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.detect import detect
+from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.importing import import_trace
-from tlt.traces.importers.reading.folder import regular_files
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.texts import tokeniser
 from tlt.traces.importers.report import Report, Tally
 from tlt.traces.lengths.schema import Trace

@@ -56,7 +56,7 @@ def counterfactual(tools: Tools, /, run: Path, out: Path, with_report: bool, **g
     from tlt.sim.counterfactual.answer import counterfactual as answer
     from tlt.sim.counterfactual.observed_run import observe
     from tlt.traces.common.settings import merge, settings_of
-    from tlt.traces.importers.base import Options
+    from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
 
     hardware = {name: given[name] for name in ("gpus", "tp") if given[name] is not None}

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.report import Report
 from tlt.traces.lengths.files import read_trace

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
+from tlt.traces.importers.base import Importer
+from tlt.traces.importers.reading.items import Options, Response, Skip, Source
 from tlt.traces.importers.reading.values import excerpt_of
 from tlt.traces.importers.report import Report, Staleness, Tally
 from tlt.traces.lengths.schema import COLUMNS, INT32_MAX, INT64_MAX

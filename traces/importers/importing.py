@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tlt.traces.importers import IMPORTERS
-from tlt.traces.importers.base import Options
 from tlt.traces.importers.collect import Collector
 from tlt.traces.importers.detect import detect
-from tlt.traces.importers.reading.folder import regular_files, sources
+from tlt.traces.importers.folder import regular_files, sources
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.lines import BrokenFileError, shown
 from tlt.traces.importers.report import Report, Tally
 from tlt.traces.lengths.schema import Origin, Trace

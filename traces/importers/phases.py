@@ -13,9 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from tlt.traces.importers.base import Skip
-from tlt.traces.importers.reading.folder import regular_files
+from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.reading.metric_lines import Metrics, iter_metrics
 from tlt.traces.importers.report import Tally

@@ -53,7 +53,7 @@ def doctor_command(
     from tlt.traces.doctor.base import Limits
     from tlt.traces.doctor.diagnosis import examine
     from tlt.traces.doctor.subject import read_subject
-    from tlt.traces.importers.base import Options
+    from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
 
     limits = Limits(

@@ -50,9 +50,9 @@ def import_command(
 
     `tlt trace formats` lists what can be read. What gives no response is counted and shown.
     """
-    from tlt.traces.importers.base import Options
     from tlt.traces.importers.importing import import_trace
     from tlt.traces.importers.phases import read_phases
+    from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
     from tlt.traces.lengths.files import check_output, write_trace
     from tlt.traces.runs.runfolder import write_json

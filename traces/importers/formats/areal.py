@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.importers.base import Importer, Response, Source, UnusableError
+from tlt.traces.importers.base import Importer
+from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need
 from tlt.traces.importers.reading.values import key_of, whole
 

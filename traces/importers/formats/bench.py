@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
+from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Options, Response, Skip, Source
 from tlt.traces.importers.reading.records import documents
 from tlt.traces.importers.reading.values import number, whole
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from tlt.traces.importers.base import Importer, Options, Reader, Response, Skip, Source
+from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Options, Reader, Response, Skip, Source
 from tlt.traces.importers.reading.lines import LINE_BYTES, iter_lines
 from tlt.traces.importers.reading.values import number_in, whole
 

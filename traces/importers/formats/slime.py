@@ -12,8 +12,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from tlt.traces.importers.base import Importer, Options, Response, Skip, Source, UnusableError
+from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Options, Response, Skip, Source, UnusableError
 from tlt.traces.importers.reading.lines import BrokenFileError, broken
 from tlt.traces.importers.reading.plain_pickle import MAX_BYTES, Items, NotPlainError, load_plain
 from tlt.traces.importers.reading.records import need

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
+from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Options, Response, Skip, Source
 from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.texts import (
     LOST_BY_TOKENISING,

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.importers.base import Importer, Response, Source
+from tlt.traces.importers.base import Importer
+from tlt.traces.importers.reading.items import Response, Source
 from tlt.traces.importers.reading.records import need, text_reader
 from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, NOT_KNOWN_CUT, TextResponse
 from tlt.traces.importers.reading.values import encoded, text_of, whole

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from tlt.traces.common.seeds import LOGGED_LENGTHS, generator
-from tlt.traces.importers.base import Importer, Options, Response, Skip, Source
+from tlt.traces.importers.base import Importer
 from tlt.traces.importers.length_law import Aggregate, draw
 from tlt.traces.importers.reading.head import Head
+from tlt.traces.importers.reading.items import Options, Response, Skip, Source
 from tlt.traces.importers.reading.metric_lines import Metrics, iter_metrics, metrics_of
 
 ASSUMED_RESPONSES = 256

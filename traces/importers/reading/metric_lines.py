@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.importers.base import Skip
 from tlt.traces.importers.reading.head import JSON_ERRORS
+from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import Line, iter_lines
 from tlt.traces.importers.reading.values import number, number_in, whole
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tlt.traces.importers.base import Options, Reader, Response, Skip, Source, UnusableError
 from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES
+from tlt.traces.importers.reading.items import Options, Reader, Response, Skip, Source, UnusableError
 from tlt.traces.importers.reading.lines import (
     DOCUMENT_BYTES,
     LINE_BYTES,

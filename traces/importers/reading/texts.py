@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tlt.traces.importers.reading.items import Response, Skip, Tokenise
 from tltsched.errors import InputError
-
-if TYPE_CHECKING:
-    from tlt.traces.importers.base import Response, Skip
-
-Tokenise = Callable[[Sequence[str]], list[int]]
 
 BATCH_TEXTS, BATCH_CHARACTERS = 128, 4_000_000
 LOST_BY_TOKENISING = (

@@ -8,7 +8,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from tlt.traces.importers.base import Importer, Source
+from tlt.traces.importers.base import Importer
+from tlt.traces.importers.reading.items import Source
 from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.report import Tally
 from tltsched.errors import InputError

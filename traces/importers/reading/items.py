@@ -1,0 +1,67 @@
+"""What the readers of a file are told, and what they yield."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+Tokenise = Callable[[Sequence[str]], list[int]]
+"""Counts the tokens of texts."""
+
+
+class Response(msgspec.Struct, gc=False):
+    """One response as a file states it.
+
+    group: what all responses to one prompt share; a number is kept, a text is numbered when all is read.
+    step, sample: None where the file does not say.
+    prompt_tokens: 0 is not known.
+    lag: policy updates between the first and the last token; None where the file does not say.
+    line: line or row of the file, from 1.
+    """
+
+    line: int
+    group: int | str
+    response_tokens: int
+    prompt_tokens: int = 0
+    truncated: bool = False
+    step: int | None = None
+    sample: int | None = None
+    arrived_s: float | None = None
+    lag: int | None = None
+
+
+class Skip(msgspec.Struct, gc=False):
+    """Something of a file that gave no response. `reason` is one of few texts: it is counted by."""
+
+    line: int
+    reason: str
+    excerpt: bytes = b""
+
+
+class UnusableError(Exception):
+    """A record that gives no response, and why. Readers turn it into a Skip; no user sees it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to read. `name` is what a user is shown; `step` is what the name says, if it does."""
+
+    path: Path
+    name: str
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user states. max_response_tokens: longest response allowed. seed: of generated lengths."""
+
+    max_response_tokens: int | None = None
+    step: int = 0
+    tokenise: Tokenise | None = None
+    seed: int = 0
+
+
+Reader = Callable[[Source, Options], Iterator[Response | Skip]]

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
+from tlt.traces.common.settings import Section
+
 Count = Annotated[int, Meta(ge=1)]
-
-
 Dtype = Literal["bfloat16", "float32"]
 DrafterKind = Literal["eagle3", "ngram", "suffix", "draft_model"]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the sections."""
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):

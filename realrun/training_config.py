@@ -12,18 +12,16 @@ from tlt.realrun.config import (
     EngineConfig,
     ModelConfig,
     RealConfig,
-    Section,
     WorkersConfig,
     WorkloadConfig,
 )
+from tlt.traces.common.settings import Section
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
 from tltsched.spot import SpotConfig
 
 Positive = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-
-
 Attention = Literal["varlen", "masked"]
 PackedAttention = Annotated[
     Attention,
@@ -65,15 +63,21 @@ class TasksConfig(Section, frozen=True, kw_only=True):
             raise InputError("tasks.names", self.names, "at least one family", "name one")
 
 
-class WarmUpConfig(Section, frozen=True, kw_only=True):
+class AdamWConfig(Section, frozen=True, kw_only=True):
+    """The optimizer, beside its learning rate."""
+
+    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.0
+    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
+    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
+
+
+class WarmUpConfig(AdamWConfig, frozen=True, kw_only=True):
     """Supervised training on worked solutions, before RL. Problems follow from the seed and `tasks`."""
 
     tokens: Annotated[Count, Meta(description="response tokens trained on")] = 12_000_000
     learning_rate: Annotated[Positive, Meta(description="AdamW, the highest: falls linearly to 0")] = 1e-3
     warmup_share: Annotated[Share, Meta(description="share of the tokens over which the rate rises")] = 0.03
     weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.01
-    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
-    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
     batch_tokens: Annotated[Count, Meta(description="tokens of an optimizer step, prompts included")] = 32_768
     token_budget: Annotated[Count, Meta(description="tokens of one packed pass, there and back")] = 16_384
     held_out: Annotated[Count, Meta(description="problems kept for the held-out loss")] = 200
@@ -95,14 +99,11 @@ class RolloutConfig(Section, frozen=True, kw_only=True):
     ] = ""
 
 
-class UpdateConfig(Section, frozen=True, kw_only=True):
+class UpdateConfig(AdamWConfig, frozen=True, kw_only=True):
     """GRPO."""
 
     learning_rate: Annotated[Positive, Meta(description="AdamW, constant after warm-up")] = 1e-6
     warmup_steps: Annotated[int, Meta(ge=0, description="RL steps of linear warm-up")] = 0
-    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.0
-    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
-    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
     clip_low: Annotated[Positive, Meta(description="probability ratio may fall by this")] = 0.2
     clip_high: Annotated[Positive, Meta(description="probability ratio may rise by this")] = 0.2
     kl_coefficient: Annotated[
@@ -116,14 +117,11 @@ class UpdateConfig(Section, frozen=True, kw_only=True):
     ] = True
 
 
-class HeadConfig(Section, frozen=True, kw_only=True):
+class HeadConfig(AdamWConfig, frozen=True, kw_only=True):
     """Training of the EAGLE-3 head."""
 
     learning_rate: Annotated[Positive, Meta(description="AdamW, constant after warm-up")] = 5e-4
     warmup_steps: Annotated[int, Meta(ge=0, description="optimizer steps of linear warm-up")] = 20
-    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.0
-    betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
-    grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
     unroll_steps: Annotated[Count, Meta(description="drafting steps unrolled in training (EAGLE-3)")] = 3
     step_decay: Annotated[Share, Meta(description="weight of an unrolled step over the one before")] = 0.8
     logit_weight: Annotated[float, Meta(ge=0, description="cross entropy with the target's distribution")] = (

@@ -16,7 +16,7 @@ from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.drift import with_drift
 from tlt.sim.model.phases import PHASES, PhaseConfig
 from tlt.sim.steptimes.roofline import Assumptions
-from tlt.traces.common.settings import convert, merge
+from tlt.traces.common.settings import Section, convert, merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
@@ -25,10 +25,6 @@ from tltsched.schedules import PRESETS
 from tltsched.spot import SpotConfig
 
 Mode = Literal["jump", "exact"]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the sections."""
 
 
 class HardwareConfig(Section, frozen=True, kw_only=True):

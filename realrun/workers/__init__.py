@@ -1,1 +1,1 @@
-"""One worker: its loop, its process, and where processes run."""
+"""One worker: its loop, its process, and what it and the driver say to each other."""

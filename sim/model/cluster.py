@@ -150,8 +150,7 @@ class Cluster(Listener):
                     self._publish_s = self.drafter.config.publish_s
                 case BeginPhase():
                     self._end_rollout()
-                    if not self.trainers:
-                        self._book_all("preempt_wait")
+                    self._end_handover()
                     self.env.process(self._phase(command.phase))
                 case EndStep():
                     self._end_rollout()
@@ -225,6 +224,11 @@ class Cluster(Listener):
             if worker not in self._training:
                 self._book(worker, "tail_idle")
 
+    def _end_handover(self) -> None:
+        """Book the wait for those that stop training."""
+        if not self.trainers:
+            self._book_all("preempt_wait")
+
     def _train(self, worker: int) -> Passing:
         """Train the drafter on an idle worker until interrupted."""
         config, cause, start_s = self.drafter.config, "drafter_activation", self.env.now
@@ -265,8 +269,7 @@ class Cluster(Listener):
 
     def _end_step(self) -> Passing:
         yield from self._publish()
-        if not self.trainers:
-            self._book_all("preempt_wait")
+        self._end_handover()
         self.state.over.succeed()
 
     def _book(self, worker: int, cause: str) -> None:

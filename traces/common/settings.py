@@ -19,6 +19,10 @@ from tltsched.policies import POLICIES
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the sections of a configuration."""
+
+
 def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Return `below` with the fields of `above` on top, section by section."""
     merged = dict(below)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tlt.traces.doctor.subject import Patient, Subject
+from tlt.traces.doctor.subject import Member, Subject
 from tltsched.draft_config import DraftConfig
 from tltsched.step_times import StepTimeTable
 
@@ -72,7 +72,7 @@ class Check:
 
     name: str
     looks_for: str
-    examine: Callable[[Patient, Subject, Limits], list[Sign]]
+    examine: Callable[[Member, Subject, Limits], list[Sign]]
     once: bool = False  # for the subject as a whole: it is called with the first policy
 
 

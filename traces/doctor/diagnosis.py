@@ -40,10 +40,10 @@ def examine(subject: Subject, limits: Limits) -> Diagnosis:
     for check in CHECKS:
         ran_on: list[str] = []
         could_not: dict[str, list[str]] = {}
-        for patient in subject.patients[:1] if check.once else subject.patients:
-            name = "" if check.once else patient.name
+        for member in subject.members[:1] if check.once else subject.members:
+            name = "" if check.once else member.name
             try:
-                signs = check.examine(patient, subject, limits)
+                signs = check.examine(member, subject, limits)
             except CannotRunError as error:
                 could_not.setdefault(str(error), []).append(name)
                 continue
@@ -62,7 +62,7 @@ def examine(subject: Subject, limits: Limits) -> Diagnosis:
     return Diagnosis(
         source=subject.source,
         read_as=subject.read_as,
-        policies=tuple(patient.name for patient in subject.patients),
+        policies=tuple(member.name for member in subject.members),
         findings=tuple(sorted(findings, key=lambda finding: finding.severity != "problem")),
         checks=tuple(examined),
     )

@@ -1,4 +1,4 @@
-"""What checks need of a patient; each function returns it or raises CannotRunError with what is missing."""
+"""What checks need of a member of the subject: it is returned, or CannotRunError says what is missing."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import numpy as np
 import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError
-from tlt.traces.doctor.subject import Patient, RunTables
+from tlt.traces.doctor.subject import Member, RunTables
 from tlt.traces.runs.engine_steps import ENGINE_STEPS, stretches_of_engine_steps
 from tlt.traces.runs.records import RECORDS
 
 
-def need_run(patient: Patient) -> RunTables:
+def need_run(member: Member) -> RunTables:
     """Return the tables of a run folder."""
-    if patient.run is None:
+    if member.run is None:
         raise CannotRunError("no run folder: the file holds lengths, not what the engines did")
-    return patient.run
+    return member.run
 
 
-def need_rows(patient: Patient) -> pd.DataFrame:
+def need_rows(member: Member) -> pd.DataFrame:
     """Return the responses."""
-    if patient.rows is None:
+    if member.rows is None:
         raise CannotRunError("no lengths: the log holds metrics alone")
-    if patient.rows.empty:
+    if member.rows.empty:
         raise CannotRunError("no responses")
-    return patient.rows
+    return member.rows
 
 
-def need_rollouts(patient: Patient) -> pd.DataFrame:
+def need_rollouts(member: Member) -> pd.DataFrame:
     """Return the responses if they have the steps and groups of RL training."""
-    rows = need_rows(patient)
-    if patient.kind == "serving":
+    rows = need_rows(member)
+    if member.kind == "serving":
         raise CannotRunError("serving lengths: no RL steps and no prompt groups")
-    if patient.kind == "generated" and patient.run is None:
+    if member.kind == "generated" and member.run is None:
         raise CannotRunError("lengths drawn from logged means: single responses were not recorded")
     return rows
 
 
-def need_drafts(patient: Patient) -> RunTables:
+def need_drafts(member: Member) -> RunTables:
     """Return the tables of a run that speculated."""
-    run = need_run(patient)
+    run = need_run(member)
     if not run.drafts():
         raise CannotRunError("nothing was drafted")
     return run

@@ -56,7 +56,7 @@ class RunTables:
 
 
 @dataclass(frozen=True)
-class Patient:
+class Member:
     """One policy, or one log. rows: columns of a trace, unchecked; None: only phase times are known."""
 
     name: str
@@ -74,7 +74,7 @@ class Subject:
 
     source: str
     read_as: str
-    patients: tuple[Patient, ...]
+    members: tuple[Member, ...]
 
 
 def read_subject(path: Path, options: Options, format_name: str | None = None) -> Subject:
@@ -82,20 +82,20 @@ def read_subject(path: Path, options: Options, format_name: str | None = None) -
     source = open_source(path)
     match source:
         case ComparisonSource():
-            patients = tuple(_of_run(folder, folder.name) for folder in source.folders)
-            return Subject(str(source.path), "comparison", patients)
+            members = tuple(_of_run(folder, folder.name) for folder in source.folders)
+            return Subject(str(source.path), "comparison", members)
         case RunSource():
-            patient = _of_run(source.path, "")
-            assert patient.run is not None
-            return Subject(str(source.path), f"{patient.run.summary.kind} run", (patient,))
+            member = _of_run(source.path, "")
+            assert member.run is not None
+            return Subject(str(source.path), f"{member.run.summary.kind} run", (member,))
         case TraceFile() if format_name is None:
             trace = read_trace(path)
-            known = Patient("", trace.rows, trace.origin.kind, trace.origin.max_response_tokens)
+            known = Member("", trace.rows, trace.origin.kind, trace.origin.max_response_tokens)
             return Subject(str(path), "trace", (known,))
     return _of_log(path, options, format_name)
 
 
-def _of_run(path: Path, name: str) -> Patient:
+def _of_run(path: Path, name: str) -> Member:
     folder = RunFolder(path)
     summary, responses = folder.summary(), folder.responses()
     run = RunTables(
@@ -127,7 +127,7 @@ def _of_run(path: Path, name: str) -> Patient:
     trained = run.rewards is not None and summary.kind == "measured"
     truncated = rows.loc[rows["truncated"], "response_tokens"]
     cap = int(truncated.max()) if len(truncated) else None
-    return Patient(name, rows, "rollout" if trained else "unstated", cap, run)
+    return Member(name, rows, "rollout" if trained else "unstated", cap, run)
 
 
 def _check_times(path: Path, *tables: pd.DataFrame) -> None:
@@ -154,12 +154,12 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
         if phases is None:
             raise
         return Subject(
-            str(path), f"metrics of {phases.framework}", (Patient("", None, "unstated", None, phases=phases),)
+            str(path), f"metrics of {phases.framework}", (Member("", None, "unstated", None, phases=phases),)
         )
-    patient = Patient(
+    member = Member(
         "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, phases=phases, report=report
     )
-    return Subject(str(path), f"{report.framework} ({report.format}), {shown(path)}", (patient,))
+    return Subject(str(path), f"{report.framework} ({report.format}), {shown(path)}", (member,))
 
 
 def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame | None:

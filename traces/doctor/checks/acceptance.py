@@ -6,7 +6,7 @@ import numpy as np
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
 from tlt.traces.doctor.needs import drafting_stretches, need_drafts
-from tlt.traces.doctor.subject import Patient, Subject
+from tlt.traces.doctor.subject import Member, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from tlt.traces.runs.engine_steps import ENGINE_STEPS
 from tlt.traces.runs.records import RECORDS
@@ -18,9 +18,9 @@ COLLAPSE, FALL = 0.3, 0.7  # acceptance past a limit over that before it
 BROKEN_CHAIN = 0.1  # share accepted at a position of those accepted at the one before
 
 
-def _dead(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _dead(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_drafts(patient)
+    run = need_drafts(member)
     length = acceptance_length_with_bonus(run.steps)
     assert length is not None
     if length - 1 >= DEAD:
@@ -40,9 +40,9 @@ def _dead(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _perfect(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _perfect(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_drafts(patient)
+    run = need_drafts(member)
     if run.engine_steps is None:
         raise CannotRunError(f"no {ENGINE_STEPS}: drafted tokens are not counted")
     if not every_draft_accepted(run.engine_steps):
@@ -58,10 +58,10 @@ def _perfect(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _by_context(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Find the context past which acceptance is a fraction of that before, at the same depths."""
     del subject, limits
-    rows, source = drafting_stretches(need_drafts(patient))
+    rows, source = drafting_stretches(need_drafts(member))
     context = rows["context_tokens"].to_numpy(np.float64)
     edges = np.linspace(0.0, float(context.max()) if len(context) else 1.0, CONTEXT_BINS + 1)
     place = np.clip(np.digitize(context, edges) - 1, 0, CONTEXT_BINS - 1)
@@ -100,9 +100,9 @@ def _by_context(patient: Patient, subject: Subject, limits: Limits) -> list[Sign
     ]
 
 
-def _by_position(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _by_position(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_drafts(patient)
+    run = need_drafts(member)
     if run.decision_intervals is None or run.decision_intervals.positions.empty:
         raise CannotRunError(f"no {RECORDS} with acceptance by position")
     sums = run.decision_intervals.positions.groupby("position")[["drafted", "accepted"]].sum()

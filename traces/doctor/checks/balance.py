@@ -7,7 +7,7 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
-from tlt.traces.doctor.subject import Patient, Subject
+from tlt.traces.doctor.subject import Member, Subject
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.dispatch import longest_first
 from tltsched.events import Request
@@ -17,10 +17,10 @@ IDLE_NOTICE = 0.2  # of the GPU time
 IDLE = tuple(cause for cause, (category, _) in CAUSES.items() if category == "idle")
 
 
-def _dispatch(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _dispatch(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Hold each step's tokens by worker against longest-first placement of the same responses."""
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     if run.summary.workers < 2:
         raise CannotRunError("one worker")
     if not run.keeps_order():
@@ -70,9 +70,9 @@ def _step(rows: pd.DataFrame, workers: int, rollout_s: float) -> tuple[float, fl
     return float(load.max()) / mean, best / mean, max(rollout_s - after_s, 0.0), rollout_s
 
 
-def _idle(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _idle(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     seconds = run.intervals["end_s"] - run.intervals["start_s"]
     by_cause = seconds.groupby(run.intervals["cause"].astype(str)).sum()
     total = float(by_cause.sum())

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
-from tlt.traces.doctor.subject import Patient, RunTables, Subject
+from tlt.traces.doctor.subject import Member, RunTables, Subject
 from tlt.traces.runs.engine_steps import ENGINE_STEPS
 
 AGAIN_NOTICE, AGAIN_PROBLEM = 0.001, 0.02  # recomputed, as a share of the rollout time or of all tokens
 COMPILED_NOTICE, COMPILED_PROBLEM = 1e-9, 0.01  # of the engine steps' time
 
 
-def _preempted(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _preempted(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Prefill beyond the prompts: what was preempted is computed again."""
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     share, told, source = _recomputed(run)
     severity = grade(share, AGAIN_NOTICE, AGAIN_PROBLEM)
     if severity is None:
@@ -56,9 +56,9 @@ def _recomputed(run: RunTables) -> tuple[float, str, str]:
     return share, told, f"{ENGINE_STEPS}: prompt_tokens; responses.parquet: prompt_tokens"
 
 
-def _compiled(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _compiled(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     if run.engine_steps is None:
         raise CannotRunError(f"no {ENGINE_STEPS}")
     lost_s = float(run.engine_steps["seconds"][run.engine_steps["compiled"]].sum())
@@ -79,9 +79,9 @@ def _compiled(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _stale(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _stale(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject
-    most, mean, source = _staleness(patient)
+    most, mean, source = _staleness(member)
     if most <= limits.staleness_steps:
         return []
     return [
@@ -98,12 +98,12 @@ def _stale(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _staleness(patient: Patient) -> tuple[int, float, str]:
+def _staleness(member: Member) -> tuple[int, float, str]:
     """Return the largest and mean staleness in policy updates, and where from."""
-    if patient.report is not None and patient.report.staleness is not None:
-        found = patient.report.staleness
+    if member.report is not None and member.report.staleness is not None:
+        found = member.report.staleness
         return found.max, found.mean, "versions of first and last token in the file (a lower bound)"
-    run = need_run(patient)
+    run = need_run(member)
     if run.schedule is not None and len(run.schedule[1]):
         rows = run.schedule[1]
         weights = rows["trained_responses"].clip(lower=0)

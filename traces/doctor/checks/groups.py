@@ -6,7 +6,7 @@ import numpy as np
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_rollouts, need_run, some
-from tlt.traces.doctor.subject import Patient, Subject
+from tlt.traces.doctor.subject import Member, Subject
 
 ALIKE_NOTICE, ALIKE_PROBLEM = 0.05, 0.5  # share of the groups
 BEYOND_CHANCE = 3.0
@@ -14,10 +14,10 @@ FEW_GROUPS = 10
 FLAT_NOTICE = 0.5
 
 
-def _alike(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _alike(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Groups of which all lengths are equal, beyond what equal lengths give by chance."""
     del subject, limits
-    rows = need_rollouts(patient)
+    rows = need_rollouts(member)
     groups = rows.groupby(["step", "prompt_id"])["response_tokens"].agg(["size", "nunique"])
     groups = groups[groups["size"] >= 2]
     if groups.empty:
@@ -47,9 +47,9 @@ def _alike(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _sizes(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _sizes(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    rows = need_rollouts(patient)
+    rows = need_rollouts(member)
     sizes = rows.groupby(["step", "prompt_id"]).size()
     usual = int(sizes.mode().max())
     if len(sizes) < 2:
@@ -69,9 +69,9 @@ def _sizes(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _doubled(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _doubled(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     again = run.responses[run.responses.duplicated(["step", "request"])]
     if again.empty:
         return []
@@ -86,9 +86,9 @@ def _doubled(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _flat(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _flat(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     if run.rewards is None:
         raise CannotRunError("no rewards")
     joined = run.rewards.merge(run.responses[["step", "request", "group"]], on=["step", "request"])

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade, shares_are_few
 from tlt.traces.doctor.needs import need_rollouts, need_rows, some
-from tlt.traces.doctor.subject import Patient, Subject
+from tlt.traces.doctor.subject import Member, Subject
 from tlt.traces.importers.collect import EMPTY
 
 CUT_NOTICE, CUT_PROBLEM = 0.01, 0.10  # share of the responses
@@ -19,22 +19,22 @@ LEFT_NOTICE, LEFT_PROBLEM = 1e-6, 0.05
 SMALL_STEP = 0.9  # of the median responses a step
 
 
-def _cap(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _cap(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    rows = need_rows(patient)
+    rows = need_rows(member)
     lengths = rows["response_tokens"].to_numpy(np.int64)
     longest, share = int(lengths.max()), float(rows["truncated"].mean())
     told = f"{int(rows['truncated'].sum()):,} of {len(rows):,} responses ({share:.1%}) were cut"
     if not share:
         at_most = int((lengths == longest).sum())
-        if patient.max_response_tokens is not None or at_most < max(LEAST_PILE, PILE * len(lengths)):
+        if member.max_response_tokens is not None or at_most < max(LEAST_PILE, PILE * len(lengths)):
             return []
         share = at_most / len(lengths)
         told = (
             f"{at_most:,} of {len(lengths):,} responses ({share:.1%}) have exactly the longest length, "
             f"{longest:,} tokens, and none is marked as cut: this looks like a cap that nobody stated"
         )
-    cap, median = patient.max_response_tokens or longest, max(float(np.median(lengths)), 1.0)
+    cap, median = member.max_response_tokens or longest, max(float(np.median(lengths)), 1.0)
     few = shares_are_few(len(lengths))
     severity = grade(share, CUT_NOTICE, CUT_PROBLEM, few)
     if severity is None:
@@ -55,12 +55,10 @@ def _cap(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _empty(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _empty(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    rows = need_rows(patient)
-    skipped = (
-        0 if patient.report is None else sum(x.count for x in patient.report.skipped if x.reason == EMPTY)
-    )
+    rows = need_rows(member)
+    skipped = 0 if member.report is None else sum(x.count for x in member.report.skipped if x.reason == EMPTY)
     empty = skipped + int((rows["response_tokens"] <= 0).sum())
     total = len(rows) + skipped
     few = shares_are_few(total)
@@ -69,8 +67,8 @@ def _empty(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
         return []
     first = (
         ""
-        if patient.report is None
-        else next((x.first for x in patient.report.skipped if x.reason == EMPTY), "")
+        if member.report is None
+        else next((x.first for x in member.report.skipped if x.reason == EMPTY), "")
     )
     return [
         Sign(
@@ -85,14 +83,14 @@ def _empty(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _left_out(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _left_out(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    rows = need_rows(patient)
-    if patient.report is None:
+    rows = need_rows(member)
+    if member.report is None:
         raise CannotRunError("not read from a framework's file")
-    if patient.report.lengths == "generated":
+    if member.report.lengths == "generated":
         raise CannotRunError("a log of metrics: most of its lines are no responses")
-    left = [one for one in patient.report.skipped if one.reason != EMPTY]
+    left = [one for one in member.report.skipped if one.reason != EMPTY]
     count = sum(one.count for one in left)
     total = len(rows) + count
     severity = grade(count / total, LEFT_NOTICE, LEFT_PROBLEM, shares_are_few(total))
@@ -110,17 +108,17 @@ def _left_out(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _missing(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _missing(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    rows = need_rollouts(patient)
+    rows = need_rollouts(member)
     counts = rows.groupby("step").size()
     numbers = counts.index.to_numpy(np.int64)
     signs = []
     apart = np.diff(numbers)
     gone = int(numbers[-1] - numbers[0]) + 1 - len(numbers)
     evenly = len(apart) > 1 and int(apart.min()) == int(apart.max())
-    if patient.run is not None and patient.run.summary.steps != len(patient.run.steps):
-        signs.append(_broken_off(patient.run.summary.steps, len(patient.run.steps)))
+    if member.run is not None and member.run.summary.steps != len(member.run.steps):
+        signs.append(_broken_off(member.run.summary.steps, len(member.run.steps)))
     if gone:
         signs.append(
             Sign(
@@ -160,10 +158,10 @@ def _broken_off(stated: int, found: int) -> Sign:
     )
 
 
-def _repeated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _repeated(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Steps with the very lengths of another step: one batch twice."""
     del subject, limits
-    rows = need_rollouts(patient)
+    rows = need_rollouts(member)
     keys = rows.groupby("step")[["prompt_tokens", "response_tokens"]].apply(_fingerprint)
     sizes = rows.groupby("step").size()
     keys = keys[sizes >= 8]
@@ -174,7 +172,7 @@ def _repeated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
         return []
     return [
         Sign(
-            severity="problem" if patient.kind == "rollout" else "notice",
+            severity="problem" if member.kind == "rollout" else "notice",
             found=f"{len(again):,} of {len(keys):,} steps have exactly the lengths of an earlier step: "
             f"{some(again.index.tolist())}",
             why="Sampled responses do not repeat: a file was written or given twice, or a replay reuses its "

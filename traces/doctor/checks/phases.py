@@ -7,7 +7,7 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
-from tlt.traces.doctor.subject import Patient, RunTables, Subject
+from tlt.traces.doctor.subject import Member, RunTables, Subject
 from tlt.traces.runs.runfolder import CAUSES
 from tlt.traces.runs.timeline import booked_seconds
 from tlt.traces.runs.training import PREEMPTION_AIM_S, late_stops
@@ -20,11 +20,11 @@ SIDE_BY_SIDE = ("admission_wait", "batch_wait")  # causes of a run whose trainer
 OVERLAPPING = ("prime-rl",)  # frameworks whose phases run side by side
 
 
-def phase_shares(patient: Patient) -> tuple[dict[str, float], str]:
+def phase_shares(member: Member) -> tuple[dict[str, float], str]:
     """Return the share of each phase in the steps' time (`rollout` and those of PHASES), and where from."""
-    if patient.run is not None:
-        return _shares_of_run(patient.run), "steps.parquet, intervals.parquet"
-    times = patient.phases
+    if member.run is not None:
+        return _shares_of_run(member.run), "steps.parquet, intervals.parquet"
+    times = member.phases
     if times is None:
         raise CannotRunError("no times of phases")
     if times.framework in OVERLAPPING:
@@ -55,9 +55,9 @@ def _shares_of_run(run: RunTables) -> dict[str, float]:
     return {"rollout": 1.0 - after_s / whole_s} | {name: share for name, share in shares.items() if share > 0}
 
 
-def _reward(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _reward(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    shares, source = phase_shares(patient)
+    shares, source = phase_shares(member)
     if "rollout" not in shares:
         raise CannotRunError("the rollout is not timed")
     if "reward" not in shares:
@@ -82,9 +82,9 @@ def _reward(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _amdahl(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _amdahl(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    shares, source = phase_shares(patient)
+    shares, source = phase_shares(member)
     rollout = shares.get("rollout")
     if rollout is None:
         raise CannotRunError("the rollout is not timed")
@@ -105,10 +105,10 @@ def _amdahl(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _handover(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _handover(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """The time from a step's last response to the moment at which every worker is in a phase."""
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     if not run.keeps_order():
         raise CannotRunError("responses are carried over steps")
     waits = _waits(run)
@@ -143,9 +143,9 @@ def _waits(run: RunTables) -> pd.DataFrame:
     return table.assign(wait_s=(table["entered"] - table["last"]).clip(lower=0.0))
 
 
-def _late_stops(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _late_stops(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_run(patient)
+    run = need_run(member)
     if run.updates is None or not int(run.steps["trained_tokens"].sum()):
         raise CannotRunError("no record of a drafter's trainer that had to make way")
     found = late_stops(run.updates)

@@ -7,18 +7,18 @@ from scipy.stats import t as student
 
 from tlt.traces.common.intervals import TAIL
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
-from tlt.traces.doctor.subject import Patient, RunTables, Subject
+from tlt.traces.doctor.subject import Member, RunTables, Subject
 from tlt.traces.lengths.run_as_trace import by_request
 
 MEAN_COUNTS = 0.02  # a smaller difference of the mean length is told, but no problem
 
 
-def _lengths(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _lengths(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Compare each policy's lengths with the first's: equal, or paired by step where each has its own."""
-    del patient, limits
-    if len(subject.patients) < 2:
+    del member, limits
+    if len(subject.members) < 2:
         raise CannotRunError("one policy")
-    runs = [(other.name, other.run) for other in subject.patients if other.run is not None]
+    runs = [(other.name, other.run) for other in subject.members if other.run is not None]
     signs = []
     for name, run in runs[1:]:
         signs += _against(runs[0][0], runs[0][1], name, run)

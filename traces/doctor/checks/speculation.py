@@ -7,7 +7,7 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import drafting_stretches, need_drafts, need_run, some, span, stretches
-from tlt.traces.doctor.subject import Patient, RunTables, Subject
+from tlt.traces.doctor.subject import Member, RunTables, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
 from tlt.traces.runs.engine_steps import cells, engine_step_seconds_by_cell
 from tltsched.draft_config import OFF
@@ -26,20 +26,20 @@ TIMES_TODO = (
 )
 
 
-def _own_times(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _own_times(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Compare drafting with engine steps at K = 0: its own, or those of a policy beside it."""
     del limits
-    run = need_drafts(patient)
+    run = need_drafts(member)
     rows, source = drafting_stretches(run)
     plain, origin = _plain_times(run, subject)
     plain_s = plain.reindex(cells(rows)).to_numpy(np.float64)
     return _losses(run, rows, plain_s, source, origin)
 
 
-def _calibrated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _calibrated(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Compare drafting with the times of a calibration at the same batch and context."""
     del subject
-    run = need_drafts(patient)
+    run = need_drafts(member)
     if limits.step_times is None:
         raise CannotRunError("no --calibration")
     rows, source = drafting_stretches(run)
@@ -111,7 +111,7 @@ def _plain_times(run: RunTables, subject: Subject) -> tuple[pd.Series[float], st
 
 def _never_drafting(run: RunTables, subject: Subject) -> tuple[pd.Series[float], str] | None:
     """Return plain times by cell of the first policy beside it that never drafts, on the same engine."""
-    for other in subject.patients:
+    for other in subject.members:
         if other.run is None or other.run is run or other.run.drafts():
             continue
         one, two = run.summary, other.run.summary
@@ -124,9 +124,9 @@ def _never_drafting(run: RunTables, subject: Subject) -> tuple[pd.Series[float],
     return None
 
 
-def _stated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _stated(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject
-    run = need_drafts(patient)
+    run = need_drafts(member)
     if limits.break_even is None:
         raise CannotRunError("no --break-even")
     length = acceptance_length_with_bonus(run.steps)
@@ -145,9 +145,9 @@ def _stated(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _off_tax(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _off_tax(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del limits
-    run = need_run(patient)
+    run = need_run(member)
     rows, source = stretches(run)
     off = rows[rows["depth"] == 0]
     if not run.drafts() or off.empty:
@@ -179,9 +179,9 @@ def _off_tax(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _drafter_age(patient: Patient, subject: Subject, limits: Limits) -> list[Sign]:
+def _drafter_age(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject
-    run = need_drafts(patient)
+    run = need_drafts(member)
     steps = run.steps[(run.steps["request_steps"] > 0) & (run.steps["drafter_version"] >= 0)]
     old = steps[steps["drafter_age_steps"] > limits.drafter_age_steps]
     if steps.empty:

@@ -18,9 +18,8 @@ import numpy as np
 from tlt.sim.steptimes.calibration import SHIPPED, Calibration, leave_one_out, ranges_of, residuals_of
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.fit_live import fit_points
-from tlt.sim.steptimes.gpus import GPUS
 from tlt.sim.steptimes.law import Coefficients
-from tlt.sim.steptimes.roofline import Assumptions, roofline
+from tlt.sim.steptimes.roofline import GPUS, Assumptions, roofline
 from tlt.traces.common.models import MODELS, ModelShape
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint
 from tlt.traces.runs.runfolder import read_struct

@@ -15,9 +15,9 @@ from tlt.sim.model.acceptance import PublishedTree
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import load, predict_s
-from tlt.sim.steptimes.gpus import GPUS
-from tlt.sim.steptimes.roofline import Assumptions, roofline
+from tlt.sim.steptimes.roofline import GPUS, Assumptions, roofline
 from tlt.sim.workload import load_workload
+from tlt.sim.write_run import run_into
 from tlt.traces.common.models import MODELS
 from tlt.traces.common.settings import settings_of
 
@@ -181,7 +181,7 @@ def speed() -> None:
         config = resolve(settings, "tlt")
         simulation = Simulation(config, load_workload(config.workload, 0))
         start_s = time.process_time()
-        simulation.run_into(Path(folder), "tlt")
+        run_into(simulation, Path(folder), "tlt")
         values["tlt with records on disk: took"] = round(time.process_time() - start_s, 2)
     write(
         "speed",
@@ -274,7 +274,8 @@ def determinism() -> None:
         contents = []
         for name in ("first", "second"):
             config = resolve(settings, "tlt")
-            Simulation(config, load_workload(config.workload, 0)).run_into(Path(folder) / name, "tlt")
+            simulation = Simulation(config, load_workload(config.workload, 0))
+            run_into(simulation, Path(folder) / name, "tlt")
             contents.append((Path(folder) / name / "records.jsonl").read_bytes())
     write(
         "determinism",

@@ -32,12 +32,8 @@ class HardwareConfig(Section, frozen=True, kw_only=True):
 
     gpus: Annotated[int, Meta(ge=1, description="GPUs of the cluster; a multiple of tp")] = 64
     tp: Annotated[int, Meta(ge=1, description="GPUs of one rollout worker (tensor parallel)")] = 4
-    gpu: Annotated[str, Meta(description="a name of sim.shapes.GPUS: A100, H100, H200, B200, H20, L40")] = (
-        "H100"
-    )
-    model: Annotated[str, Meta(description="a name of sim.shapes.MODELS, such as Qwen2.5-32B")] = (
-        "Qwen2.5-32B"
-    )
+    gpu: Annotated[str, Meta(description="data sheet: A100, H100, H200, B200, H20, L40")] = "H100"
+    model: Annotated[str, Meta(description="shape of a known model, such as Qwen2.5-32B")] = "Qwen2.5-32B"
 
 
 class CostConfig(Section, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tlt.sim.config import EngineConfig
-from tlt.sim.steptimes.gpus import GpuSpec
+from tlt.sim.steptimes.roofline import GpuSpec
 from tlt.traces.common.models import BF16_BYTES, ModelShape
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError

@@ -18,7 +18,7 @@ def load_workload(config: WorkloadConfig, seed: int) -> Trace:
     them.
     """
     if config.replay_steps:
-        return _replayed(config)
+        return replayed(load_trace(config.lengths), config)
     return generate(
         load_histogram(config.lengths),
         steps=config.steps,
@@ -32,8 +32,8 @@ def load_workload(config: WorkloadConfig, seed: int) -> Trace:
     )
 
 
-def _replayed(config: WorkloadConfig) -> Trace:
-    trace = load_trace(config.lengths)
+def replayed(trace: Trace, config: WorkloadConfig) -> Trace:
+    """Return the first steps of a trace, cut and completed as the settings say; raises InputError."""
     rows = trace.rows
     found = sorted(rows["step"].unique().tolist())
     if len(found) < config.steps:

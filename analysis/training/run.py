@@ -29,7 +29,7 @@ class TrainRun:
     probes: pd.DataFrame
     positions: (
         pd.DataFrame
-    )  # tlt.traces.runs.decision_intervals.POSITION_COLUMNS; empty without records.jsonl
+    )  # tlt.traces.runs.acceptance_counts.POSITION_COLUMNS; empty without records.jsonl
     compiled_engine_steps: (
         int | None
     )  # timed engine steps that contain a compilation; None: no record of single engine steps

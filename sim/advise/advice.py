@@ -9,57 +9,22 @@ drafter's passes, and once more for each draft configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tlt.sim.advise.best_draft import draw_factors as draw_draft_config_factors
-from tlt.sim.advise.best_draft import is_extrapolated, rank
-from tlt.sim.comparison import resolve_policies
-from tlt.sim.config import Config
+from tlt.sim.advise.best_draft import candidate_draft_configs, draw_ranking, is_extrapolated, rank
+from tlt.sim.advise.sensitivity import cost_error
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.calibration import Calibration
-from tlt.sim.steptimes.law import Coefficients
-from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.schema import Trace
-from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, BatchAdvice, run_name, write_json
-from tltsched.draft_config import DraftConfig, chain
+from tlt.traces.runs.runfolder import Advice, BatchAdvice, write_json
+from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
 
-ROOFLINE_ERROR = 0.2  # assumed; the two measured 7B calibrations lie within it
-NORMAL_PER_MEDIAN = 1.4826
 TABLE_DRAWS = 400
-TREES = tuple(DraftConfig(depth, 8, width) for depth in (4, 6, 8, 10, 12) for width in (16, 32, 48, 64))
-CHAINS = tuple(chain(k) for k in range(1, 9))
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-
-
-def cost_error(calibration: Calibration | None) -> tuple[float, str]:
-    """Return the standard deviation of the step times as a share, and what it rests on."""
-    if calibration is None:
-        return ROOFLINE_ERROR, "assumed: no calibration"
-    residuals = calibration.residuals
-    return NORMAL_PER_MEDIAN * residuals.held_out_median, f"{residuals.validation}: {calibration.name}"
-
-
-def draw_coefficients(fitted: Coefficients, error: float, rng: np.random.Generator) -> Coefficients:
-    """Return coefficients scaled by log-normal factors: target, KV and drafter each by its own."""
-    target, kv, drafter = draw_factors(error, rng)
-    return fitted.scaled(target, kv, drafter)
-
-
-def draw_factors(error: float, rng: np.random.Generator) -> tuple[float, float, float]:
-    """Return log-normal factors on the target's step, the KV term and the drafter's passes."""
-    target, kv, drafter = np.exp(error * rng.standard_normal(3)).tolist()
-    return target, kv, drafter
-
-
-def candidate_draft_configs(config: Config) -> tuple[DraftConfig, ...]:
-    """Return the draft configurations that draft and that the acceptance law covers."""
-    return TREES if config.acceptance.kind == "published_tree" else CHAINS
 
 
 def contexts_by_batch(trace: Trace, workers: int) -> dict[int, float]:
@@ -103,7 +68,7 @@ def advise_at(
         ]
     )
     error, source = cost_error(simulation.calibration)
-    draws = draw_draft_config_factors(error, len(draft_configs), TABLE_DRAWS, rng)
+    draws = draw_ranking(error, len(draft_configs), TABLE_DRAWS, rng)
     rows = []
     for batch, context in contexts.items():
         ranked = rank(simulation.coefficients, draft_configs, tokens, batch, context, draws, when_off)
@@ -121,37 +86,6 @@ def advise_at(
             )
         )
     return Advice(cost_error=error, cost_error_source=source, rows=tuple(rows))
-
-
-def draw_costs(
-    settings: dict[str, Any],
-    policies: Sequence[str],
-    trace: Trace,
-    draws: int,
-    progress: Callable[[int], None],
-) -> pd.DataFrame:
-    """Simulate every policy again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
-    configs = resolve_policies(settings, policies)
-    first = Simulation(next(iter(configs.values())), trace)
-    error, _ = cost_error(first.calibration)
-    rng = generator(first.config.run.seed, COST_FACTORS)
-    frames = []
-    for draw in range(draws + 1):
-        coefficients = draw_coefficients(first.coefficients, error, rng) if draw else first.coefficients
-        for policy, config in configs.items():
-            steps = Simulation(config, trace, coefficients).run().log.step_rows
-            frames.append(
-                pd.DataFrame(
-                    {
-                        "draw": draw,
-                        "run": run_name(policy),
-                        "step": [row["step"] for row in steps],
-                        "step_s": [row["end_s"] - row["start_s"] for row in steps],
-                    }
-                )
-            )
-        progress(draw)
-    return pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
 
 
 def write_advice(out: Path, advice: Advice, draws: pd.DataFrame) -> None:

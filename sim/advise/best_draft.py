@@ -13,15 +13,24 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from tlt.sim.config import Config
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients, padded
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import TAIL, interval_of
-from tltsched.draft_config import OFF, DraftConfig
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.policies.base import WhenOff
 
+TREES = tuple(DraftConfig(depth, 8, width) for depth in (4, 6, 8, 10, 12) for width in (16, 32, 48, 64))
+CHAINS = tuple(chain(k) for k in range(1, 9))
 
-class CostDraws(msgspec.Struct, frozen=True):
+
+def candidate_draft_configs(config: Config) -> tuple[DraftConfig, ...]:
+    """Return the draft configurations that draft and that the acceptance law covers."""
+    return TREES if config.acceptance.kind == "published_tree" else CHAINS
+
+
+class RankingDraws(msgspec.Struct, frozen=True):
     """Factors on the step times.
 
     factors: [draws, 3], target, KV and drafter; own: [draws, draft configurations], one each.
@@ -43,10 +52,10 @@ class Ranked(msgspec.Struct, frozen=True):
     may_flip: bool  # the runner-up is ahead in more than TAIL of the draws
 
 
-def draw_factors(error: float, draft_configs: int, draws: int, rng: np.random.Generator) -> CostDraws:
+def draw_ranking(error: float, draft_configs: int, draws: int, rng: np.random.Generator) -> RankingDraws:
     """Return log-normal factors whose logarithm has the standard deviation `error`."""
     factors = np.exp(error * rng.standard_normal((draws, 3)))
-    return CostDraws(factors, np.exp(error * rng.standard_normal((draws, draft_configs))))
+    return RankingDraws(factors, np.exp(error * rng.standard_normal((draws, draft_configs))))
 
 
 def parts_s(
@@ -54,9 +63,7 @@ def parts_s(
 ) -> Floats:
     """Return what an engine step spends on the target, on the KV cache and on the drafter, seconds, [3]."""
     x = float(padded(batch, coefficients.graph_batches)) * draft_config.verify_tokens
-    target_s = float(coefficients.target_s(x))
-    if coefficients.graph_tokens is not None and x > coefficients.graph_tokens:
-        target_s += coefficients.eager_s
+    target_s = float(coefficients.target_s(x) + coefficients.eager_part_s(x))
     kv_s = coefficients.context_s_per_token(draft_config, when_off) * context * batch
     return np.array([target_s, kv_s, float(coefficients.fixed_s(draft_config, when_off, batch)) - target_s])
 
@@ -74,7 +81,7 @@ def gains_of(
     tokens: Floats,
     batch: int,
     context: float,
-    draws: CostDraws,
+    draws: RankingDraws,
     when_off: WhenOff = "not_configured",
 ) -> Floats:
     """Return tokens/s over those of plain decode, [draws, draft configurations + 1]; the last one is off."""
@@ -96,7 +103,7 @@ def rank(
     tokens: Floats,
     batch: int,
     context: float,
-    draws: CostDraws,
+    draws: RankingDraws,
     when_off: WhenOff = "not_configured",
 ) -> Ranked:
     """Return the best of `draft_configs` (which all draft) and off.
@@ -105,7 +112,7 @@ def rank(
 
     Off is plain decode with a gain of 1, or K = 0 kept in step, which costs something, by `when_off`.
     """
-    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
+    fit = RankingDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
     gains = gains_of(coefficients, draft_configs, tokens, batch, context, fit, when_off)[0]
     drawn = gains_of(coefficients, draft_configs, tokens, batch, context, draws, when_off)
     best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])

@@ -1,4 +1,4 @@
-"""How far any schedule could go: a lower bound on the time of a rollout whose lengths are known.
+"""How far any schedule could go: a lower bound on every step of a workload whose lengths are known.
 
 No rollout ends before its longest request has been generated on an engine of its own, nor before the workers
 have done all the work at the cheapest price: a token of a request in a batch costs no less than the smallest
@@ -8,13 +8,26 @@ every placement, order and number of moves. Prefill is left out, so the bound is
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 
+from tlt.sim.advise.best_draft import candidate_draft_configs
+from tlt.sim.config import Config
 from tlt.sim.model.acceptance import Acceptance
+from tlt.sim.model.drafter import SMALLEST_EXPONENT
+from tlt.sim.model.phases import Phases, phases_of
 from tlt.sim.model.requests import StepRequests
+from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.tables import StepCosts
+from tlt.sim.workload import steps_of
+from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
+from tlt.traces.runs.runfolder import write_json
 from tltsched.draft_config import OFF, DraftConfig
+
+# With requests of unequal acceptance all are taken to be as good as the best in a thousand.
+BEST_REQUEST_SDS = 3.09
 
 
 class RolloutBound(msgspec.Struct, frozen=True):
@@ -70,3 +83,78 @@ def _tokens_per_engine_step(
         return 1.0
     assert acceptance is not None, "drafts need an acceptance law"
     return float(acceptance.moments(draft_config, np.ones(1), exponent).mean_tokens[0])
+
+
+def bounds_of(simulation: Simulation) -> Bounds:
+    """Return the bounds of all steps on the cluster of a simulation; its policy does not matter.
+
+    Drafts out of history have no bound: what they cost depends on what was generated before. The whole
+    cluster rolls out and then takes part in the phases.
+    """
+    config, engine = simulation.config, simulation.config.engine
+    plain = StepCosts(
+        simulation.coefficients, "not_configured", engine.max_running, engine.chunk_tokens, 0,
+        simulation.coefficients.eager_s,
+    )  # fmt: skip
+    draft_configs = () if config.drafter.kind == "history" else _covered(simulation)
+    acceptance = Acceptance(simulation.law, 0.0)
+    phases = phases_of(config.phases, simulation.shape, simulation.gpu, config.hardware.gpus)
+    rows = []
+    for number, step in enumerate(steps_of(simulation.trace)):
+        bound = clairvoyant_bound(step, plain, config.workers)
+        drafted = None
+        if draft_configs:
+            exponent = _best_exponent(config, number)
+            allowed = (OFF, *draft_configs)
+            drafted = clairvoyant_bound(step, plain, config.workers, allowed, acceptance, exponent)
+        rows.append(_row(number, step, config, phases, bound, drafted))
+    return Bounds(workers=config.workers, draft_configs=tuple(map(str, draft_configs)), rows=tuple(rows))
+
+
+def write_bounds(baseline: Simulation, out: Path) -> None:
+    """Write bounds.json of a comparison with this baseline."""
+    write_json(out / BOUNDS, bounds_of(baseline))
+
+
+def _covered(simulation: Simulation) -> tuple[DraftConfig, ...]:
+    """Return the draft configurations of the advice and of the policy, off left out."""
+    own = [draft_config for draft_config in simulation.policy.draft_configs if draft_config.depth]
+    return tuple(dict.fromkeys((*candidate_draft_configs(simulation.config), *own)))
+
+
+def _best_exponent(config: Config, step: int) -> float:
+    """Return the smallest exponent of acceptance that any drafter can have in a step."""
+    drafter = config.drafter
+    drifted = drafter.initial_exponent + min(drafter.drift_per_update * step, 0.0)
+    # Training takes a drafter back to 1 at best, where drift has not taken it below.
+    exponent = min(drifted, 1.0)
+    return max(
+        exponent * float(np.exp(-BEST_REQUEST_SDS * config.acceptance.request_spread)), SMALLEST_EXPONENT
+    )
+
+
+def _row(
+    number: int,
+    step: StepRequests,
+    config: Config,
+    phases: Phases,
+    bound: RolloutBound,
+    drafted: RolloutBound | None,
+) -> StepBound:
+    tokens = int((step.response_tokens + step.prompt_tokens).sum())
+    count = len(step.response_tokens)
+    given = {"logprob": config.phases.logprob_s, "policy_update": config.phases.policy_update_s}
+    seconds = {phase: phases.seconds(phase, count, tokens) for phase in config.cluster.phases}
+    return StepBound(
+        step=number,
+        phases_s=sum(seconds.values()),
+        compute_s=sum(
+            seconds[phase]
+            for phase, fixed_s in given.items()
+            if fixed_s is None and phase in seconds and phase not in config.phases.by_step_s
+        ),
+        longest_s=bound.longest_s,
+        work_s=bound.work_s,
+        drafted_longest_s=None if drafted is None else drafted.longest_s,
+        drafted_work_s=None if drafted is None else drafted.work_s,
+    )

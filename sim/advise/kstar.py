@@ -18,11 +18,18 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from tlt.sim.advise.advice import candidate_draft_configs, cost_error
-from tlt.sim.advise.best_draft import CostDraws, draw_factors, engine_step_s, is_extrapolated, rank
+from tlt.sim.advise.best_draft import (
+    RankingDraws,
+    candidate_draft_configs,
+    draw_ranking,
+    engine_step_s,
+    is_extrapolated,
+    rank,
+)
+from tlt.sim.advise.sensitivity import cost_error
 from tlt.sim.config import Config
 from tlt.sim.model.acceptance import Geometric
-from tlt.sim.simulation import law_of, step_times_of
+from tlt.sim.simulation import calibration_of, coefficients_of, law_of
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.arrays import Floats
@@ -62,7 +69,8 @@ def kstar_map(
 ) -> KStarMap:
     """Return the map. `rates` is left out for trees, whose acceptance is not one rate. Raises InputError."""
     _check(batches, contexts, rates)
-    calibration, coefficients = step_times_of(config)
+    calibration = calibration_of(config)
+    coefficients = coefficients_of(config, calibration)
     law = law_of(config.acceptance)
     chains = all(draft_config.is_chain for draft_config in draft_configs)
     used_rates = tuple(sorted(rates)) if chains else ()
@@ -74,7 +82,7 @@ def kstar_map(
     }
     error, error_source = cost_error(calibration)
     rng = generator(config.run.seed, BEST_DRAFT_MAP)
-    draws = draw_factors(error, len(draft_configs), DRAWS, rng)
+    draws = draw_ranking(error, len(draft_configs), DRAWS, rng)
     grid = [(batch, context) for context in sorted(contexts) for batch in sorted(batches)]
     best = [
         _cell(coefficients, calibration, draft_configs, tokens, batch, context, draws) | {"rate": rate}
@@ -137,7 +145,7 @@ def _cell(
     tokens: Floats,
     batch: int,
     context: float,
-    draws: CostDraws,
+    draws: RankingDraws,
 ) -> dict[str, object]:
     ranked = rank(coefficients, draft_configs, tokens, batch, context, draws)
     emitted = dict(zip(draft_configs, tokens.tolist(), strict=True)) | {OFF: 1.0}

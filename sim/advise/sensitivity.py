@@ -1,36 +1,49 @@
-"""How step times answer to errors of the step-time coefficients, without simulating each draw again.
+"""How step times answer to the error of their coefficients: what is drawn, probed and written down.
 
-A step time is a sum of decision intervals, each linear in the coefficients, as long as no decision changes.
-So T(f) = T (1 + sum_i r_i (f_i - 1)) for factors f on the target's step, the KV term and the drafter's
-passes. The responses r of a policy come from one simulation a factor, at PROBE times its fit, on the first
-few RL steps: decisions react in it, and the critical worker may change. Against full simulations of each draw
-the mean step is off by what tests/sim/test_response.py states.
+The error of a calibration moves three factors: on the target's step, the KV term and the drafter's passes. A
+step time is a sum of decision intervals, each linear in them, as long as no decision changes. So for
+factors f T(f) = T (1 + sum_i r_i (f_i - 1)), where the responses r of a policy come from one simulation a
+factor, at PROBED times its fit, on the first few RL steps: decisions react in it, and the critical worker may
+change.
+Against full simulations of each draw the mean step is off by what tests/sim/test_response.py states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tlt.sim.advise.advice import cost_error, draw_factors
-from tlt.sim.comparison import resolve_policies
-from tlt.sim.config import Config
+from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.calibration import Calibration
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
 
-PROBE = 1.1
-PROBE_STEPS = 3
-DRAWS = 99
+ROOFLINE_ERROR = 0.2  # assumed; the two measured 7B calibrations lie within it
+NORMAL_PER_MEDIAN = 1.4826
 FACTORS = ("target", "kv", "drafter")
+PROBE = 0.1  # relative
+PROBED = 1.0 + PROBE
+PROBE_STEPS = 3  # RL steps
+
+
+def cost_error(calibration: Calibration | None) -> tuple[float, str]:
+    """Return the standard deviation of the step times as a share, and what it rests on."""
+    if calibration is None:
+        return ROOFLINE_ERROR, "assumed: no calibration"
+    residuals = calibration.residuals
+    return NORMAL_PER_MEDIAN * residuals.held_out_median, f"{residuals.validation}: {calibration.name}"
+
+
+def draw_factors(error: float, draws: int, rng: np.random.Generator) -> Floats:
+    """Return log-normal FACTORS, [1 + draws, 3]; the first row is the fit."""
+    return np.vstack([np.ones((1, len(FACTORS))), np.exp(error * rng.standard_normal((draws, len(FACTORS))))])
 
 
 def first_steps(trace: Trace, steps: int) -> Trace:
@@ -39,73 +52,105 @@ def first_steps(trace: Trace, steps: int) -> Trace:
     return Trace(trace.rows[trace.rows["step"].isin(kept)], trace.origin)
 
 
-def step_seconds(config: Config, trace: Trace, coefficients: Coefficients | None = None) -> Floats:
-    """Simulate a configuration and return the seconds of each RL step, [steps]."""
-    rows = Simulation(config, trace, coefficients).run().log.step_rows
-    return np.array([row["end_s"] - row["start_s"] for row in rows])
+def seconds(simulation: Simulation, end: str = "end_s") -> Floats:
+    """Simulate, and return the seconds from the start of each RL step to its `end`, [steps]."""
+    return np.array([row[end] - row["start_s"] for row in simulation.run().log.step_rows])
 
 
-def responses(config: Config, trace: Trace) -> Floats:
-    """Return by how much of itself the time of the steps grows with each of FACTORS, [3].
+def probed(simulation: Simulation, factor: str) -> Simulation:
+    """Return a simulation with one of FACTORS at PROBED times its fit."""
+    target, kv, drafter = (PROBED if name == factor else 1.0 for name in FACTORS)
+    return simulation.with_coefficients(simulation.coefficients.scaled(target, kv, drafter))
 
-    Simulates the steps of `trace` once, and once more for each factor that matters.
+
+def response(fit: float, moved: float, move: float = PROBED - 1.0) -> float:
+    """Return by how much of itself a figure grows for a change of 1, from its value at a change of `move`."""
+    return (moved / fit - 1.0) / move
+
+
+def responses(simulation: Simulation, fit_s: float, end: str = "end_s") -> Floats:
+    """Return by how much of themselves the `fit_s` seconds up to `end` grow with each of FACTORS, [3].
+
+    Simulates once for each factor that matters.
     """
-    simulation = Simulation(config, trace)
-    fitted = simulation.coefficients
-    drafts = (
-        any(policy.depth for policy in simulation.policy.draft_configs) or simulation.policy.when_off == "k0"
-    )
-    base_s = step_seconds(config, trace).sum()
-    found = np.zeros(len(FACTORS))
-    for index in range(len(FACTORS) if drafts else len(FACTORS) - 1):
-        factors = [1.0] * len(FACTORS)
-        factors[index] = PROBE
-        probed_s = step_seconds(config, trace, fitted.scaled(*factors)).sum()
-        found[index] = (probed_s / base_s - 1.0) / (PROBE - 1.0)
-    return found
+    answers = np.zeros(len(FACTORS))
+    costs_without_drafts = simulation.policy.when_off == "k0"
+    asked = FACTORS if simulation.drafts or costs_without_drafts else FACTORS[:-1]
+    for index, factor in enumerate(asked):
+        answers[index] = response(fit_s, float(seconds(probed(simulation, factor), end).sum()))
+    return answers
 
 
-def write_cost_draws(
-    settings: dict[str, Any],
-    policies: Sequence[str],
-    trace: Trace,
-    out: Path,
-    draws: int,
-    progress: Callable[[str], None],
-) -> None:
-    """Write cost_error.json and cost_draws.parquet beside the comparison of `policies` in `out`.
+def growth(terms: Iterable[tuple[Floats, Floats]], least: float) -> Floats:
+    """Return what a time is multiplied by, [draws], and no less than `least`.
 
-    Draw 0 is the fit: the runs themselves. The factors of the others are those of
-    sim.advise.advice.draw_costs.
+    terms: for each source of error its moves, [draws, parts], and the responses to them, [parts].
     """
-    configs = resolve_policies(settings, policies)
-    first = Simulation(next(iter(configs.values())), trace)
-    error, source = cost_error(first.calibration)
-    rng = generator(first.config.run.seed, COST_FACTORS)
-    factors = np.array([(1.0, 1.0, 1.0), *(draw_factors(error, rng) for _ in range(draws))])
-    probe = first_steps(trace, PROBE_STEPS)
-    frames = []
-    for policy, config in configs.items():
-        name = run_name(policy)
-        frames.append(_drawn(name, RunFolder(out / name).steps(), factors, responses(config, probe)))
-        progress(policy)
-    table = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
-    table.to_parquet(out / "cost_draws.parquet", index=False)
-    probed = int(probe.rows["step"].nunique())
-    write_json(out / COST_DRAWS, CostDraws(cost_error=error, cost_error_source=source, probe_steps=probed))
+    factor: Floats = np.ones(1)
+    for moves, answers in terms:
+        factor = factor + moves @ answers
+    return np.maximum(factor, least)
 
 
-def _drawn(name: str, steps: pd.DataFrame, factors: Floats, response: Floats) -> pd.DataFrame:
-    """Return COST_DRAW_COLUMNS of one run under `factors`, [1 + draws, 3]; the first row is the fit."""
-    fit_s = (steps["end_s"] - steps["start_s"]).to_numpy()
-    scale = np.maximum(1.0 + (factors - 1.0) @ response, 0.0)
-    times_s = scale[:, None] * fit_s[None, :]
-    times_s[0] = fit_s
+def draw_table(run: str, steps: pd.DataFrame, times_s: Floats) -> pd.DataFrame:
+    """Return COST_DRAW_COLUMNS of one run; times_s: seconds of its steps by draw, [draws, steps]."""
+    draws, count = times_s.shape
     return pd.DataFrame(
         {
-            "draw": np.repeat(np.arange(len(factors)), len(fit_s)),
-            "run": name,
-            "step": np.tile(steps["step"].to_numpy(), len(factors)),
+            "draw": np.repeat(np.arange(draws), count),
+            "run": run,
+            "step": np.tile(steps["step"].to_numpy(), draws),
             "step_s": times_s.ravel(),
         }
+    ).astype(COST_DRAW_COLUMNS)
+
+
+def step_seconds(steps: pd.DataFrame) -> Floats:
+    """Return the seconds of each RL step of a run, [steps]."""
+    return (steps["end_s"] - steps["start_s"]).to_numpy()
+
+
+def simulate_draws(policies: PolicySet, draws: int, progress: Callable[[int], None]) -> pd.DataFrame:
+    """Simulate every policy again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
+    first = policies.baseline
+    error, _ = cost_error(first.calibration)
+    drawn = draw_factors(error, draws, generator(first.config.run.seed, COST_FACTORS))
+    frames = []
+    for draw, factors in enumerate(drawn.tolist()):
+        for name, simulation in policies.simulations.items():
+            coefficients = simulation.coefficients.scaled(*factors)
+            rows = pd.DataFrame(simulation.with_coefficients(coefficients).run().log.step_rows)
+            frames.append(draw_table(run_name(name), rows, step_seconds(rows)[None, :]).assign(draw=draw))
+        progress(draw)
+    return pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
+
+
+def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Callable[[str], None]) -> None:
+    """Write the step times under drawn errors beside the comparison in `out`, by the linear responses.
+
+    Draw 0 is the fit: the runs themselves. The factors of the others are those of `simulate_draws`.
+    """
+    error, source = cost_error(policies.baseline.calibration)
+    factors = draw_factors(error, draws, generator(policies.baseline.config.run.seed, COST_FACTORS))
+    probe = first_steps(policies.trace, PROBE_STEPS)
+    frames = []
+    for name, simulation in policies.simulations.items():
+        part = simulation.on(probe)
+        answers = responses(part, float(seconds(part).sum()))
+        steps = RunFolder(out / run_name(name)).steps()
+        fit_s = step_seconds(steps)
+        times_s = growth([(factors - 1.0, answers)], 0.0)[:, None] * fit_s[None, :]
+        times_s[0] = fit_s
+        frames.append(draw_table(run_name(name), steps, times_s))
+        progress(name)
+    write_draw_files(out, frames, error, source, probe)
+
+
+def write_draw_files(out: Path, frames: list[pd.DataFrame], error: float, source: str, probe: Trace) -> None:
+    """Write cost_draws.parquet, and cost_error.json with what the draws rest on."""
+    table = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
+    table.to_parquet(out / "cost_draws.parquet", index=False)
+    probed_steps = int(probe.rows["step"].nunique())
+    write_json(
+        out / COST_DRAWS, CostDraws(cost_error=error, cost_error_source=source, probe_steps=probed_steps)
     )

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.counterfactual.log_times import Logged, logged_of, logged_run
-from tlt.sim.steptimes.gpus import GPUS
+from tlt.sim.steptimes.roofline import GPUS
 from tlt.sim.validate.replay_measured import MeasuredSettings
 from tlt.traces.common.models import MODELS
 from tlt.traces.importers.importing import import_trace

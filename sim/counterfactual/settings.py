@@ -2,42 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlt.sim.config import WorkloadConfig
+from tlt.sim.config import Config, WorkloadConfig, resolve
 from tlt.sim.counterfactual.log_times import phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed
 from tlt.sim.model.phases import PHASES
+from tlt.sim.policy_set import check_names
 from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
 from tlt.traces.common.settings import merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
+from tltsched.policy_name import PolicyName
 
 STATED = ("gpus", "tp", "gpu", "model")
+RESAMPLED_STEPS = 8  # of a run that has one step
+SCHEDULES = ("tail_batching", "divided", "oversample_partial", "longest_first")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Nested tables as `tlt.sim.config.resolve` takes them, and sentences on what was assumed in them."""
+class Replay:
+    """A run, the configuration of each policy that replays it, and sentences on what is assumed in them.
 
-    values: dict[str, Any]
+    The observed policy is the first.
+    """
+
+    observed: Observed
+    configs: dict[str, Config]
     assumptions: tuple[str, ...]
 
-    @property
-    def seed(self) -> int:
-        """The seed of all draws."""
-        return int(self.values.get("run", {}).get("seed", 0))
 
-    def scaled(self, factor: float) -> Settings:
-        """Return them with all step times of the engine times a factor."""
-        scale = factor * float(self.values["cost"].get("scale", 1.0))
-        return replace(self, values=merge(self.values, {"cost": {"scale": scale}}))
+def replay_of(
+    observed: Observed,
+    given: dict[str, Any],
+    lengths: Path,
+    policies: Sequence[str] | None = None,
+    observed_policy: str | None = None,
+) -> Replay:
+    """Resolve every policy, once, on what the run states and what the user says on top (`given`).
+
+    `policies` None: those that suit the acceptance law. `observed_policy` None: what the run states, else
+    none. `lengths` is the file that will hold the lengths. Raises InputError for what is missing or wrong.
+    """
+    asked = given.get("workload", {}).get("steps")
+    if isinstance(asked, int) and asked > 0:
+        observed = observed.first(asked)
+    policy = observed_policy or observed.policy
+    numbers = observed.step_numbers()
+    steps = RESAMPLED_STEPS if len(numbers) == 1 else len(numbers)
+    values, assumptions = settings_of_run(observed, given, lengths, steps)
+    base = resolve(values, policy)
+    names = policies_of(policies, base, policy)
+    check_names(names)
+    configs = {name: base if name == policy else resolve(values, name) for name in names}
+    return Replay(observed, _possible(configs, observed, named=policies is not None), assumptions)
 
 
-def settings_of_run(observed: Observed, given: dict[str, Any], lengths: Path, steps: int) -> Settings:
-    """Return the settings that replay `lengths` over `steps`; raises InputError if hardware is not known."""
+def policies_of(named: Sequence[str] | None, config: Config, policy: str) -> list[str]:
+    """Return the policies, the observed policy first; by default a few of each kind."""
+    if named is not None:
+        return [policy, *(name for name in named if name != policy)]
+    trees = config.acceptance.kind == "published_tree" and config.drafter.kind == "head"
+    drafting = ("static:10_8_16", "tlt", "goodput_trees") if trees else ("static:4", "tlt_chains", "goodput")
+    whole = PolicyName.parse(policy)
+    others = [str(whole.on(schedule)) for schedule in SCHEDULES if schedule != whole.schedule]
+    return [policy, *(name for name in ("none", *drafting) if name != policy), *others]
+
+
+def _possible(configs: dict[str, Config], observed: Observed, *, named: bool) -> dict[str, Config]:
+    """Return the policies without those whose steps could not train on as many responses as the run did.
+
+    Raises InputError if one of those was named.
+    """
+    reordering = [name for name, config in configs.items() if not config.cluster.schedule_spec().keeps_order]
+    sizes = observed.trace.rows.groupby(["step", "prompt_id"]).size()
+    if not reordering or sizes.min() == sizes.max():
+        return configs
+    if named:
+        raise InputError(
+            "--policies", reordering[0], "schedules that keep the order of samples",
+            f"prompts of this run have {sizes.min()} to {sizes.max()} responses: leave it out",
+        )  # fmt: skip
+    return {name: config for name, config in configs.items() if name not in reordering}
+
+
+def settings_of_run(
+    observed: Observed, given: dict[str, Any], lengths: Path, steps: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the settings that replay `lengths` over `steps`, and sentences on what was assumed in them.
+
+    Raises InputError if hardware is not known.
+    """
     values = merge(observed.settings, given)
     hardware = values.get("hardware", {})
     missing = [name for name in STATED if name not in hardware]
@@ -52,7 +110,7 @@ def settings_of_run(observed: Observed, given: dict[str, Any], lengths: Path, st
     values = merge(values, {"workload": _workload(observed, values, lengths, steps, assumptions)})
     if "name" not in values.get("run", {}):
         values = merge(values, {"run": {"name": f"counterfactual of {observed.source}"}})
-    return Settings(_with_phases(values, observed, steps, assumptions), tuple(assumptions))
+    return _with_phases(values, observed, steps, assumptions), tuple(assumptions)
 
 
 def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from tlt.sim.steptimes.gpus import GpuSpec
+from tlt.sim.steptimes.roofline import GpuSpec
 from tlt.traces.common.models import BF16_BYTES, ModelShape
 from tltsched.errors import InputError
 

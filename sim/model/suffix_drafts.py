@@ -80,9 +80,7 @@ class HistoryCosts(StepCosts):
         law = self.coefficients
         drafts = self._config.hit_rate * (draft_config.verify_tokens - 1)
         tokens = padded(np.arange(self.max_requests + 1, dtype=np.float64), law.graph_batches) * (1 + drafts)
-        fixed_s = law.target_s(tokens) + self._config.lookup_s
-        if law.graph_tokens is not None:
-            fixed_s = fixed_s + law.eager_s * (tokens > law.graph_tokens)
+        fixed_s = law.target_s(tokens) + self._config.lookup_s + law.eager_part_s(tokens)
         per_token = law.kv_s_per_token + law.kv_s_per_verified_token * drafts
         self._tables[draft_config] = DraftConfigCost(fixed_s, per_token)
         return self._tables[draft_config]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from tlt.sim.advise.sensitivity import growth, response
 from tlt.sim.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
 from tlt.traces.common.arrays import Floats
@@ -22,6 +23,7 @@ from tlt.traces.common.seeds import CHOICE, generator
 from tlt.traces.results.plan import Input
 
 DRAWS = 4000
+LEAST_GROWTH = 1e-3  # a line that errors take below 0
 LENGTHS_SPREAD = "bootstrap over the RL steps simulated"
 LENGTHS_COMMAND = "tlt trace import LOGS --out lengths.parquet"
 
@@ -33,6 +35,13 @@ class Finalist(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing
     scale: float  # objective of one second a token
     response: Mapping[tuple[str, str], float]  # (input, part) -> growth for a change of 1; absent: 0
+
+    def growth(self, inputs: Sequence[Uncertain], values: Mapping[str, Floats]) -> Floats:
+        """Return what its time is multiplied by, [draws]; values: of each input, [draws, parts]."""
+        answers = [
+            np.array([self.response.get((each.name, part), 0.0) for part in each.parts]) for each in inputs
+        ]
+        return growth(zip((values[each.name] for each in inputs), answers, strict=True), LEAST_GROWTH)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,14 +97,7 @@ def _factor(
     finalists: Sequence[Finalist], inputs: Sequence[Uncertain], values: Mapping[str, Floats]
 ) -> Floats:
     """Return what the inputs multiply each finalist's time by, [draws, finalists]."""
-    columns = []
-    for finalist in finalists:
-        factor = np.ones(DRAWS)
-        for each in inputs:
-            response = [finalist.response.get((each.name, part), 0.0) for part in each.parts]
-            factor = factor + values[each.name] @ np.array(response)
-        columns.append(np.maximum(factor, 1e-3))
-    return np.stack(columns, axis=1)
+    return np.stack([finalist.growth(inputs, values) for finalist in finalists], axis=1)
 
 
 def _resampled(finalists: Sequence[Finalist], rng: np.random.Generator) -> Floats:
@@ -136,4 +138,4 @@ def _ranked(
 def response_of(base: Timing, probed: Mapping[tuple[str, str], Timing]) -> dict[tuple[str, str], float]:
     """Return growth of the time a token for a change of 1 in each part, from its probe."""
     fit = base.s_per_token()
-    return {key: (timing.s_per_token() / fit - 1.0) / MOVED[key[1]] for key, timing in probed.items()}
+    return {key: response(fit, timing.s_per_token(), MOVED[key[1]]) for key, timing in probed.items()}

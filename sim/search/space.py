@@ -10,7 +10,7 @@ import msgspec
 from tlt.sim.config import Config, resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
-from tlt.sim.steptimes.gpus import GPUS
+from tlt.sim.steptimes.roofline import GPUS
 from tlt.traces.common.settings import merge
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError, look_up
@@ -75,9 +75,18 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A design that can be simulated."""
 
     design: Design
-    config: Config
-    calibration: Calibration | None  # None: a roofline
+    simulation: Simulation
     on_policy: str
+
+    @property
+    def config(self) -> Config:
+        """The configuration that the design stands for."""
+        return self.simulation.config
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Where the step times come from; None: a roofline."""
+        return self.simulation.calibration
 
     @property
     def provenance(self) -> str:
@@ -88,16 +97,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 def candidates(
     settings: dict[str, Any], space: Space, trace: Trace
 ) -> tuple[list[Candidate], dict[Design, str]]:
-    """Return the designs that can run, and for every other one the reason why not."""
+    """Resolve and check every design on the same lengths, once.
+
+    Returns those that can run, and for every other one the reason why not.
+    """
     found, left_out = [], {}
     sources: dict[str, str] = {}
     for design in space.designs():
         if design.gpus > space.gpus_budget:
             left_out[design] = f"{design.gpus} GPUs are more than the budget of {space.gpus_budget}"
             continue
-        source = sources.setdefault(design.hardware, cost_source(settings, design))
+        if design.hardware not in sources:
+            sources[design.hardware] = cost_source(settings, design)
         try:
-            config = resolve(_settings(settings, design, source), design.run)
+            config = resolve(_settings(settings, design, sources[design.hardware]), design.run)
             simulation = Simulation(config, trace)
         except InputError as error:
             left_out[design] = f"{error.field}: got {error.got}, needs {error.allowed}"
@@ -106,9 +119,7 @@ def candidates(
         if space.only_on_policy and on_policy != "yes":
             left_out[design] = f"not on-policy ({on_policy}), and --on-policy was asked for"
             continue
-        found.append(
-            Candidate(design=design, config=config, calibration=simulation.calibration, on_policy=on_policy)
-        )
+        found.append(Candidate(design=design, simulation=simulation, on_policy=on_policy))
     return found, left_out
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tlt.sim.advise.sensitivity import first_steps
-from tlt.sim.parallel import Job, Timing
+from tlt.sim.parallel import Timing
 from tlt.sim.search.space import Candidate
+from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.plan import Rung
 
@@ -22,7 +23,7 @@ FIRST_ROUNDS = (1, 4)  # RL steps
 KEPT = 0.2  # of the designs of a schedule, in each round
 LEAST_KEPT = 2
 Objective = Callable[[Candidate, Timing], float]
-Simulate = Callable[[Sequence[Job]], list[Timing]]
+Simulate = Callable[[Sequence[Simulation]], list[Timing]]
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ def halve(
     tried: list[Tried] = []
     for count in rounds:
         part = first_steps(trace, count)
-        timings = simulate([Job(each.config, part) for each in left])
+        timings = simulate([each.simulation.on(part) for each in left])
         tried = sorted(
             (
                 Tried(each, timing, count, objective(each, timing))

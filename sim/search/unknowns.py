@@ -12,17 +12,13 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from tlt.sim.advise.advice import cost_error
-from tlt.sim.advise.sensitivity import FACTORS
+from tlt.sim.advise.sensitivity import FACTORS, PROBE, cost_error, probed
 from tlt.sim.config import Config
-from tlt.sim.parallel import Job
 from tlt.sim.search.space import Candidate
-from tlt.sim.simulation import step_times_of
-from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.simulation import Simulation
 from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 
-PROBE = 0.1  # relative
 PROBE_DRIFT = 0.01  # exponent a policy update
 ACCEPTANCE_SD = 0.2  # assumed: of the logarithm of the exponent that acceptance carries
 DRIFT_SD = 0.01  # assumed: exponent a policy update
@@ -90,25 +86,19 @@ def inputs_of(finalists: list[Candidate]) -> list[Uncertain]:
     ]  # fmt: skip
 
 
-def probes(candidate: Candidate, inputs: list[Uncertain], trace: Trace) -> dict[tuple[str, str], Job]:
-    """Return what to simulate for the answers of one design: (input, part) -> job. The others answer 0."""
-    config = candidate.config
-    _, fitted = step_times_of(config)
-    jobs = {}
+def probes(candidate: Candidate, inputs: list[Uncertain], trace: Trace) -> dict[tuple[str, str], Simulation]:
+    """Return what to simulate for the answers of one design, by (input, part). The others answer 0."""
+    simulation = candidate.simulation.on(trace)
+    probes = {}
     for each in inputs:
         if each.hardware and each.hardware != candidate.design.hardware:
             continue
         for part in each.parts:
             if part in FACTORS:
-                jobs[each.name, part] = Job(config, trace, _scaled(fitted, part))
+                probes[each.name, part] = probed(simulation, part)
             else:
-                jobs[each.name, part] = Job(_CHANGES[part](config), trace)
-    return jobs
-
-
-def _scaled(fitted: Coefficients, part: str) -> Coefficients:
-    target, kv, drafter = (1.0 + PROBE * (factor == part) for factor in FACTORS)
-    return fitted.scaled(target, kv, drafter)
+                probes[each.name, part] = simulation.changed(_CHANGES[part](simulation.config))
+    return probes
 
 
 def _less_accepted(config: Config) -> Config:

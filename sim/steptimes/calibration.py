@@ -58,7 +58,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     engine_version: str
     device: str
     date: str  # when the points were measured or published
-    model: str  # a name of sim.shapes.MODELS
+    model: str  # a name of traces.common.models.MODELS
     tp: int
     source: str
     licence: str

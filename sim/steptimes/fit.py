@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from tlt.sim.steptimes.law import Coefficients, padded, pieces
+from tlt.sim.steptimes.law import Coefficients, padded, pieces, without_graph
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.models import ModelShape
 from tlt.traces.results.calibration_points import Point, PrefillPoint
@@ -42,7 +42,6 @@ def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[fl
     drafter_passes = draft_config.depth if drafting else int(off)
     held = point.context_tokens * point.batch
     verified = float(settings.verified_terms)
-    eager = settings.graph_tokens is not None and tokens > settings.graph_tokens
     return [
         1.0,
         *(float(piece) for piece in pieces(np.asarray(tokens), settings.knots_tokens)),
@@ -52,7 +51,7 @@ def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[fl
         float(drafting),
         float(draft_config.depth),
         float(draft_config.depth) * batch * draft_config.topk,
-        float(eager),
+        float(without_graph(tokens, settings.graph_tokens)),
         verified * float(drafting) * tokens,
         verified * held * (draft_config.verify_tokens - 1),
     ]

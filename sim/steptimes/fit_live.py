@@ -1,10 +1,10 @@
 """Fits the law to the points that calibrating a live engine left, and says how well it fits.
 
 What is found by the fit and what is given differs by device. On a GPU whose data sheet is known
-(sim.steptimes.gpus) no piece above 512 tokens an engine step is cheaper than the peak throughput allows, the
-open slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the open
-slope continues the last fitted piece. Residuals by draft configuration and the tax of a speculation that is
-off stand in the notes.
+(sim.steptimes.roofline) no piece above 512 tokens an engine step is cheaper than the peak throughput allows,
+the open slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the
+open slope continues the last fitted piece. Residuals by draft configuration and the tax of a speculation that
+is off stand in the notes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from tlt.sim.steptimes.calibration import (
     residuals_of,
 )
 from tlt.sim.steptimes.fit import LawSettings, fit
-from tlt.sim.steptimes.gpus import GPUS, GpuSpec
 from tlt.sim.steptimes.law import Coefficients, padded
-from tlt.sim.steptimes.roofline import Assumptions, roofline
+from tlt.sim.steptimes.roofline import GPUS, Assumptions, GpuSpec, roofline
 from tlt.traces.common.models import MODELS, ModelShape
 from tlt.traces.results.calibration_points import MeasuredPoints, Point
 from tltsched.draft_config import OFF

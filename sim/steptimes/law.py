@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tlt.traces.common.arrays import Floats
+from tlt.traces.common.arrays import Bools, Floats
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
 
@@ -89,13 +89,15 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             seconds += slope * piece
         return seconds
 
+    def eager_part_s(self, tokens: npt.ArrayLike) -> Floats:
+        """Return what the target takes longer where x tokens have no CUDA graph (any shape)."""
+        return np.where(without_graph(tokens, self.graph_tokens), self.eager_s, 0.0)
+
     def fixed_s(self, draft_config: DraftConfig, when_off: WhenOff, batch: npt.ArrayLike) -> Floats:
         """Return the part of an engine step that does not depend on context, for each batch size."""
         b = padded(batch, self.graph_batches)
         x = b * draft_config.verify_tokens
-        seconds = self.target_s(x)
-        if self.graph_tokens is not None:
-            seconds = seconds + self.eager_s * (x > self.graph_tokens)
+        seconds = self.target_s(x) + self.eager_part_s(x)
         if draft_config.depth:
             per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * draft_config.topk
             return seconds + self.draft_s + self.draft_s_per_token * x + draft_config.depth * per_pass
@@ -123,6 +125,14 @@ def pieces(tokens: Floats, knots: tuple[float, ...]) -> list[Floats]:
     """Return how much of each x lies in each piece between knots; the last piece is open-ended."""
     inner = [np.clip(tokens - low, 0.0, high - low) for low, high in pairwise(knots)]
     return [*inner, np.maximum(tokens - knots[-1], 0.0)]
+
+
+def without_graph(size: npt.ArrayLike, largest: float | None) -> Bools:
+    """Return where an engine step is larger than the `largest` that has a CUDA graph (any shape).
+
+    None: it is not known, or there is no largest one, and every size has a graph.
+    """
+    return np.asarray(np.asarray(size, np.float64) > (np.inf if largest is None else largest))
 
 
 def padded(batch: npt.ArrayLike, graph_batches: tuple[int, ...]) -> Floats:

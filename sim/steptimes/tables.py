@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.law import Coefficients, without_graph
 from tlt.traces.common.arrays import Floats
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import OFF, DraftConfig
@@ -55,8 +55,8 @@ class StepCosts:
         if draft_config not in self._tables:
             batch = np.arange(self.max_requests + 1, dtype=np.float64)
             fixed_s = self.coefficients.fixed_s(draft_config, self.when_off, batch)
-            if self.graph_max_requests and draft_config.depth == 0:
-                fixed_s = fixed_s + self.eager_step_s * (batch > self.graph_max_requests)
+            if draft_config.depth == 0:
+                fixed_s = fixed_s + self.eager_step_s * without_graph(batch, self.graph_max_requests or None)
             per_token = self.coefficients.context_s_per_token(draft_config, self.when_off)
             self._tables[draft_config] = DraftConfigCost(fixed_s, per_token)
         return self._tables[draft_config]

@@ -7,7 +7,6 @@ law is taken from the first rollout of all policies, and the report judges by th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,19 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-import simpy
 
 from tlt.sim.model.acceptance import Acceptance, PerPosition
+from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
-from tlt.sim.model.drafter import Drafter, DrafterConfig
-from tlt.sim.model.jump_engine import JumpEngine
+from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import NoPhases, Phases
 from tlt.sim.model.requests import StepRequests
 from tlt.sim.model.running_batch import Limits
-from tlt.sim.model.worker import Listener, Worker
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
-from tlt.sim.validate.training.acceptance_counts import NOTHING, position_counts
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.migrate import upgraded_settings
-from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
+from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.results.simulated_replay import (
     PREDICTED,
     PREDICTED_COLUMNS,
@@ -39,21 +35,14 @@ from tlt.traces.results.simulated_replay import (
     SimulatedPolicy,
     SimulatedReplay,
 )
+from tlt.traces.runs.acceptance_counts import NOTHING, position_counts
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS, read_records
-from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
+from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct, write_json
 from tlt.traces.sources import open_runs
 from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
-from tltsched.event_log import (
-    Record,
-    RecordedCluster,
-    RecordedWorker,
-    Recorder,
-    SchedulerSetup,
-    build_cluster,
-    build_worker,
-)
+from tltsched.event_log import Record, SchedulerSetup
 from tltsched.policies.base import WhenOff
 
 NO_LIMIT_TOKENS = 1e12  # a KV cache that never overflows: a live run that preempts is told from its record
@@ -199,73 +188,43 @@ def simulate_into(
 ) -> tuple[StepCosts, pd.DataFrame]:
     """Simulate all steps of a policy with its requests and schedulers, and write the run folder.
 
-    Returns the step times and the simulated responses.
+    Draws follow from the scheduler's seed. Returns the step times and the simulated responses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = read_struct(policy.path / "resolved_config.json", dict[str, Any])
     write_json(folder / "resolved_config.json", upgraded_settings(settings))
     write_json(folder / "scheduler.json", policy.setup)
+    max_running = policy.settings.engine.max_running
     costs = StepCosts(
-        calibration.coefficients, policy.when_off, policy.settings.engine.max_running,
-        calibration.chunk_tokens, 0, 0.0,
-    )  # fmt: skip
-    with (folder / RECORDS).open("wb") as file:
-        recorder = Recorder(file.write)
-        cluster = _run(policy, costs, law or PerPosition((0.0,)), drafter, phases, recorder)
-    responses, intervals, steps = cluster.tables()
-    summary = msgspec.structs.replace(
-        policy.summary,
-        kind="simulated",
-        wall_s=float(cluster.env.now),
-        cost_source=calibration.describe(),
-        acceptance_source=law.source if law and policy.drafts else "not used",
-        tool_version=version("tlt-sim"),
-        elapsed_s=None,
-        warnings=(),
+        calibration.coefficients, policy.when_off, max_running, calibration.chunk_tokens, 0, 0.0
     )
-    RunFolder(folder).write(summary, responses, intervals, steps)
-    return costs, responses
+    assembly = Assembly(
+        setup=policy.setup,
+        costs=costs,
+        limits=Limits(max_running, NO_LIMIT_TOKENS, prefix_caching=False),
+        acceptance=Acceptance(law or PerPosition((0.0,)), 0.0),
+        drafter=drafter,
+        phases=phases,
+    )
+
+    def summary_of(cluster: Cluster) -> Summary:
+        return msgspec.structs.replace(
+            policy.summary,
+            kind="simulated",
+            wall_s=float(cluster.env.now),
+            cost_source=calibration.describe(),
+            acceptance_source=law.source if law and policy.drafts else "not used",
+            tool_version=version("tlt-sim"),
+            elapsed_s=None,
+            warnings=(),
+        )
+
+    return costs, assembly.run_into(folder, policy.requests(), summary_of).responses
 
 
 def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:
     """Return whether every request ran on the worker that it was simulated on."""
     return bool((responses["worker"].to_numpy() == policy.responses["worker"].to_numpy()).all())
-
-
-def _run(
-    policy: MeasuredPolicy,
-    costs: StepCosts,
-    law: PerPosition,
-    drafter: DrafterConfig,
-    phases: Phases,
-    recorder: Recorder,
-) -> Cluster:
-    """Return the cluster after all steps; draws follow from the scheduler's seed."""
-    env = simpy.Environment(0.0)
-    setup, acceptance = policy.setup, Acceptance(law, 0.0)
-    seeds = sequence(setup.seed, CLUSTER).spawn(setup.workers + 2)
-    limits = Limits(policy.settings.engine.max_running, NO_LIMIT_TOKENS, prefix_caching=False)
-
-    def make_worker(index: int, listener: Listener) -> Worker:
-        engine = JumpEngine(costs, acceptance, np.random.default_rng(seeds[index]))
-        scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
-        return Worker(env, RecordedWorker(scheduler, recorder), engine, limits, listener)
-
-    cluster = Cluster(
-        env,
-        RecordedCluster(build_cluster(setup), recorder),
-        make_worker,
-        setup.workers,
-        0,
-        Drafter(drafter),
-        phases,
-        acceptance,
-        np.random.default_rng(seeds[-2]),
-        np.random.default_rng(seeds[-1]),
-    )
-    env.process(cluster.run(policy.requests(), lambda _: None))
-    env.run()
-    return cluster
 
 
 def predicted_engine_steps(policy: MeasuredPolicy, costs: StepCosts) -> pd.DataFrame | None:

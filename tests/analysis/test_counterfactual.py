@@ -21,10 +21,11 @@ from tlt.analysis.counterfactual.words import (
 )
 from tlt.analysis.load import RunSet, load_runs
 from tlt.analysis.report import present
-from tlt.sim.counterfactual.answer import Request, counterfactual
+from tlt.sim.counterfactual.answer import counterfactual
 from tlt.sim.counterfactual.observed_run import observe
+from tlt.sim.counterfactual.settings import replay_of
 from tlt.traces.importers.reading.items import Options
-from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
+from tlt.traces.results.counterfactual import OBSERVED_TRACE, Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
@@ -41,8 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("observed")
     trace, phases = write_observed(path, lengths())
     observed = observe(trace, phases, Options())
-    counterfactual(observed, Request(GIVEN, POLICIES, None, 3.0, 9), path / "out", silent)
-    return path / "out"
+    out = path / "out"
+    counterfactual(replay_of(observed, GIVEN, out / OBSERVED_TRACE, POLICIES), out, 9, 3.0, silent)
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,8 @@ def test_names_are_escaped(folder: Path, told: Counterfactual, tmp_path: Path) -
 def test_without_a_price_and_times_no_money_is_told(tmp_path: Path) -> None:
     trace, _ = write_observed(tmp_path, lengths(steps=2))
     observed = observe(trace, None, Options())
-    counterfactual(observed, Request(GIVEN, ["static:2"], None, None, 0), tmp_path / "out", silent)
+    replay = replay_of(observed, GIVEN, tmp_path / "out" / OBSERVED_TRACE, ["static:2"])
+    counterfactual(replay, tmp_path / "out", 0, None, silent)
     text = io.StringIO()
     present(tmp_path / "out", Console(file=text, width=120))
     assert "USD" not in text.getvalue()

@@ -9,6 +9,7 @@ import numpy as np
 
 from tlt.sim.comparison import run_policy
 from tlt.sim.config import resolve
+from tlt.sim.simulation import Simulation
 from tlt.traces.importers.phases import PhaseTime, PhaseTimes
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.generate import generate
@@ -43,7 +44,8 @@ def write_observed(folder: Path, trace: Trace) -> tuple[Path, Path]:
         "cost": {"source": CALIBRATION, "scale": TRUE_SCALE},
         "workload": {"lengths": str(path), "replay_steps": True, "steps": int(trace.rows["step"].nunique())},
     }
-    run_policy(resolve(truth, "none"), trace, "none", folder / "truth", lambda *_: None)
+    simulation = Simulation(resolve(truth, "none"), trace)
+    run_policy(simulation, "none", folder / "truth", lambda *_: None)
     rows = RunFolder(folder / "truth").steps()
     times = PhaseTimes(source="a test", framework="verl", steps=sorted(trace.rows["step"].unique().tolist()))
     times.lines = len(rows)

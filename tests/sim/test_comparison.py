@@ -8,16 +8,12 @@ import pandas as pd
 import pytest
 
 from tests.sim.small_world import trace_of
-from tlt.sim.advise.advice import (
-    BATCHES,
-    advise,
-    candidate_draft_configs,
-    contexts_by_batch,
-    draw_costs,
-    write_advice,
-)
-from tlt.sim.comparison import FINGERPRINT, compare, resolve_policies
+from tlt.sim.advise.advice import BATCHES, advise, contexts_by_batch, write_advice
+from tlt.sim.advise.best_draft import candidate_draft_configs
+from tlt.sim.advise.sensitivity import simulate_draws
+from tlt.sim.comparison import FINGERPRINT, compare
 from tlt.sim.config import resolve
+from tlt.sim.policy_set import CHAIN_POLICIES, TREE_POLICIES, policy_set, resolve_policies
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Advice, Comparison, RunFolder, read_struct, run_name
@@ -49,15 +45,16 @@ def small(**acceptance: Any) -> dict[str, Any]:
 def count(folder: Path, settings: dict[str, Any], policies: list[str] = POLICIES) -> Counter[str]:
     """Run a comparison and return how many steps of each policy it had to simulate."""
     calls: Counter[str] = Counter()
-    compare(settings, policies, folder, lambda policy, _: calls.update([policy]))
+    compare(policy_set(settings, policies), folder, lambda policy, _: calls.update([policy]))
     return calls
 
 
 def test_every_policy_has_a_folder_and_the_same_lengths(tmp_path: Path) -> None:
-    trace = compare(small(), POLICIES, tmp_path, lambda *_: None)
+    compared = policy_set(small(), POLICIES)
+    compare(compared, tmp_path, lambda *_: None)
     listed = read_struct(tmp_path / "comparison.json", Comparison).runs
     assert listed == ("none", "static-8_8_32", "tlt")
-    lengths = trace.rows["response_tokens"].tolist()
+    lengths = compared.trace.rows["response_tokens"].tolist()
     assert read_trace(tmp_path / "lengths.parquet").rows["response_tokens"].tolist() == lengths
     for name, policy in zip(listed, POLICIES, strict=True):
         folder = RunFolder(tmp_path / name)
@@ -86,7 +83,7 @@ def test_an_policy_that_was_stopped_in_the_middle_is_done_again(tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(small(), POLICIES, tmp_path, stop)
+        compare(policy_set(small(), POLICIES), tmp_path, stop)
     assert not (tmp_path / "comparison.json").exists()
     assert count(tmp_path, small()) == {"tlt": STEPS}
 
@@ -106,10 +103,15 @@ def test_policies_are_named_once(policies: list[str]) -> None:
         resolve_policies(small(), policies)
 
 
-def test_all_policies_are_checked_before_the_first_runs(tmp_path: Path) -> None:
+def test_a_set_holds_policies_that_fit_the_workload_alone() -> None:
     with pytest.raises(InputError, match="for draft_config"):
-        compare(small(), ["none", "static:4"], tmp_path / "out", lambda *_: None)
-    assert not (tmp_path / "out").exists()
+        policy_set(small(), ["none", "static:4"])
+
+
+def test_policies_that_nobody_named_suit_the_acceptance() -> None:
+    assert tuple(resolve_policies(small())) == TREE_POLICIES
+    assert tuple(resolve_policies(small(kind="geometric"))) == CHAIN_POLICIES
+    assert resolve_policies(small())["tlt"] == resolve(small(), "tlt")
 
 
 def advice_of(settings: dict[str, Any], seed: int = 0) -> Advice:
@@ -154,9 +156,10 @@ def test_contexts_fall_with_the_batch() -> None:
 
 def test_cost_draws_start_with_the_fit(tmp_path: Path) -> None:
     settings = small()
-    trace = compare(settings, POLICIES, tmp_path, lambda *_: None)
+    compared = policy_set(settings, POLICIES)
+    compare(compared, tmp_path, lambda *_: None)
     done: list[int] = []
-    draws = draw_costs(settings, POLICIES, trace, 2, done.append)
+    draws = simulate_draws(compared, 2, done.append)
     assert done == [0, 1, 2]
     assert list(draws.columns) == list(COST_DRAW_COLUMNS)
     assert len(draws) == 3 * len(POLICIES) * STEPS

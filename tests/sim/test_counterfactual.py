@@ -8,16 +8,11 @@ import pytest
 
 from tests.sim.observed_world import GIVEN, HARDWARE, PHASES_S, REST_S, TRUE_SCALE, lengths, write_observed
 from tlt.sim.config import resolve
-from tlt.sim.counterfactual.answer import (
-    RESAMPLED_STEPS,
-    Request,
-    counterfactual,
-    lengths_to_replay,
-    policies_of,
-)
+from tlt.sim.counterfactual.answer import counterfactual, lengths_to_replay
 from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
 from tlt.sim.counterfactual.log_times import Logged, logged_of, phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed, observe
+from tlt.sim.counterfactual.settings import RESAMPLED_STEPS, policies_of, replay_of
 from tlt.sim.model.phases import OTHER
 from tlt.sim.simulation import Simulation
 from tlt.traces.importers.phases import PhaseTimes
@@ -25,7 +20,12 @@ from tlt.traces.importers.reading.items import Options
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
 from tlt.traces.lengths.schema import Trace
-from tlt.traces.results.counterfactual import Counterfactual, LoggedTime, read_counterfactual
+from tlt.traces.results.counterfactual import (
+    OBSERVED_TRACE,
+    Counterfactual,
+    LoggedTime,
+    read_counterfactual,
+)
 from tlt.traces.runs.runfolder import RunFolder, read_struct
 from tltsched.errors import InputError
 
@@ -33,16 +33,19 @@ TRAINED = Path(__file__).parents[2] / "evidence/runs/h200-smollm2-train"
 VERL_LOG = Path(__file__).parents[2] / "traces/importers/samples/verl_console.log"
 
 
-def ask(settings: dict[str, Any] | None = None, policies: list[str] | None = None, draws: int = 9) -> Request:
-    return Request(GIVEN if settings is None else settings, policies, None, 2.0, draws)
-
-
 def silent(policy: str, step: int) -> None:
     del policy, step
 
 
-def answered(observed: Observed, out: Path, request: Request) -> Counterfactual:
-    told = counterfactual(observed, request, out, silent)
+def answered(
+    observed: Observed,
+    out: Path,
+    settings: dict[str, Any] = GIVEN,
+    policies: list[str] | None = None,
+    draws: int = 9,
+) -> Counterfactual:
+    replay = replay_of(observed, settings, out / OBSERVED_TRACE, policies)
+    told = counterfactual(replay, out, draws, 2.0, silent)
     assert read_counterfactual(out) == told
     return told
 
@@ -58,7 +61,7 @@ def logged(**seconds: list[float]) -> Logged:
 def test_a_run_of_the_model_is_reproduced_and_its_scale_is_found(tmp_path: Path) -> None:
     trace, phases = write_observed(tmp_path, lengths())
     observed = observe(trace, phases, Options())
-    told = answered(observed, tmp_path / "out", ask(policies=["static:2", "none@longest_first"]))
+    told = answered(observed, tmp_path / "out", policies=["static:2", "none@longest_first"])
     assert told.fit is not None
     assert told.fit.scale.value == pytest.approx(TRUE_SCALE, rel=0.02)
     assert told.fit.fitted_steps == (0, 1, 2)
@@ -75,7 +78,7 @@ def test_a_run_of_the_model_is_reproduced_and_its_scale_is_found(tmp_path: Path)
 def test_phases_of_the_log_are_kept_by_every_policy(tmp_path: Path) -> None:
     trace, phases = write_observed(tmp_path, lengths(steps=2))
     out = tmp_path / "out"
-    answered(observe(trace, phases, Options()), out, ask(policies=["static:2"], draws=0))
+    answered(observe(trace, phases, Options()), out, policies=["static:2"], draws=0)
     for name in ("none", "static-2"):
         run = RunFolder(out / name)
         after_s = (run.steps()["end_s"] - run.steps()["rollout_end_s"]).to_numpy()
@@ -86,7 +89,7 @@ def test_phases_of_the_log_are_kept_by_every_policy(tmp_path: Path) -> None:
 def test_draws_keep_the_observed_rollouts_within_the_error_of_the_scale(tmp_path: Path) -> None:
     trace, phases = write_observed(tmp_path, lengths())
     out = tmp_path / "out"
-    answered(observe(trace, phases, Options()), out, ask(policies=["static:2"], draws=19))
+    answered(observe(trace, phases, Options()), out, policies=["static:2"], draws=19)
     pinned = pd.read_parquet(out / "cost_draws.parquet").groupby(["run", "draw"])["step_s"].sum()
     spread = pinned.groupby("run").std() / pinned.groupby("run").mean()
     assert spread["none"] < 0.01
@@ -96,7 +99,7 @@ def test_draws_keep_the_observed_rollouts_within_the_error_of_the_scale(tmp_path
 def test_without_times_nothing_is_checked_and_it_is_said(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(lengths(steps=2), path)
-    told = answered(observe(path, None, Options()), tmp_path / "out", ask(policies=["static:2"]))
+    told = answered(observe(path, None, Options()), tmp_path / "out", policies=["static:2"])
     assert told.fit is None
     assert told.amdahl() is None
     assert told.steps[0].rollout_s is None
@@ -114,7 +117,7 @@ def test_one_step_gets_others_of_its_prompts(tmp_path: Path) -> None:
     assert set(sizes) == {4}
     first = made.rows[made.rows["step"] == 0]
     assert first["response_tokens"].tolist() == observed.trace.rows["response_tokens"].tolist()
-    told = answered(observed, tmp_path / "out", ask(policies=["none@tail_batching"]))
+    told = answered(observed, tmp_path / "out", policies=["none@tail_batching"])
     assert len(told.steps) == 1
     assert any("drawn from its prompts" in flag for flag in told.flags)
 
@@ -134,8 +137,8 @@ def test_groups_of_unequal_size_keep_the_order_of_samples(tmp_path: Path) -> Non
         Trace(whole.rows.iloc[1:].reset_index(drop=True), whole.origin), None, "x", "x", {}, "none"
     )
     with pytest.raises(InputError, match="schedules that keep the order"):
-        counterfactual(observed, ask(policies=["none@tail_batching"]), tmp_path / "named", silent)
-    told = answered(observed, tmp_path / "out", ask(draws=0))
+        answered(observed, tmp_path / "named", policies=["none@tail_batching"])
+    told = answered(observed, tmp_path / "out", draws=0)
     assert any("are left out" in flag for flag in told.flags)
     assert not (tmp_path / "out" / "none-tail_batching").exists()
 
@@ -147,7 +150,7 @@ def test_hardware_must_be_stated(tmp_path: Path) -> None:
     for missing in HARDWARE:
         left = {name: value for name, value in HARDWARE.items() if name != missing}
         with pytest.raises(InputError, match=f"give {missing}"):
-            counterfactual(observed, ask({"hardware": left}), tmp_path / "out", silent)
+            answered(observed, tmp_path / "out", {"hardware": left})
     assert not (tmp_path / "out").exists()
 
 
@@ -156,7 +159,7 @@ def test_wrong_policies_are_refused(policies: list[str], tmp_path: Path) -> None
     path = tmp_path / "trace.parquet"
     write_trace(lengths(steps=1), path)
     with pytest.raises(InputError):
-        counterfactual(observe(path, None, Options()), ask(policies=policies), tmp_path / "out", silent)
+        answered(observe(path, None, Options()), tmp_path / "out", policies=policies)
     assert not (tmp_path / "out").exists()
 
 
@@ -246,7 +249,7 @@ def test_a_measured_training_run_is_reproduced(tmp_path: Path) -> None:
     assert observed.policy == "none"
     assert "static-4-online" in observed.notes[0]
     assert observed.settings["hardware"] == {"gpus": 4, "tp": 1, "gpu": "H200", "model": "SmolLM2-135M"}
-    told = answered(observed, tmp_path / "out", ask(settings, ["goodput:off+2+3+4+6"]))
+    told = answered(observed, tmp_path / "out", settings, ["goodput:off+2+3+4+6"])
     assert told.fit is not None
     assert len(told.fit.errors) == 2
     assert told.acceptance_source == "measured: elsewhere"
@@ -261,7 +264,7 @@ def test_a_simulated_run_states_all_its_settings(tmp_path: Path) -> None:
     observed = observe(tmp_path / "truth", None, Options())
     assert observed.settings["cost"]["scale"] == TRUE_SCALE
     assert observed.settings["hardware"]["gpus"] == HARDWARE["gpus"]
-    told = answered(observed, tmp_path / "out", ask({}, ["static:2"]))
+    told = answered(observed, tmp_path / "out", {}, ["static:2"])
     assert told.fit is not None
     assert told.fit.scale.value == pytest.approx(1.0, rel=1e-6)
     groups = observed.trace.rows["prompt_id"] // GROUPS_OF_A_STEP

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlt.sim.advise.advice import advise, candidate_draft_configs
+from tlt.sim.advise.advice import advise
+from tlt.sim.advise.best_draft import candidate_draft_configs
 from tlt.sim.advise.export.files import SUFFIX, Exported, export, simulation_of
 from tlt.sim.advise.export.formats import (
     FORMATS,
@@ -33,6 +34,7 @@ from tlt.sim.advise.export.table import (
 from tlt.sim.advise.kstar import drafting_configs
 from tlt.sim.comparison import compare, run_policy
 from tlt.sim.config import resolve
+from tlt.sim.policy_set import policy_set
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tlt.traces.runs.runfolder import BatchAdvice, read_struct, write_json
@@ -277,11 +279,9 @@ def test_a_recommendation_and_a_run_are_exported_as_their_configuration(tmp_path
     small = CHAINS | {
         "workload": CHAINS["workload"] | {"steps": 1, "prompts_per_step": 4, "max_response_tokens": 400}
     }
-    compare(small, ["none", "static:2"], tmp_path / "both", lambda *_: None)
-    config = resolve(small, "static:2")
-    run_policy(
-        config, load_workload(config.workload, config.run.seed), "one", tmp_path / "one", lambda *_: None
-    )
+    compare(policy_set(small, ["none", "static:2"]), tmp_path / "both", lambda *_: None)
+    one = policy_set(small, ["static:2"]).baseline
+    run_policy(one, "one", tmp_path / "one", lambda *_: None)
     expected = table_of(simulation(small))
     for name in ("both", "one"):
         world = simulation_of(tmp_path / name)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN
-from tlt.sim.advise.best_draft import draw_factors, engine_step_s, gains_of, parts_s, rank
+from tlt.sim.advise.best_draft import draw_ranking, engine_step_s, gains_of, parts_s, rank
 from tlt.sim.advise.kstar import breakeven_rate, drafting_configs, kstar_map
 from tlt.sim.config import resolve
 from tlt.sim.model.acceptance import Geometric
@@ -206,7 +206,7 @@ def test_parts_of_a_engine_step_add_up_to_it() -> None:
 
 
 def test_off_costs_something_where_the_drafter_is_kept_in_step() -> None:
-    draws = draw_factors(0.05, 1, 50, np.random.default_rng(1))
+    draws = draw_ranking(0.05, 1, 50, np.random.default_rng(1))
     useless = np.array([1.0])
     plain = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws)
     in_step = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws, "k0")

@@ -59,7 +59,7 @@ def test_a_law_that_does_not_fit_is_said_to_fit_poorly() -> None:
     calibration = fit_points(msgspec.structs.replace(points, points=falling))
     assert calibration.residuals.held_out_mean > 0.05
     assert "mean error on unseen points" in note(calibration, "the law fits poorly")
-    assert "not_configured" in note(calibration, "error by draft configuration")
+    assert "plain" in note(calibration, "error by draft configuration")
 
 
 def test_the_tax_of_being_off_compares_the_same_batch_at_the_same_context() -> None:

@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 
 from tlt.commands.sim_plan import prices_of, refuse_alone
-from tlt.sim.advise.sensitivity import FACTORS
-from tlt.sim.parallel import Job, simulate_all
-from tlt.sim.search.search import Planner
-from tlt.sim.search.space import Space
+from tlt.sim.advise.sensitivity import PROBE, PROBED
+from tlt.sim.config import resolve
+from tlt.sim.parallel import simulate_all
+from tlt.sim.search.search import Planner, SearchResult, Task
+from tlt.sim.search.space import Space, candidates
 from tlt.sim.search.successive_halving import halve
-from tlt.sim.search.unknowns import MOVED, PROBE, inputs_of, probes
+from tlt.sim.search.unknowns import MOVED, inputs_of, probes
 from tlt.sim.search.write import write_files
+from tlt.sim.workload import load_workload
 from tlt.traces.results.plan import PLAN_COLUMNS, PlanFiles, read_plan
 from tlt.traces.runs.runfolder import Advice, Comparison, RunFolder, read_struct
 from tltsched.errors import InputError
@@ -35,18 +37,25 @@ SPACE = Space(
 )  # fmt: skip
 
 
-def planner(space: Space = SPACE, settings: dict[str, Any] = JOB, **prices: float) -> Planner:
-    return Planner(settings, space, prices, 1, lambda _: None)
+def quiet(*_: object) -> None:
+    pass
+
+
+def searched(space: Space = SPACE, settings: dict[str, Any] = JOB, **prices: float) -> SearchResult:
+    base = resolve(settings, "none")
+    trace = load_workload(base.workload, base.run.seed)
+    task = Task(space=space, prices=prices, trace=trace, seed=base.run.seed)
+    return Planner(task, 1, quiet).search(*candidates(settings, space, trace))
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planner, Path]:
-    out, search = tmp_path_factory.mktemp("plan"), planner()
-    write_files(search, search.search(), out)
-    return search, out
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
+    out, result = tmp_path_factory.mktemp("plan"), searched()
+    write_files(result, out, quiet)
+    return result, out
 
 
-def test_the_plan_lists_every_design(found: tuple[Planner, Path]) -> None:
+def test_the_plan_lists_every_design(found: tuple[SearchResult, Path]) -> None:
     _, out = found
     files = read_plan(out)
     assert len(files.designs) == len(SPACE.designs()) == files.designs["design"].nunique()
@@ -56,7 +65,7 @@ def test_the_plan_lists_every_design(found: tuple[Planner, Path]) -> None:
     assert (files.designs.query("stage != 'finalist'")["reason"] != "").all()
 
 
-def test_the_best_is_the_fastest_of_those_that_ran_all_steps(found: tuple[Planner, Path]) -> None:
+def test_the_best_is_the_fastest_of_those_that_ran_all_steps(found: tuple[SearchResult, Path]) -> None:
     files = read_plan(found[1])
     whole = files.designs[files.designs["steps"] == 2]
     assert files.plan.best == whole.loc[whole["step_s"].idxmin(), "design"]
@@ -68,7 +77,7 @@ def test_the_best_is_the_fastest_of_those_that_ran_all_steps(found: tuple[Planne
     assert {"H100", "L40"} >= set(finalists["gpu"])
 
 
-def test_finalists_are_a_comparison_with_advice(found: tuple[Planner, Path]) -> None:
+def test_finalists_are_a_comparison_with_advice(found: tuple[SearchResult, Path]) -> None:
     search, out = found
     runs = read_struct(out / "comparison.json", Comparison).runs
     files = read_plan(out)
@@ -86,16 +95,15 @@ def test_finalists_are_a_comparison_with_advice(found: tuple[Planner, Path]) -> 
     assert search.finalists[0].candidate.design.policy == "none"
 
 
-def test_a_step_of_the_workload_is_what_synchronous_training_takes(found: tuple[Planner, Path]) -> None:
+def test_a_step_of_the_workload_is_what_synchronous_training_takes(found: tuple[SearchResult, Path]) -> None:
     table = read_plan(found[1]).designs
     whole = table[(table["steps"] == 2) & (table["schedule"] == "synchronous")]
     assert whole["step_s"].tolist() == pytest.approx(whole["raw_step_s"].tolist())
 
 
-def test_the_same_search_gives_the_same_files(found: tuple[Planner, Path], tmp_path: Path) -> None:
+def test_the_same_search_gives_the_same_files(found: tuple[SearchResult, Path], tmp_path: Path) -> None:
     _, out = found
-    again = planner()
-    write_files(again, again.search(), tmp_path)
+    write_files(searched(), tmp_path, quiet)
     for name in ("plan.json", "plan.parquet", "cost_draws.parquet", "advice.json"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes(), name
 
@@ -103,15 +111,15 @@ def test_the_same_search_gives_the_same_files(found: tuple[Planner, Path], tmp_p
 def test_prices_turn_seconds_into_dollars() -> None:
     space = Space(gpus_budget=4, gpus=("H100", "H200"), tp=(1,), engines=(2, 4),
                   schedules=("synchronous",), policies=("none", "static:4"))  # fmt: skip
-    search = planner(space, H100=2.0, H200=2000.0)
-    decision = search.search()
-    best = search.finalists[decision.best]
+    result = searched(space, H100=2.0, H200=2000.0)
+    decision = result.decision
+    best = result.finalists[decision.best]
     assert best.candidate.design.gpu == "H100"
     seconds = float(best.timing.step_s.mean())
     gpus = best.candidate.design.gpus
     assert decision.objective[decision.best] == pytest.approx(seconds * gpus * 2.0 / 3600)
     with pytest.raises(InputError, match="add H200"):
-        planner(space, H100=2.0)
+        searched(space, H100=2.0)
 
 
 def test_a_budget_that_holds_nothing_says_why() -> None:
@@ -119,67 +127,64 @@ def test_a_budget_that_holds_nothing_says_why() -> None:
     space = Space(gpus_budget=1, gpus=("H100",), tp=(1,), engines=(), schedules=("synchronous",),
                   policies=("none",))  # fmt: skip
     with pytest.raises(InputError, match="tokens of KV cache"):
-        planner(space, tight).search()
+        searched(space, tight)
 
 
 def test_only_on_policy_schedules_remain() -> None:
     space = Space(gpus_budget=4, gpus=("H100",), tp=(1,), engines=(), policies=("none", "static:4"),
                   schedules=("synchronous", "bounded_async"), only_on_policy=True)  # fmt: skip
-    search = planner(space)
-    search.search()
-    assert {each.candidate.on_policy for each in search.tried} == {"yes"}
+    assert {each.candidate.on_policy for each in searched(space).tried} == {"yes"}
 
 
-def test_designs_compete_inside_their_schedule_first() -> None:
-    search = planner()
-    search.search()
+def test_designs_compete_inside_their_schedule_first(found: tuple[SearchResult, Path]) -> None:
+    search, _ = found
     whole = {each.candidate.design.schedule for each in search.tried if each.steps == 2}
     assert whole == {"synchronous", "bounded_async"}
     hardware = {each.candidate.design.hardware for each in search.tried if each.steps == 2}
     assert hardware == {each.candidate.design.hardware for each in search.tried}
 
 
-def test_processes_give_the_same_timings() -> None:
-    search = planner()
-    search.search()
-    jobs = [Job(each.candidate.config, search.trace) for each in search.finalists[:2]]
-    here, there = (simulate_all(jobs, processes, lambda: None) for processes in (1, 2))
+def test_processes_give_the_same_timings(found: tuple[SearchResult, Path]) -> None:
+    simulations = [each.candidate.simulation for each in found[0].finalists[:2]]
+    here, there = (simulate_all(simulations, processes, lambda: None) for processes in (1, 2))
     for one, other in zip(here, there, strict=True):
         assert one.step_s.tolist() == other.step_s.tolist()
         assert one.tokens.tolist() == other.tokens.tolist()
 
 
-def test_every_probe_moves_what_it_says(found: tuple[Planner, Path]) -> None:
+def test_every_probe_moves_what_it_says(found: tuple[SearchResult, Path]) -> None:
     search, _ = found
     drafting = next(each.candidate for each in search.finalists if each.candidate.design.policy != "none")
     inputs = inputs_of([drafting])
-    jobs = probes(drafting, inputs, search.trace)
-    assert {part for _, part in jobs} == set(MOVED)
+    asked = probes(drafting, inputs, search.task.trace)
+    assert {part for _, part in asked} == set(MOVED)
     base = drafting.config
-    changed = {part: job for (_, part), job in jobs.items()}
+    changed = {part: simulation for (_, part), simulation in asked.items()}
     assert changed["reward"].config.phases.reward_s == pytest.approx(base.phases.reward_s * (1 + PROBE))
     assert changed["acceptance"].config.acceptance.rate == pytest.approx(0.7 ** (1 + PROBE))
     assert changed["drift"].config.drafter.drift_per_update == pytest.approx(0.01)
     assert changed["phases"].config.phases.training_efficiency < base.phases.training_efficiency
-    for part in FACTORS:
-        assert changed[part].coefficients is not None
+    fitted = drafting.simulation.coefficients
+    assert changed["target"].coefficients == fitted.scaled(PROBED, 1.0, 1.0)
+    assert changed["kv"].coefficients == fitted.scaled(1.0, PROBED, 1.0)
+    assert changed["drafter"].coefficients == fitted.scaled(1.0, 1.0, PROBED)
+    assert changed["reward"].coefficients == fitted
     responses = search.judged[0].response
     assert all(np.isfinite(value) for value in responses.values())
 
 
-def test_halving_runs_few_designs_on_all_steps() -> None:
-    search = planner()
-    search.search()
+def test_halving_runs_few_designs_on_all_steps(found: tuple[SearchResult, Path]) -> None:
+    search, _ = found
     calls: list[int] = []
 
-    def simulate(jobs: Any) -> Any:
-        calls.append(len(jobs))
-        return simulate_all(jobs, 1, lambda: None)
+    def simulate(simulations: Any) -> Any:
+        calls.append(len(simulations))
+        return simulate_all(simulations, 1, quiet)
 
-    candidates = [each.candidate for each in search.tried]
-    whole, dropped, rungs = halve(candidates, search.trace, search.objective, simulate)
+    designs = [each.candidate for each in search.tried]
+    whole, dropped, rungs = halve(designs, search.task.trace, search.task.objective, simulate)
     assert calls == [rung.designs for rung in rungs]
-    assert len(whole) + len(dropped) == len(candidates)
+    assert len(whole) + len(dropped) == len(designs)
     assert [each.objective for each in whole] == sorted(each.objective for each in whole)
 
 
@@ -200,7 +205,7 @@ def test_options_of_a_search_need_a_budget() -> None:
         refuse_alone({"on_policy": True})
 
 
-def test_a_plan_of_other_designs_is_refused(found: tuple[Planner, Path], tmp_path: Path) -> None:
+def test_a_plan_of_other_designs_is_refused(found: tuple[SearchResult, Path], tmp_path: Path) -> None:
     files = read_plan(found[1])
     assert isinstance(files, PlanFiles)
     text = json.loads((found[1] / "plan.json").read_text(encoding="utf-8"))

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from tests.sim.small_world import trace_of
-from tlt.sim.advise.advice import draw_costs
-from tlt.sim.advise.sensitivity import first_steps, responses, write_cost_draws
+from tlt.sim.advise.sensitivity import first_steps, responses, seconds, simulate_draws, write_cost_draws
 from tlt.sim.comparison import compare
 from tlt.sim.config import resolve
+from tlt.sim.policy_set import policy_set
+from tlt.sim.simulation import Simulation
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, read_struct, run_name
 
@@ -47,13 +48,14 @@ def means(table: pd.DataFrame) -> pd.DataFrame:
 def test_draws_agree_with_simulations(
     settings: dict[str, Any], policies: list[str], within: float, tmp_path: Path
 ) -> None:
-    trace = compare(settings, policies, tmp_path, lambda *_: None)
+    compared = policy_set(settings, policies)
+    compare(compared, tmp_path, lambda *_: None)
     told: list[str] = []
-    write_cost_draws(settings, policies, trace, tmp_path, 6, told.append)
+    write_cost_draws(compared, tmp_path, 6, told.append)
     assert told == policies
     linear = pd.read_parquet(tmp_path / "cost_draws.parquet")
     assert list(linear.columns) == list(COST_DRAW_COLUMNS)
-    simulated = draw_costs(settings, policies, trace, 6, lambda _: None)
+    simulated = simulate_draws(compared, 6, lambda _: None)
     error = (means(linear) / means(simulated) - 1.0).abs()
     assert float(error.to_numpy().max()) < within
     assert float(error.iloc[0].max()) == pytest.approx(0.0, abs=1e-12)
@@ -64,8 +66,9 @@ def test_draws_agree_with_simulations(
 
 
 def test_draw_0_is_the_run_and_the_file_says_what_was_probed(tmp_path: Path) -> None:
-    trace = compare(CALIBRATED, ["none", "tlt"], tmp_path, lambda *_: None)
-    write_cost_draws(CALIBRATED, ["none", "tlt"], trace, tmp_path, 2, lambda _: None)
+    compared = policy_set(CALIBRATED, ["none", "tlt"])
+    compare(compared, tmp_path, lambda *_: None)
+    write_cost_draws(compared, tmp_path, 2, lambda _: None)
     about = read_struct(tmp_path / COST_DRAWS, CostDraws)
     assert about.probe_steps == 3
     assert 0.0 < about.cost_error < 0.2
@@ -78,8 +81,8 @@ def test_draw_0_is_the_run_and_the_file_says_what_was_probed(tmp_path: Path) -> 
 
 def test_a_step_without_drafts_grows_by_its_rollout() -> None:
     config = resolve(CALIBRATED | {"cluster": {"phases": []}}, "none")
-    trace = trace_of([[200, 400, 800, 1600] * 4] * 2)
-    found = responses(config, trace)
+    simulation = Simulation(config, trace_of([[200, 400, 800, 1600] * 4] * 2))
+    found = responses(simulation, float(seconds(simulation).sum()))
     assert found[2] == 0.0, "nothing is drafted"
     assert found.sum() == pytest.approx(1.0, abs=0.01), "all of a rollout but its prefill"
     assert np.all(found >= 0.0)

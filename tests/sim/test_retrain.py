@@ -17,6 +17,7 @@ from tlt.sim.model.drift import load_drift
 from tlt.sim.simulation import Simulation
 from tlt.sim.validate.training.predict import drift_curve, predict_training, prediction_errors
 from tlt.sim.workload import load_workload
+from tlt.sim.write_run import warnings_of
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.shipped import load_histogram
 from tlt.traces.results.predicted_training import PredictedTraining, StepPrediction, sentences
@@ -135,7 +136,7 @@ def test_a_named_curve_sets_the_drafter_of_a_simulation(curve: Path) -> None:
         max_response_tokens=2000, group_correlation=0.0, length_drift_per_step=0.0, prompt_tokens=16, seed=1,
     )  # fmt: skip
     simulation = Simulation(config, trace)
-    assert any("drafter drift of Qwen2.5-7B" in text for text in simulation.warnings(simulation.run()))
+    assert any("drafter drift of Qwen2.5-7B" in text for text in warnings_of(simulation, simulation.run()))
 
 
 def test_the_resolved_form_of_a_named_curve_resolves_to_itself(curve: Path) -> None:

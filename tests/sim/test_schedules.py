@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tests.sim.test_simulation import CHAINS, SMALL, check_books, check_replay, lengths_of, with_kv_tokens
-from tlt.sim.comparison import compare, resolve_policies
+from tlt.sim.comparison import compare
+from tlt.sim.policy_set import policy_set, resolve_policies
 from tlt.sim.simulation import Simulation
+from tlt.sim.write_run import run_into
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
@@ -205,18 +207,18 @@ def test_trainers_are_workers_of_the_books_that_never_generate() -> None:
 
 def test_a_trace_that_is_used_up_begins_anew_and_the_summary_says_so(tmp_path: Path) -> None:
     config = config_of(SMALL | {"cluster.schedule": "oversample_abort"}, "none")
-    summary = Simulation(config, world(), PLAIN).run_into(tmp_path, "none@oversample_abort")
+    summary = run_into(Simulation(config, world(), PLAIN), tmp_path, "none@oversample_abort")
     assert any("began it anew" in text for text in summary.warnings)
     told = RunFolder(tmp_path).schedule()
     assert told is not None
     assert (told[0].name, told[0].keeps_order, told[0].on_policy) == ("oversample_abort", False, "yes")
     assert told[1]["trained_responses"].tolist() == [GROUPS * SAMPLES] * 4
     assert summary.response_tokens == told[1]["response_tokens"].sum()
-    Simulation(config_of(SMALL, "none"), world(), PLAIN).run_into(tmp_path, "none")
+    run_into(Simulation(config_of(SMALL, "none"), world(), PLAIN), tmp_path, "none")
     assert RunFolder(tmp_path).schedule() is None
 
 
-def test_an_policy_may_name_its_schedule() -> None:
+def test_a_policy_may_name_its_schedule() -> None:
     policies = resolve_policies(
         {"hardware": {"gpus": 8}}, ["none", "none@tail_batching", "tlt@bounded_async"]
     )
@@ -227,11 +229,11 @@ def test_an_policy_may_name_its_schedule() -> None:
         resolve_policies({}, ["none@tail_batchin"])
 
 
-def test_a_comparison_over_schedules_writes_a_folder_an_policy(tmp_path: Path) -> None:
+def test_a_comparison_over_schedules_writes_a_folder_each(tmp_path: Path) -> None:
     settings = {
         "hardware": {"gpus": 4, "tp": 1, "model": "Qwen2.5-7B"}, "cost": {"source": "roofline"},
         "workload": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 2, "max_response_tokens": 500},
     }  # fmt: skip
-    compare(settings, ["none", "none@tail_batching"], tmp_path, lambda *_: None)
+    compare(policy_set(settings, ["none", "none@tail_batching"]), tmp_path, lambda *_: None)
     assert RunFolder(tmp_path / "none").schedule() is None
     assert RunFolder(tmp_path / "none-tail_batching").schedule() is not None

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tlt.sim.simulation import Simulation
+from tlt.sim.write_run import run_into
 from tlt.traces.common.migrate import upgraded_line
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.lengths.schema import Trace
@@ -210,7 +211,7 @@ def test_a_small_cache_preempts_in_a_whole_run_and_the_summary_says_so(tmp_path:
     run = simulate(config, trace)
     assert run.cluster.log.preemptions > 0
     assert "recompute" in set(run.intervals["cause"])
-    summary = Simulation(config, trace, PLAIN).run_into(tmp_path, "static:3")
+    summary = run_into(Simulation(config, trace, PLAIN), tmp_path, "static:3")
     assert any(f"{run.cluster.log.preemptions} requests were preempted" in text for text in summary.warnings)
 
 
@@ -235,7 +236,7 @@ def golden_run(folder: Path, seed: int = 0) -> bytes:
         30,
         2,
     )
-    Simulation(config_of(chosen), trace, PLAIN).run_into(folder, "golden")
+    run_into(Simulation(config_of(chosen), trace, PLAIN), folder, "golden")
     return (folder / "records.jsonl").read_bytes()
 
 

@@ -22,13 +22,13 @@ from tests.sim.training_world import (
     write_training_run,
 )
 from tlt.sim.model.drafter import Drafter, DrafterConfig
-from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts
 from tlt.sim.validate.training.acceptance_exponents import common_law, exponent_of
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import NO_RECOVERY_TOKENS, FittedPhases, drafter_config, fit_training
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.intervals import expanded_interval, resample_counts
 from tlt.traces.results.predicted_training import TrainingFit
+from tlt.traces.runs.acceptance_counts import NOTHING, PositionCounts
 from tltsched.errors import InputError
 
 STEPS = 24

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from tlt.commands.sim_counterfactual import counterfactual
 from tlt.commands.sim_export import export
-from tlt.commands.sim_kstar import kstar
+from tlt.commands.sim_kstar import kstar, names_of
 from tlt.commands.sim_plan import plan_options, refuse_alone, search
 
-TREE_POLICIES = "none,static:10_8_16,tlt_released,tlt,goodput_trees"
-CHAIN_POLICIES = "none,static:2,static:4,tlt_chains,goodput"
+if TYPE_CHECKING:
+    from tlt.sim.policy_set import PolicySet
 
 
 class Tools(Protocol):
@@ -68,14 +68,13 @@ def _bar(description: str, total: int | None) -> Iterator[Callable[[str], None]]
         yield advance
 
 
-def _policy_names(text: str | None, settings: dict[str, Any]) -> list[str]:
-    """Return the policies that the user named, or those that suit the acceptance law."""
-    from tlt.sim.config import resolve
+def _run_all(policies: PolicySet, out: Path) -> None:
+    """Simulate every policy into a comparison folder."""
+    from tlt.sim.comparison import compare
 
-    if text is not None:
-        return [policy.strip() for policy in text.split(",") if policy.strip()]
-    trees = resolve(settings, "none").acceptance.kind == "published_tree"
-    return (TREE_POLICIES if trees else CHAIN_POLICIES).split(",")
+    steps = policies.baseline.config.workload.steps
+    with _bar("simulating", steps * len(policies.names)) as advance:
+        compare(policies, out, lambda policy, _: advance(policy))
 
 
 @sim.command()
@@ -96,6 +95,7 @@ def run(
     """Simulate one policy and write a run folder."""
     from tlt.sim.comparison import run_policy
     from tlt.sim.config import resolve
+    from tlt.sim.simulation import Simulation
     from tlt.sim.workload import load_workload
     from tlt.traces.common.settings import settings_of
 
@@ -103,9 +103,9 @@ def run(
     resolved = resolve(settings, policy)
     named = settings.get("policy", "tlt")
     label = policy or (named if isinstance(named, str) else named["kind"])
-    trace = load_workload(resolved.workload, resolved.run.seed)
+    simulation = Simulation(resolved, load_workload(resolved.workload, resolved.run.seed))
     with _bar(label, resolved.workload.steps) as advance:
-        run_policy(resolved, trace, label, out, lambda policy, _: advance(policy))
+        run_policy(simulation, label, out, lambda policy, _: advance(policy))
     if with_report:
         tools.present(out)
     else:
@@ -137,21 +137,17 @@ def compare(
 
     An interrupted comparison goes on with the policies that are not finished.
     """
-    from tlt.sim.advise.ceilings import write_bounds
+    from tlt.sim.advise.bounds import write_bounds
     from tlt.sim.advise.sensitivity import write_cost_draws
-    from tlt.sim.comparison import compare as run_all
-    from tlt.sim.config import resolve
+    from tlt.sim.policy_set import policy_set
     from tlt.traces.common.settings import settings_of
 
-    settings = settings_of(config, assignments)
-    names = _policy_names(policies, settings)
-    steps = resolve(settings, "none").workload.steps
-    with _bar("simulating", steps * len(names)) as advance:
-        trace = run_all(settings, names, out, lambda policy, _: advance(policy))
-    write_bounds(resolve(settings, names[0]), trace, out)
+    compared = policy_set(settings_of(config, assignments), names_of(policies))
+    _run_all(compared, out)
+    write_bounds(compared.baseline, out)
     if draws:
-        with _bar("probing step times", len(names)) as advance:
-            write_cost_draws(settings, names, trace, out, draws, advance)
+        with _bar("probing step times", len(compared.names)) as advance:
+            write_cost_draws(compared, out, draws, advance)
     if with_report:
         tools.present(out)
     else:
@@ -183,30 +179,27 @@ def recommend(
     With --gpus-budget the cluster is chosen as well: GPU, tensor parallelism, engines, schedule and policy,
     how sure the choice is, and what to measure next to be surer.
     """
-    from tlt.sim.advise.advice import advise, draw_costs, write_advice
-    from tlt.sim.advise.ceilings import write_bounds
-    from tlt.sim.comparison import compare as run_all
-    from tlt.sim.config import resolve
-    from tlt.sim.simulation import Simulation
+    from tlt.sim.advise.advice import advise, write_advice
+    from tlt.sim.advise.bounds import write_bounds
+    from tlt.sim.advise.sensitivity import simulate_draws
+    from tlt.sim.policy_set import policy_set
     from tlt.traces.common.seeds import ADVICE, generator
     from tlt.traces.common.settings import settings_of
 
-    settings = settings_of(config, assignments)
-    names = _policy_names(policies, settings)
+    settings, names = settings_of(config, assignments), names_of(policies)
     if gpus_budget is not None:
         with _bar("searching", None) as advance:
             search(settings, names, out, advance, gpus_budget=gpus_budget, **choices)
         tools.present(out)
         return
     refuse_alone(choices)
-    baseline = resolve(settings, names[0])
-    with _bar("simulating", baseline.workload.steps * len(names)) as advance:
-        trace = run_all(settings, names, out, lambda policy, _: advance(policy))
+    compared = policy_set(settings, names)
+    _run_all(compared, out)
     with _bar("drawing step times", draws + 1) as advance:
-        drawn = draw_costs(settings, names, trace, draws, lambda _: advance("drawing step times"))
-    rng = generator(baseline.run.seed, ADVICE)
-    write_advice(out, advise(Simulation(baseline, trace), rng), drawn)
-    write_bounds(baseline, trace, out)
+        drawn = simulate_draws(compared, draws, lambda _: advance("drawing step times"))
+    rng = generator(compared.baseline.config.run.seed, ADVICE)
+    write_advice(out, advise(compared.baseline, rng), drawn)
+    write_bounds(compared.baseline, out)
     tools.present(out)
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import click
 
+from tlt.commands.sim_kstar import names_of
+
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -52,32 +54,29 @@ def counterfactual(tools: Tools, /, run: Path, out: Path, with_report: bool, **g
     RUN is a trace of `tlt trace import`, a file or folder that an RL framework wrote, or a run folder or
     comparison of this project. The error of the reproduction comes first.
     """
-    from tlt.sim.counterfactual.answer import Request
     from tlt.sim.counterfactual.answer import counterfactual as answer
     from tlt.sim.counterfactual.observed_run import observe
+    from tlt.sim.counterfactual.settings import replay_of
     from tlt.traces.common.settings import merge, settings_of
     from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
+    from tlt.traces.results.counterfactual import OBSERVED_TRACE
 
     hardware = {name: given[name] for name in ("gpus", "tp") if given[name] is not None}
     settings = merge(
         settings_of(given["config"], given["assignments"]), {"hardware": hardware} if hardware else {}
     )
-    names = given["policies"]
-    request = Request(
-        settings=settings,
-        policies=None if names is None else [name.strip() for name in names.split(",") if name.strip()],
-        observed_policy=given["observed"],
-        price_usd_per_gpu_hour=given["price"],
-        draws=given["draws"],
-    )
     options = Options(given["cap"], tokenise=tokeniser(given["tokenizer"]) if given["tokenizer"] else None)
     with _spinner(f"reading {run.name}") as say:
         observed = observe(run, given["phases"], options)
+        replay = replay_of(
+            observed, settings, out / OBSERVED_TRACE, names_of(given["policies"]), given["observed"]
+        )
         answer(
-            observed,
-            request,
+            replay,
             out,
+            given["draws"],
+            given["price"],
             lambda policy, step: say(f"{policy}: " + ("errors" if step < 0 else f"step {step}")),
         )
     if with_report:

@@ -67,7 +67,7 @@ def export(
 
     simulation = _simulation(folder, config, assignments)
     target = Target(method=method, draft_model=draft_model, max_running=simulation.config.engine.max_running)
-    named = drafting_configs(simulation.config, names_of(draft_configs))
+    named = drafting_configs(simulation.config, names_of(draft_configs) or ())
     made, told = write(simulation, cast("Format", form), named, tolerance, target, out)
     click.echo(f"{out} ({told.policy})")
     click.echo(f"origin: {out}{SUFFIX}")

@@ -20,9 +20,9 @@ class Tools(Protocol):
         """Write and print the report of a folder."""
 
 
-def names_of(text: str | None) -> list[str]:
-    """Return what a list separated by commas names."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def names_of(text: str | None) -> list[str] | None:
+    """Return what a list separated by commas names; None where it was not given."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def numbers_of(option: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
@@ -30,7 +30,7 @@ def numbers_of(option: str, text: str | None, kind: Callable[[str], Number]) -> 
     from tltsched.errors import InputError
 
     try:
-        return [kind(name) for name in names_of(text)]
+        return [kind(name) for name in names_of(text) or ()]
     except ValueError:
         raise InputError(option, text, "numbers separated by commas", "correct the list") from None
 
@@ -81,7 +81,7 @@ def kstar(
     resolved = resolve(settings_of(config, assignments), "none")
     found = kstar_map(
         resolved,
-        drafting_configs(resolved, names_of(draft_configs)),
+        drafting_configs(resolved, names_of(draft_configs) or ()),
         numbers_of("--batches", batches, int) or BATCHES,
         numbers_of("--contexts", contexts, float) or CONTEXTS,
         numbers_of("--acceptance", acceptance, float) or RATES,

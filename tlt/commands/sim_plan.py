@@ -35,35 +35,41 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def search(
-    settings: dict[str, Any], policies: list[str], out: Path, progress: Callable[[str], None], *,
+    settings: dict[str, Any], policies: list[str] | None, out: Path, progress: Callable[[str], None], *,
     gpus_budget: int, gpu: str | None, tp: str | None, engines: str | None, schedules: str | None,
     price: str | None, on_policy: bool, jobs: int | None,
 ) -> None:  # fmt: skip
     """Search and write the plan into `out`; raises InputError."""
     from tlt.sim.config import resolve
-    from tlt.sim.search.search import Planner
-    from tlt.sim.search.space import Space
+    from tlt.sim.policy_set import default_policies
+    from tlt.sim.search.search import Planner, Task
+    from tlt.sim.search.space import Space, candidates
     from tlt.sim.search.write import write_files
+    from tlt.sim.workload import load_workload
     from tltsched.policies import parse_policy
     from tltsched.schedules import parse_schedule
 
-    hardware = resolve(settings, "none").hardware
-    named = tuple(names_of(schedules or SCHEDULES))
+    base = resolve(settings, "none")
+    hardware, seed = base.hardware, base.run.seed
+    policies = list(default_policies(base)) if policies is None else policies
+    named = tuple(names_of(schedules or SCHEDULES) or ())
     for schedule in named:
         parse_schedule(schedule)
     for policy in policies:
         parse_policy(policy)
     space = Space(
         gpus_budget=gpus_budget,
-        gpus=tuple(names_of(gpu)) or (hardware.gpu,),
+        gpus=tuple(names_of(gpu) or ()) or (hardware.gpu,),
         tp=tuple(_counts("--tp", tp)) or (hardware.tp,),
         engines=tuple(_counts("--engines", engines)),
         schedules=named,
         policies=tuple(policies),
         only_on_policy=on_policy,
     )
-    planner = Planner(settings, space, prices_of(price), jobs or os.cpu_count() or 1, progress)
-    write_files(planner, planner.search(), out)
+    trace = load_workload(base.workload, seed)
+    task = Task(space=space, prices=prices_of(price), trace=trace, seed=seed)
+    result = Planner(task, jobs or os.cpu_count() or 1, progress).search(*candidates(settings, space, trace))
+    write_files(result, out, progress)
 
 
 def _counts(option: str, text: str | None) -> list[int]:
@@ -80,7 +86,7 @@ def prices_of(text: str | None) -> dict[str, float]:
     from tltsched.errors import InputError
 
     prices = {}
-    for part in names_of(text):
+    for part in names_of(text) or ():
         gpu, _, usd = part.partition("=")
         try:
             prices[gpu.strip()] = float(usd)

@@ -8,16 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from tlt.traces.runs.acceptance_counts import PositionCounter
 from tlt.traces.runs.engine_steps import STRETCH_COLUMNS
 from tlt.traces.runs.records import read_records
-from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan
-
-POSITION_COLUMNS = {
-    "step": "int32",
-    "position": "int16",  # of the draft, from 0
-    "drafted": "int64",  # request-steps that drafted this far
-    "accepted": "int64",  # of these, accepted at this position
-}
+from tltsched.events import BatchFormed, DecisionEnded
 
 
 @dataclass(frozen=True)
@@ -34,31 +28,25 @@ def read_decision_intervals(path: Path) -> DecisionIntervals:
     An engine step whose draft configuration has depth d drafts positions 0 to d - 1. The context of a
     decision interval is the mean of those before and after it.
     """
-    counts: dict[tuple[int, int], list[int]] = {}
+    counter = PositionCounter()
     rows: list[tuple[Any, ...]] = []
-    step_of: dict[int, int] = {}
     context_of: dict[int, float] = {}
     for record in read_records(path):
+        counter.take(record)
         body = record.body
-        if isinstance(body, RolloutBegan):
-            step_of[body.worker] = body.step
-        elif isinstance(body, BatchFormed):
+        if isinstance(body, BatchFormed):
             context_of[body.worker] = body.context_tokens / max(body.requests, 1)
         elif isinstance(body, DecisionEnded):
             rows.append(_stretch(body, context_of))
-            if body.draft_config.depth:
-                _count(counts, step_of.get(body.worker, -1), body)
     frame = pd.DataFrame(rows, columns=list(STRETCH_COLUMNS)).astype(STRETCH_COLUMNS)
     used = (frame["engine_steps"] > 0) & (frame["request_steps"] > 0) & (frame["seconds"] > 0)
-    at = [(*key, *count) for key, count in sorted(counts.items())]
-    places = pd.DataFrame(at, columns=list(POSITION_COLUMNS)).astype(POSITION_COLUMNS)
-    return DecisionIntervals(frame[used].reset_index(drop=True), places)
+    return DecisionIntervals(frame[used].reset_index(drop=True), counter.table())
 
 
 def positions(path: Path) -> pd.DataFrame:
     """Return how many drafts were accepted at each position in each step; empty without the file."""
     if not path.is_file():
-        return pd.DataFrame(columns=list(POSITION_COLUMNS)).astype(POSITION_COLUMNS)
+        return PositionCounter().table()
     return read_decision_intervals(path).positions
 
 
@@ -72,11 +60,3 @@ def _stretch(interval: DecisionEnded, context_of: dict[int, float]) -> tuple[Any
         interval.decode_s,
         (before + context_of[interval.worker]) / 2, sum(interval.accepted_by_position),
     )  # fmt: skip
-
-
-def _count(counts: dict[tuple[int, int], list[int]], step: int, interval: DecisionEnded) -> None:
-    for position in range(interval.draft_config.depth):
-        count = counts.setdefault((step, position), [0, 0])
-        count[0] += interval.request_steps
-        if position < len(interval.accepted_by_position):
-            count[1] += interval.accepted_by_position[position]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tlt.sim.advise.advice import candidate_draft_configs
+from tlt.sim.advise.best_draft import candidate_draft_configs
 from tlt.sim.advise.export.formats import (
     BY_BATCH,
     CHECKED,

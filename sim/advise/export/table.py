@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.advise.advice import BATCHES, advise_at, contexts_by_batch
-from tlt.sim.advise.best_draft import CostDraws, engine_step_s, gains_of
+from tlt.sim.advise.best_draft import RankingDraws, engine_step_s, gains_of
 from tlt.sim.simulation import Simulation
 from tlt.traces.runs.runfolder import BatchAdvice
 from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
@@ -167,7 +167,7 @@ def _gains(
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return the gains by the fit, [batches, draft configurations + 1]; the last column is off."""
     tokens = np.array([_emitted(simulation, draft_config) for draft_config in draft_configs])
-    fit = CostDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
+    fit = RankingDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
     return np.vstack(
         [
             gains_of(simulation.coefficients, draft_configs, tokens, batch, context, fit, when_off)

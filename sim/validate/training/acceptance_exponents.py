@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from scipy.optimize import brentq
 
-from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import DriftPoint
+from tlt.traces.runs.acceptance_counts import NOTHING, PositionCounts
 
 Head = Literal["serving", "initial"]
 Source = Literal["rollout", "probe"]

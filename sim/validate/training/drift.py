@@ -21,12 +21,12 @@ import msgspec
 import numpy as np
 
 from tlt.sim.model.drafter import SMALLEST_EXPONENT
-from tlt.sim.validate.training.acceptance_counts import PositionCounts
 from tlt.sim.validate.training.acceptance_exponents import Head, HeadSeries, common_law, series
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import expanded_interval, resample_counts
 from tlt.traces.results.predicted_training import DriftFit, Figure, Verdict
+from tlt.traces.runs.acceptance_counts import PositionCounts
 
 MIN_POINTS = 3  # steps through which a slope is drawn
 ROLLOUTS = "the rollouts: one head served throughout"

@@ -9,11 +9,11 @@ import pandas as pd
 
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES
-from tlt.sim.validate.training.acceptance_counts import NOTHING
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import Median, TrainingFit
+from tlt.traces.runs.acceptance_counts import NOTHING
 
 Unit = Literal["s", "s/response", "s/token", "tokens/s"]
 

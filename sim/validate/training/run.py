@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from tlt.sim.validate.replay_measured import MeasuredPolicy
-from tlt.sim.validate.training.acceptance_counts import NOTHING, PositionCounts, position_counts
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.runs.acceptance_counts import NOTHING, PositionCounts, position_counts
 from tlt.traces.runs.runfolder import RunFolder, read_table
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS
 from tltsched.commands import BeginPhase, StartTraining, StopTraining

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.small_world import trace_of
-from tlt.sim.advise.ceilings import bounds_of, write_bounds
+from tlt.sim.advise.bounds import bounds_of, write_bounds
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace
@@ -33,6 +33,11 @@ def steps(trace: Trace, policy: str) -> list[tuple[float, float]]:
     return [(row["rollout_end_s"] - row["start_s"], row["end_s"] - row["start_s"]) for row in rows]
 
 
+def world(trace: Trace, **sections: Any) -> Simulation:
+    """Return the job without drafts, with some sections replaced."""
+    return Simulation(resolve(JOB | sections, "none"), trace)
+
+
 def lengths(seed: int, count: int, median: float, spread: float) -> list[int]:
     drawn = np.random.default_rng(seed).lognormal(np.log(median), spread, count)
     return [int(length) for length in np.clip(drawn, 2, 8000)]
@@ -51,7 +56,7 @@ def test_no_schedule_of_whole_steps_beats_the_bound(
     seed: int, count: int, median: float, spread: float, schedule: str, policy: str
 ) -> None:
     trace = trace_of([lengths(seed + step, count, median, spread) for step in range(2)], 30, 4)
-    bounds = bounds_of(resolve(JOB, "none"), trace)
+    bounds = bounds_of(world(trace))
     for row, (rollout_s, step_s) in zip(bounds.rows, steps(trace, f"{policy}@{schedule}"), strict=True):
         least_s = row.plain_s() if policy == "none" else row.drafted_s()
         assert least_s is not None
@@ -74,7 +79,7 @@ def test_no_schedule_that_carries_responses_over_beats_the_work_of_what_it_train
     cluster = Simulation(config, trace).run()
     responses, _, _ = cluster.tables()
     by_step = [rows["response_tokens"].tolist() for _, rows in responses.groupby("step")]
-    bounds = bounds_of(resolve(JOB, "none"), trace_of(by_step, 30, 4))
+    bounds = bounds_of(world(trace_of(by_step, 30, 4)))
     plain = [row.work_s + row.compute_s for row in bounds.rows]
     least_s = sum(plain if policy == "none" else [row.carried_s() for row in bounds.rows])
     assert float(cluster.env.now) >= least_s * (1.0 - LUCK)
@@ -82,24 +87,21 @@ def test_no_schedule_that_carries_responses_over_beats_the_work_of_what_it_train
 
 def test_more_workers_lower_the_work_and_not_the_longest() -> None:
     trace = trace_of([lengths(0, 64, 400, 1.0)], 30, 4)
-    few, many = (bounds_of(resolve(JOB | {"hardware": JOB["hardware"] | {"gpus": gpus}}, "none"), trace)
-                 for gpus in (4, 8))  # fmt: skip
+    few, many = (bounds_of(world(trace, hardware=JOB["hardware"] | {"gpus": gpus})) for gpus in (4, 8))
     assert many.rows[0].work_s == pytest.approx(few.rows[0].work_s / 2)
     assert many.rows[0].longest_s == few.rows[0].longest_s
 
 
 def test_fixed_phases_take_no_workers_and_yet_follow_one_another() -> None:
     trace = trace_of([lengths(0, 16, 400, 1.0)])
-    fixed = resolve(JOB | {"phases": {"logprob_s": 50.0, "policy_update_s": 70.0}}, "none")
-    row = bounds_of(fixed, trace).rows[0]
+    row = bounds_of(world(trace, phases={"logprob_s": 50.0, "policy_update_s": 70.0})).rows[0]
     assert row.phases_s > 120.0
     assert row.compute_s == 0.0
     assert row.carried_s() == row.phases_s
 
 
 def test_drafts_out_of_history_have_no_bound() -> None:
-    config = resolve(JOB | {"drafter": {"kind": "history"}}, "none")
-    bounds = bounds_of(config, trace_of([[10, 20]]))
+    bounds = bounds_of(world(trace_of([[10, 20]]), drafter={"kind": "history"}))
     assert bounds.draft_configs == ()
     assert bounds.rows[0].drafted_s() is None
     row = bounds.rows[0]
@@ -108,10 +110,8 @@ def test_drafts_out_of_history_have_no_bound() -> None:
 
 def test_unequal_acceptance_loosens_the_bound_with_drafts_alone() -> None:
     trace = trace_of([lengths(0, 16, 400, 1.0)])
-    even = bounds_of(resolve(JOB, "none"), trace).rows[0]
-    uneven = bounds_of(
-        resolve(JOB | {"acceptance": JOB["acceptance"] | {"request_spread": 0.3}}, "none"), trace
-    ).rows[0]
+    even = bounds_of(world(trace)).rows[0]
+    uneven = bounds_of(world(trace, acceptance=JOB["acceptance"] | {"request_spread": 0.3})).rows[0]
     assert uneven.plain_s() == even.plain_s()
     loose_s, tight_s = uneven.drafted_s(), even.drafted_s()
     assert loose_s is not None
@@ -121,6 +121,6 @@ def test_unequal_acceptance_loosens_the_bound_with_drafts_alone() -> None:
 
 def test_bounds_survive_their_file(tmp_path: Path) -> None:
     assert read_bounds(tmp_path) is None
-    config, trace = resolve(JOB, "none"), trace_of([[100, 200]])
-    write_bounds(config, trace, tmp_path)
-    assert read_bounds(tmp_path) == bounds_of(config, trace)
+    simulation = world(trace_of([[100, 200]]))
+    write_bounds(simulation, tmp_path)
+    assert read_bounds(tmp_path) == bounds_of(simulation)

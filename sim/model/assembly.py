@@ -1,0 +1,117 @@
+"""Puts a simulated cluster together, runs it, and writes what every run folder holds.
+
+A simulation and the simulation of a measured run are both assembled here, so that they seed alike: one stream
+a worker of those that roll out and those that train, then one for all that requests draw, then one for
+samples beyond those of the trace. Schedulers draw from generators of their own (traces.common.seeds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+import simpy
+
+from tlt.sim.model.acceptance import Acceptance
+from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.drafter import DrafterConfig
+from tlt.sim.model.jump_engine import Engine, JumpEngine
+from tlt.sim.model.phases import Phases
+from tlt.sim.model.requests import StepRequests
+from tlt.sim.model.running_batch import Limits
+from tlt.sim.model.suffix_drafts import drafter_of
+from tlt.sim.model.worker import Listener, Worker
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
+from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.runfolder import RunFolder, Summary
+from tltsched.event_log import (
+    RecordedCluster,
+    RecordedWorker,
+    Recorder,
+    SchedulerSetup,
+    build_cluster,
+    build_worker,
+)
+
+StepDone = Callable[[int], None]
+
+
+def _silent(step: int) -> None:
+    del step
+
+
+class Outcome(NamedTuple):
+    """A run that is done and written."""
+
+    cluster: Cluster
+    responses: pd.DataFrame
+    summary: Summary
+
+
+class Assembly(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simulated cluster is made of. Nothing in it changes while the cluster runs."""
+
+    setup: SchedulerSetup
+    costs: StepCosts
+    limits: Limits
+    acceptance: Acceptance
+    drafter: DrafterConfig
+    phases: Phases
+    engine: type[Engine] = JumpEngine
+    trainers: int = 0  # workers that train the policy and nothing else, beside those of the setup
+
+    def run(
+        self, steps: Sequence[StepRequests], recorder: Recorder | None = None, done: StepDone = _silent
+    ) -> Cluster:
+        """Simulate all steps; `done(step)` is called after each."""
+        setup = self.setup
+        env = simpy.Environment(0.0)  # a float from the start, as in the records that a replay writes
+        children = sequence(setup.seed, CLUSTER).spawn(setup.workers + self.trainers + 2)
+        *engine_seeds, request_seed, spare_seed = children
+        watch = setup.cluster.schedule_spec().watches
+
+        def make_worker(index: int, listener: Listener) -> Worker:
+            engine = self.engine(self.costs, self.acceptance, np.random.default_rng(engine_seeds[index]))
+            scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
+            return Worker(env, RecordedWorker(scheduler, recorder), engine, self.limits, listener, watch)
+
+        cluster = Cluster(
+            env,
+            RecordedCluster(build_cluster(setup), recorder),
+            make_worker,
+            setup.workers,
+            self.trainers,
+            drafter_of(self.drafter),
+            self.phases,
+            self.acceptance,
+            np.random.default_rng(request_seed),
+            np.random.default_rng(spare_seed),
+        )
+        env.run(env.process(cluster.run(steps, done)))
+        return cluster
+
+    def run_into(
+        self,
+        folder: Path,
+        steps: Sequence[StepRequests],
+        summarise: Callable[[Cluster], Summary],
+        *,
+        records: bool = True,
+        done: StepDone = _silent,
+    ) -> Outcome:
+        """Simulate all steps and write the tables, the summary and the records into an existing folder."""
+        if records:
+            with (folder / RECORDS).open("wb") as file:
+                cluster = self.run(steps, Recorder(file.write), done)
+        else:
+            cluster = self.run(steps, None, done)
+        responses, intervals, step_rows = cluster.tables()
+        summary = summarise(cluster)
+        RunFolder(folder).write(summary, responses, intervals, step_rows)
+        return Outcome(cluster, responses, summary)

@@ -1,0 +1,149 @@
+"""Runs a simulation into its run folder, and says in its summary what the figures rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+
+from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.drift import load_drift
+from tlt.sim.simulation import Simulation
+from tlt.sim.workload import describe_lengths, steps_of
+from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
+from tltsched.draft_config import OFF
+from tltsched.schedules import schedule_name
+from tltsched.schedules.synchronous import SynchronousConfig
+
+
+def run_into(
+    simulation: Simulation, folder: Path, label: str, progress: Callable[[int], None] | None = None
+) -> Summary:
+    """Simulate and write the run folder (tlt.traces.runs.runfolder); returns its summary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "resolved_config.json", simulation.config)
+    write_json(folder / "scheduler.json", simulation.setup)
+    outcome = simulation.assembly().run_into(
+        folder,
+        steps_of(simulation.trace),
+        lambda cluster: summary_of(simulation, label, cluster),
+        records=simulation.config.run.records,
+        done=progress or (lambda _: None),
+    )
+    _write_schedule(RunFolder(folder), outcome.cluster)
+    return outcome.summary
+
+
+def summary_of(simulation: Simulation, label: str, cluster: Cluster) -> Summary:
+    """Return the summary of a finished run."""
+    config = simulation.config
+    return Summary(
+        kind="simulated",
+        name=config.run.name,
+        policy=label,
+        model=config.hardware.model,
+        gpu=config.hardware.gpu,
+        workers=config.workers,
+        gpus_per_worker=config.hardware.tp,
+        steps=len(cluster.log.step_rows),
+        wall_s=float(cluster.env.now),
+        response_tokens=sum(int(row["response_tokens"]) for row in cluster.log.schedule_rows),
+        cost_source=cost_source(simulation),
+        lengths_source=describe_lengths(simulation.trace),
+        acceptance_source=simulation.law.source if simulation.drafts else "not used",
+        seed=config.run.seed,
+        tool_version=version("tlt-sim"),
+        warnings=warnings_of(simulation, cluster),
+    )
+
+
+def cost_source(simulation: Simulation) -> str:
+    """Return one line that says what the step times rest on."""
+    hardware, scale = simulation.config.hardware, simulation.config.cost.scale
+    scaled = "" if scale == 1 else f"; all step times x {scale:.4g}, fitted to a log"
+    if simulation.calibration is not None:
+        return simulation.calibration.describe() + scaled
+    return f"assumed: roofline of {hardware.model} on {hardware.tp} x {hardware.gpu}{scaled}"
+
+
+def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
+    """Return sentences about everything that lies outside what was measured or published."""
+    found = _calibration_warnings(simulation)
+    ranges = simulation.calibration.ranges if simulation.calibration else None
+    if ranges and cluster.log.largest_draft_batch > ranges.draft_batch[1]:
+        found.append(
+            f"drafting reaches batches of {cluster.log.largest_draft_batch}; "
+            f"the calibration of drafting ends at {ranges.draft_batch[1]}"
+        )
+    outside = [
+        str(draft_config)
+        for draft_config in simulation.policy.draft_configs
+        if draft_config != OFF and simulation.law.extrapolates(draft_config)
+    ]
+    if outside:
+        found.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
+    engine = simulation.config.engine
+    if engine.graph_max_requests and not simulation.coefficients.eager_s:
+        found.append(
+            f"decode without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
+            f"{engine.eager_s_per_layer * 1e3:g} ms a layer more"
+        )
+    drafter = simulation.config.drafter
+    if drafter.drift:
+        found.append(load_drift(drafter.drift).describe())
+    elif drafter.drift_per_update:
+        found.append("drafter drift and recovery are assumed")
+    if cluster.stream.repeated:
+        times = cluster.stream.repeated
+        found.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
+    if cluster.log.preemptions:
+        found.append(f"the KV cache overflowed: {cluster.log.preemptions} requests were preempted and redone")
+    return tuple(found)
+
+
+def _calibration_warnings(simulation: Simulation) -> list[str]:
+    calibration, hardware = simulation.calibration, simulation.config.hardware
+    if calibration is None:
+        return ["step times are assumed: no calibration of this model and GPU was given"]
+    found = []
+    if (calibration.model, calibration.tp) != (hardware.model, hardware.tp):
+        found.append(
+            f"the calibration is of {calibration.model} with TP {calibration.tp}, "
+            f"not of {hardware.model} with TP {hardware.tp}"
+        )
+    if hardware.gpu not in calibration.device:
+        found.append(f"the calibration is of {calibration.device}, not of {hardware.gpu}")
+    ranges = calibration.ranges
+    rows = simulation.trace.rows
+    batch = -(-len(rows) // len(rows["step"].unique()) // simulation.config.workers)
+    batch = min(batch, simulation.config.engine.max_running)
+    if batch > ranges.batch[1]:
+        found.append(f"batches reach {batch}; the calibration ends at {ranges.batch[1]}")
+    longest = int((rows["prompt_tokens"] + rows["response_tokens"]).max())
+    if longest > ranges.context_tokens[1] * 1.01:
+        found.append(
+            f"contexts reach {longest:,} tokens; the calibration ends at {ranges.context_tokens[1]:,.0f} "
+            "and is extended along a straight line"
+        )
+    depths = [draft_config.depth for draft_config in simulation.policy.draft_configs if draft_config.depth]
+    if depths and not (ranges.depth[0] <= min(depths) and max(depths) <= ranges.depth[1]):
+        found.append(f"draft depths {min(depths)}-{max(depths)} leave the calibrated {ranges.depth}")
+    return found
+
+
+def _write_schedule(folder: RunFolder, cluster: Cluster) -> None:
+    """Write what the schedule did beside the time, unless it is the plain synchronous one."""
+    spec = cluster.spec
+    if isinstance(spec, SynchronousConfig) and not cluster.knows_lengths:
+        for stale in ("schedule.json", "schedule.parquet"):  # of an earlier run into the same folder
+            (folder.path / stale).unlink(missing_ok=True)
+        return
+    facts = ScheduleFacts(
+        name=schedule_name(spec),
+        keeps_order=spec.keeps_order,
+        on_policy=spec.on_policy,
+        clairvoyant=cluster.knows_lengths,
+    )
+    folder.write_schedule(facts, pd.DataFrame(cluster.log.schedule_rows))

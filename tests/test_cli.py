@@ -22,6 +22,7 @@ SURFACE: dict[str, set[str]] = {
         "--cap", "--tokenizer", "--draws", "--out", "--report",
     },
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
+    "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},  # its name of version 1
     "real drafter export": {"WEIGHTS", "--model", "--out"},
     "real drafter measure": {"--batches", "--config", "--out", "--repeats", "--set"},
     "real drafter warm-up": {"--config", "--draft-vocab", "--out", "--responses", "--set", "--tokens"},

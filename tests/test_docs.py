@@ -89,7 +89,7 @@ def check_command(words: list[str]) -> None:
 @cache
 def fields(world: str) -> frozenset[str]:
     """Return the names of the settings of `sim` or `real`, groups of them included."""
-    listed = CliRunner().invoke(main.cli, [world, "fields"], obj=main.Toolbox()).output
+    listed = CliRunner().invoke(main.cli, [world, "fields"]).output
     names = re.findall(r"^([a-z_.]+) = ", listed, re.MULTILINE)
     return frozenset(".".join(name.split(".")[:depth]) for name in names for depth in range(1, 5))
 

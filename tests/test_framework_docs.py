@@ -47,7 +47,7 @@ def run_command(words: list[str], code: int) -> str:
         Path(words[2]).mkdir(parents=True, exist_ok=True)
         return ""
     assert words[0] == "tlt", words
-    done = CliRunner().invoke(main.cli, words[1:], obj=main.Toolbox())
+    done = CliRunner().invoke(main.cli, words[1:])
     assert done.exit_code == code, f"{' '.join(words)}\n{done.output}\n{done.exception!r}"
     return done.output
 

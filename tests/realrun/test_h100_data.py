@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tlt.commands.main import Toolbox, cli
+from tlt.commands.main import cli
 
 PROJECT = Path(__file__).parents[2]
 DATA = PROJECT / "evidence/runs/h100-qwen2.5-7b/replay"
@@ -21,13 +21,13 @@ def crosscheck(tmp_path_factory: pytest.TempPathFactory) -> dict:
     run = tmp_path_factory.mktemp("h100") / "replay"
     shutil.copytree(DATA, run)
     arguments = ["report", "crosscheck", str(run), "--calibration", str(CALIBRATION)]
-    result = CliRunner().invoke(cli, arguments, obj=Toolbox(), catch_exceptions=False)
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads((run / "crosscheck.json").read_bytes())
 
 
 def test_the_decisions_are_byte_identical() -> None:
-    result = CliRunner().invoke(cli, ["report", "decisions", str(DATA)], obj=Toolbox())
+    result = CliRunner().invoke(cli, ["report", "decisions", str(DATA)])
     assert result.exit_code == 0, result.output
     assert result.output.count("byte-identical") == 6
 

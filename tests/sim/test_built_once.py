@@ -45,7 +45,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def enter(*words: object) -> None:
-    result = CliRunner().invoke(main.cli, [str(word) for word in words], obj=main.Toolbox())
+    result = CliRunner().invoke(main.cli, [str(word) for word in words])
     assert result.exception is None, result.output
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tlt.commands.sim_plan import prices_of, refuse_alone
+from tlt.commands.sim.plan import prices_of, refuse_alone
 from tlt.sim.advise.sensitivity import PROBE, PROBED
 from tlt.sim.config import resolve
 from tlt.sim.parallel import simulate_all

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.sim.measured_world import write_calibration
 from tests.sim.training_world import DRIFTING, SAMPLES, write_training_run
-from tlt.commands.sim import sim
+from tlt.commands.sim.group import sim
 from tlt.sim.config import resolve
 from tlt.sim.model.drift import load_drift
 from tlt.sim.simulation import Simulation

@@ -18,7 +18,7 @@ SAMPLES = PROJECT / "traces/importers/samples"
 
 
 def doctor(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main.cli, ["trace", "doctor", *map(str, arguments)], obj=main.Toolbox())
+    return CliRunner().invoke(main.cli, ["trace", "doctor", *map(str, arguments)])
 
 
 def test_no_finding_is_an_answer_too(tmp_path: Path) -> None:

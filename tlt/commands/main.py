@@ -1,13 +1,9 @@
-"""The command `tlt`: finds the command groups of the packages, loads one when it is used, and reports errors.
-
-This is the only place that knows all packages: what one needs of another it gets from here.
-"""
+"""The command `tlt`: finds the command groups, loads one when it is used, and reports errors."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import click
 
@@ -17,7 +13,7 @@ from tltsched.errors import InputError
 # command -> (where it is, what `tlt --help` says), so that help loads no package
 COMMANDS = {
     "trace": ("tlt.commands.trace.group:trace", "Response lengths: describe, sample, fit, convert."),
-    "sim": ("tlt.commands.sim:sim", "Simulate a cluster: run, compare policies, recommend one."),
+    "sim": ("tlt.commands.sim.group:sim", "Simulate a cluster: run, compare policies, recommend one."),
     "real": (
         "tlt.commands.real.group:real",
         "Run the scheduler on a live engine: calibrate, replay lengths.",
@@ -52,16 +48,6 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-class Toolbox:
-    """What the commands of the simulator use of the reports."""
-
-    def present(self, folder: Path) -> None:
-        """Write the report of a folder and print it."""
-        from tlt.commands.output import present
-
-        present(folder)
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="tlt")
 def cli() -> None:
@@ -71,7 +57,7 @@ def cli() -> None:
 def main() -> None:
     """Run `tlt`: exits with 0, 1 a check failed, 2 bad input, 3 GPU time does not add up, 130 stopped."""
     try:
-        sys.exit(cli.main(standalone_mode=False, obj=Toolbox()))
+        sys.exit(cli.main(standalone_mode=False))
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tlt.commands.sim_kstar import names_of, numbers_of
+from tlt.commands.options import names_of, numbers_of
 
 SCHEDULES = "synchronous,tail_batching,oversample_partial,repack,bounded_async"
 OPTIONS = (

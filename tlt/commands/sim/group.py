@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tlt.commands.sim_counterfactual import counterfactual
-from tlt.commands.sim_export import export
-from tlt.commands.sim_kstar import kstar, names_of
-from tlt.commands.sim_plan import plan_options, refuse_alone, search
+from tlt.commands.options import (
+    EXISTING_FOLDER,
+    FILE,
+    configured,
+    draws_option,
+    names_of,
+    out_folder,
+    policies_option,
+    renamed,
+    report_option,
+)
+from tlt.commands.output import echo_fields, present
+from tlt.commands.progress import progress
+from tlt.commands.sim.counterfactual import counterfactual
+from tlt.commands.sim.export import export
+from tlt.commands.sim.kstar import kstar
+from tlt.commands.sim.plan import plan_options, refuse_alone, search
 
 if TYPE_CHECKING:
     from tlt.sim.policy_set import PolicySet
 
-
-class Tools(Protocol):
-    """What the root command lends of other packages."""
-
-    def present(self, folder: Path) -> None:
-        """Write and print the report of a folder."""
-
-
-_config = click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file; `tlt sim fields` lists what it may hold.",
+with_config = configured("TOML file; `tlt sim fields` lists what it may hold.")
+with_policies = policies_option(
+    "Policies on the same lengths, the baseline first: a preset, static:DRAFT, goodput:DRAFT+DRAFT. "
+    "POLICY@SCHEDULE sets the rollout schedule too."
 )
-_assignments = click.option(
-    "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
-)
-_out = click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the results."
-)
-_policies = click.option(
-    "--policies",
-    metavar="POLICY,...",
-    help="Policies on the same lengths, the baseline first: a preset, static:DRAFT, goodput:DRAFT+DRAFT. "
-    "POLICY@SCHEDULE sets the rollout schedule too.",
-)
-_report = click.option("--report/--no-report", "with_report", default=True, help="Write report and pictures.")
 
 
 @click.group()
@@ -50,42 +40,21 @@ def sim() -> None:
     """Simulate RL steps on a GPU cluster, driven by response lengths."""
 
 
-@contextmanager
-def _bar(description: str, total: int | None) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar with time left on stderr; yields a function that advances it by one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    # In a pipe a bar leaves blank lines behind, and scripts read errors from there.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(description, total=total)
-
-        def advance(text: str) -> None:
-            progress.update(task, advance=1, description=text)
-
-        yield advance
-
-
 def _run_all(policies: PolicySet, out: Path) -> None:
     """Simulate every policy into a comparison folder."""
     from tlt.sim.comparison import compare
 
     steps = policies.baseline.config.workload.steps
-    with _bar("simulating", steps * len(policies.names)) as advance:
-        compare(policies, out, lambda policy, _: advance(policy))
+    with progress("simulating", steps * len(policies.names)) as shown:
+        compare(policies, out, lambda policy, _: shown.step(policy))
 
 
 @sim.command()
-@_config
-@_assignments
+@with_config
 @click.option("--policy", help="Replaces the policy of the configuration.")
-@_out
-@_report
-@click.pass_obj
+@out_folder()
+@report_option
 def run(
-    tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
     policy: str | None,
@@ -104,25 +73,18 @@ def run(
     named = settings.get("policy", "tlt")
     label = policy or (named if isinstance(named, str) else named["kind"])
     simulation = Simulation(resolved, load_workload(resolved.workload, resolved.run.seed))
-    with _bar(label, resolved.workload.steps) as advance:
-        run_policy(simulation, label, out, lambda policy, _: advance(policy))
-    if with_report:
-        tools.present(out)
-    else:
-        click.echo(out)
+    with progress(label, resolved.workload.steps) as shown:
+        run_policy(simulation, label, out, lambda policy, _: shown.step(policy))
+    present(out, with_report)
 
 
 @sim.command()
-@_config
-@_assignments
-@_policies
-@_out
-@_report
-@click.option("--draws", type=click.IntRange(0, 1000), default=99, show_default=True,
-              help="Draws of the step times within their error, by linear response; 0: none.")  # fmt: skip
-@click.pass_obj
+@with_config
+@with_policies
+@out_folder()
+@report_option
+@draws_option(99, "Draws of the step times within their error, by linear response; 0: none.")
 def compare(
-    tools: Tools,
     config: Path | None,
     assignments: tuple[str, ...],
     policies: str | None,
@@ -146,26 +108,18 @@ def compare(
     _run_all(compared, out)
     write_bounds(compared.baseline, out)
     if draws:
-        with _bar("probing step times", len(compared.names)) as advance:
-            write_cost_draws(compared, out, draws, advance)
-    if with_report:
-        tools.present(out)
-    else:
-        click.echo(out)
+        with progress("probing step times", len(compared.names)) as shown:
+            write_cost_draws(compared, out, draws, shown.step)
+    present(out, with_report)
 
 
 @sim.command()
-@_config
-@_assignments
-@_policies
-@_out
-@click.option("--draws", type=click.IntRange(0, 1000), default=39, show_default=True,
-              help="Simulations under drawn step times; not with --gpus-budget.")  # fmt: skip
+@with_config
+@with_policies
+@out_folder()
+@draws_option(39, "Simulations under drawn step times; not with --gpus-budget.")
 @plan_options
-@click.pass_obj
 def recommend(
-    tools: Tools,
-    /,
     config: Path | None,
     assignments: tuple[str, ...],
     policies: str | None,
@@ -188,29 +142,31 @@ def recommend(
 
     settings, names = settings_of(config, assignments), names_of(policies)
     if gpus_budget is not None:
-        with _bar("searching", None) as advance:
-            search(settings, names, out, advance, gpus_budget=gpus_budget, **choices)
-        tools.present(out)
+        with progress("searching", counting="simulations") as shown:
+            search(settings, names, out, shown.step, gpus_budget=gpus_budget, **choices)
+        present(out)
         return
     refuse_alone(choices)
     compared = policy_set(settings, names)
     _run_all(compared, out)
-    with _bar("drawing step times", draws + 1) as advance:
-        drawn = simulate_draws(compared, draws, lambda _: advance("drawing step times"))
+    with progress("drawing step times", draws + 1) as shown:
+        drawn = simulate_draws(compared, draws, lambda _: shown.count(1))
     rng = generator(compared.baseline.config.run.seed, ADVICE)
     write_advice(out, advise(compared.baseline, rng), drawn)
     write_bounds(compared.baseline, out)
-    tools.present(out)
+    present(out)
 
 
 @sim.command("validate-training")
-@click.argument("run_folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run_folder", type=EXISTING_FOLDER)
 @click.option("--calibration", required=True, metavar="NAME_OR_FILE", help="Step times to simulate with.")
-@_out
+@out_folder()
 @click.option(
-    "--save-drift", type=click.Path(dir_okay=False, path_type=Path), metavar="NAME.json",
+    "--save-drift",
+    type=FILE,
+    metavar="NAME.json",
     help="Write the drift curve of all steps of one policy, for drafter.drift.",
-)  # fmt: skip
+)
 def validate_training(run_folder: Path, calibration: str, out: Path, save_drift: Path | None) -> None:
     """Fit a measured training run on the first half of its steps, and predict the second half.
 
@@ -228,11 +184,11 @@ def validate_training(run_folder: Path, calibration: str, out: Path, save_drift:
                 "--save-drift", str(save_drift), "NAME.json in a folder that exists", "choose another path"
             )
         curve = drift_curve(run_folder, save_drift.stem)
-    told = predict_training(run_folder, calibration, out)
-    for sentence in sentences(told):
+    prediction = predict_training(run_folder, calibration, out)
+    for sentence in sentences(prediction):
         click.echo(sentence)
     if curve is not None and save_drift is not None:
-        write_json(save_drift, judged(curve, told))
+        write_json(save_drift, judged(curve, prediction))
         click.echo(f"{save_drift}: {curve.describe()}")
     click.echo(out)
 
@@ -241,10 +197,8 @@ def validate_training(run_folder: Path, calibration: str, out: Path, save_drift:
 def fields() -> None:
     """List every field of a configuration: name, default, meaning."""
     from tlt.sim.config import Config
-    from tlt.traces.common.settings import fields as all_fields
 
-    for name, default, meaning in all_fields(Config):
-        click.echo(f"{name} = {default}\n    {meaning}")
+    echo_fields(Config)
 
 
 @sim.command()
@@ -257,6 +211,7 @@ def calibrations(name: str | None) -> None:
         click.echo(describe_calibration(load(each)))
 
 
+sim.add_command(renamed(validate_training, "retrain"))
 sim.add_command(kstar)
 sim.add_command(export)
 sim.add_command(counterfactual)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from tlt.commands.sim_kstar import names_of
+from tlt.commands.options import EXISTING_FOLDER, FILE, configured, draft_configs_option, names_of
 
 if TYPE_CHECKING:
     from tlt.sim.advise.export.formats import Format
@@ -17,21 +17,10 @@ FORMATS = ("vllm", "sglang", "sglang-flags", "fastrl")
 
 
 @click.command()
-@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file instead of FOLDER; `tlt sim fields` lists what it may hold.",
-)
-@click.option(
-    "--set", "assignments", multiple=True, metavar="A.B=VALUE", help="Set one field; may be repeated."
-)
+@click.argument("folder", required=False, type=EXISTING_FOLDER)
+@configured("TOML file instead of FOLDER; `tlt sim fields` lists what it may hold.")
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="Who is to read it.")
-@click.option(
-    "--draft-configs",
-    metavar="DRAFT,...",
-    help="Candidates such as off,1,2,4. Default: those of the law.",
-)
+@draft_configs_option("Candidates such as off,1,2,4. Default: those of the law.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(0, 0.5),
@@ -43,7 +32,7 @@ FORMATS = ("vllm", "sglang", "sglang-flags", "fastrl")
     "--method", default="eagle3", show_default=True, help="Kind of drafter, as the engine names it."
 )
 @click.option("--draft-model", metavar="NAME_OR_PATH", help="Drafter that the engine is to load.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write.")
+@click.option("--out", type=FILE, required=True, help="File to write.")
 def export(
     folder: Path | None,
     config: Path | None,
@@ -68,12 +57,12 @@ def export(
     simulation = _simulation(folder, config, assignments)
     target = Target(method=method, draft_model=draft_model, max_running=simulation.config.engine.max_running)
     named = drafting_configs(simulation.config, names_of(draft_configs) or ())
-    made, told = write(simulation, cast("Format", form), named, tolerance, target, out)
-    click.echo(f"{out} ({told.policy})")
+    made, origin = write(simulation, cast("Format", form), named, tolerance, target, out)
+    click.echo(f"{out} ({origin.policy})")
     click.echo(f"origin: {out}{SUFFIX}")
-    click.echo(f"step times: {told.step_times}; acceptance: {told.acceptance}")
-    click.echo(f"names of settings: {told.names_from}; checked by the engine: {told.checked_by_engine}")
-    for warning in (*told.warnings, *made.notes):
+    click.echo(f"step times: {origin.step_times}; acceptance: {origin.acceptance}")
+    click.echo(f"names of settings: {origin.names_from}; checked by the engine: {origin.checked_by_engine}")
+    for warning in (*origin.warnings, *made.notes):
         click.echo(f"! {warning}")
     click.echo(f"use it:\n{made.usage}")
 

@@ -1,0 +1,1 @@
+"""`tlt sim`: what is asked of the model."""

@@ -1,0 +1,75 @@
+"""`tlt sim counterfactual`: what other policies and schedules would have done with an observed run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tlt.commands.options import (
+    EXISTING_FILE,
+    cap_option,
+    configured,
+    draws_option,
+    names_of,
+    out_folder,
+    policies_option,
+    report_option,
+    tokenizer_option,
+)
+from tlt.commands.output import present
+from tlt.commands.progress import progress
+
+
+@click.command()
+@click.argument("run", type=click.Path(exists=True, path_type=Path))
+@configured("TOML file; `tlt sim fields` lists what it may hold.")
+@click.option("--phases", type=EXISTING_FILE, help="Phase times that `tlt trace import --phases` wrote.")
+@click.option(
+    "--observed", metavar="POLICY", help="What the run was under; none, unless a run folder says else."
+)
+@policies_option(
+    "What to simulate on the same lengths beside the observed policy. Default: a few of each kind.",
+    "POLICY[@SCHEDULE],...",
+)
+@click.option("--gpus", type=click.IntRange(1), help="GPUs of the run (hardware.gpus).")
+@click.option("--tp", type=click.IntRange(1), help="GPUs of one rollout worker (hardware.tp).")
+@click.option("--price", type=click.FloatRange(0.0), metavar="USD", help="Of a GPU-hour.")
+@cap_option("Longest response that was allowed, for files that do not say.")
+@tokenizer_option
+@draws_option(99, "Draws of the step times within their error; 0: none.")
+@out_folder()
+@report_option
+def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> None:
+    """Reproduce RUN with the model, then say what other policies and schedules would have taken.
+
+    RUN is a trace of `tlt trace import`, a file or folder that an RL framework wrote, or a run folder or
+    comparison of this project. The error of the reproduction comes first.
+    """
+    from tlt.sim.counterfactual.answer import counterfactual as answer
+    from tlt.sim.counterfactual.observed_run import observe
+    from tlt.sim.counterfactual.settings import replay_of
+    from tlt.traces.common.settings import merge, settings_of
+    from tlt.traces.importers.reading.items import Options
+    from tlt.traces.importers.reading.texts import tokeniser
+    from tlt.traces.results.counterfactual import OBSERVED_TRACE
+
+    hardware = {name: given[name] for name in ("gpus", "tp") if given[name] is not None}
+    settings = merge(
+        settings_of(given["config"], given["assignments"]), {"hardware": hardware} if hardware else {}
+    )
+    options = Options(given["cap"], tokenise=tokeniser(given["tokenizer"]) if given["tokenizer"] else None)
+    with progress(f"reading {run.name}") as shown:
+        observed = observe(run, given["phases"], options)
+        replay = replay_of(
+            observed, settings, out / OBSERVED_TRACE, names_of(given["policies"]), given["observed"]
+        )
+        answer(
+            replay,
+            out,
+            given["draws"],
+            given["price"],
+            lambda policy, step: shown.say(f"{policy}: " + ("errors" if step < 0 else f"step {step}")),
+        )
+    present(out, with_report)

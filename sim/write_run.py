@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +12,7 @@ from tlt.sim.model.drift import load_drift
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
+from tlt.version import VERSION
 from tltsched.draft_config import OFF
 from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig
@@ -54,7 +54,7 @@ def summary_of(simulation: Simulation, label: str, cluster: Cluster) -> Summary:
         lengths_source=describe_lengths(simulation.trace),
         acceptance_source=simulation.law.source if simulation.drafts else "not used",
         seed=config.run.seed,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
         warnings=warnings_of(simulation, cluster),
     )
 

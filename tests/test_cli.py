@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from tlt.commands import main
 from tlt.traces.runs.runfolder import RunFolder
+from tlt.version import VERSION
 
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 SURFACE: dict[str, set[str]] = {
@@ -88,6 +90,8 @@ def surface(group: click.Group, path: tuple[str, ...] = ()) -> dict[str, set[str
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if command.hidden:
+            continue
         if isinstance(command, click.Group):
             found |= surface(command, (*path, name))
         else:
@@ -154,6 +158,38 @@ def test_root_help_lists_every_group_and_loads_none() -> None:
     for name, (_, text) in main.COMMANDS.items():
         assert name in answer.output
         assert text.split(":")[0] in answer.output
+
+
+@pytest.mark.parametrize("path", [[], ["sim"], ["sim", "compare"], ["real", "drafter", "measure"]])
+def test_help_has_a_short_name(path: list[str]) -> None:
+    short, long = (CliRunner().invoke(main.cli, [*path, option]) for option in ("-h", "--help"))
+    assert short.exit_code == long.exit_code == 0
+    assert short.output == long.output
+
+
+def test_names_of_earlier_versions_work_and_are_not_shown() -> None:
+    runner = CliRunner()
+    for command in (["sim", "compare"], ["sim", "kstar"], ["sim", "export"], ["real", "replay"]):
+        assert "--arms" not in runner.invoke(main.cli, [*command, "--help"]).output
+        refused = runner.invoke(main.cli, [*command, "--arms"])
+        assert "requires an argument" in refused.output
+    assert "retrain" not in runner.invoke(main.cli, ["sim", "--help"]).output
+    old, new = (runner.invoke(main.cli, ["sim", name, "--help"]) for name in ("retrain", "validate-training"))
+    assert old.exit_code == 0
+    assert old.output.splitlines()[1:] == new.output.splitlines()[1:]
+
+
+def test_the_version_is_known_without_an_installation() -> None:
+    script = (
+        "import importlib.metadata as metadata, sys\n"
+        "def absent(name):\n    raise metadata.PackageNotFoundError(name)\n"
+        "metadata.version = metadata.distribution = absent\n"
+        "from tlt.commands import main\nsys.argv = ['tlt', '--version']\nmain.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"tlt, version {VERSION}"
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "tlt.version.VERSION"}
 
 
 @pytest.mark.parametrize(

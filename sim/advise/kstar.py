@@ -10,7 +10,6 @@ length* is unique.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from math import nan
 from typing import Any
 
@@ -35,6 +34,7 @@ from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import BEST_DRAFT_MAP, generator
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
+from tlt.version import VERSION
 from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.errors import InputError
 
@@ -101,7 +101,7 @@ def kstar_map(
         cost_error_source=error_source,
         draws=DRAWS,
         seed=config.run.seed,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
         draft_configs=(str(OFF), *map(str, draft_configs)),
         batches=tuple(sorted(batches)),
         contexts=tuple(sorted(contexts)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.cost_draws import COST_DRAWS
 from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Comparison, RunFolder, file_of, run_name, write_json
+from tlt.version import VERSION
 
 FOLDER_DRAWS = 99
 NOTHING = float("nan")
@@ -95,7 +95,7 @@ def _plan(result: SearchResult) -> Plan:
         seed=task.seed,
         lengths_source=describe_lengths(task.trace),
         acceptance_source=best.simulation.law.source,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
     )
 
 

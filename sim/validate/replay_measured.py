@@ -7,7 +7,6 @@ law is taken from the first rollout of all policies, and the report judges by th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS, read_records
 from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct, write_json
 from tlt.traces.sources import open_runs
+from tlt.version import VERSION
 from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError
 from tltsched.event_log import Record, SchedulerSetup
@@ -214,7 +214,7 @@ def simulate_into(
             wall_s=float(cluster.env.now),
             cost_source=calibration.describe(),
             acceptance_source=law.source if law and policy.drafts else "not used",
-            tool_version=version("tlt-sim"),
+            tool_version=VERSION,
             elapsed_s=None,
             warnings=(),
         )

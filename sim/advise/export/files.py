@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -27,6 +26,7 @@ from tlt.traces.common.seeds import EXPORT, generator
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tlt.traces.sources import open_runs
+from tlt.version import VERSION
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 
@@ -115,7 +115,7 @@ def export(
         static_gain=static_gain,
         warnings=warnings_of(simulation, table),
         usage=made.usage,
-        tool_version=version("tlt-sim"),
+        tool_version=VERSION,
     )
     out.write_text(made.text, encoding="utf-8")
     write_json(out.with_name(out.name + SUFFIX), told)

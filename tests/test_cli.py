@@ -90,8 +90,6 @@ def surface(group: click.Group, path: tuple[str, ...] = ()) -> dict[str, set[str
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        if command.hidden:
-            continue
         if isinstance(command, click.Group):
             found |= surface(command, (*path, name))
         else:

@@ -14,8 +14,9 @@ from tltsched.errors import InputError
 
 
 def load_workload(config: WorkloadConfig, seed: int) -> Trace:
-    """Return the trace to roll out. Lengths depend on the seed and the workload alone, so policies share
-    them.
+    """Return the trace to roll out.
+
+    Lengths depend on the seed and the workload alone, so policies share them.
     """
     if config.replay_steps:
         return replayed(load_trace(config.lengths), config)
@@ -35,12 +36,12 @@ def load_workload(config: WorkloadConfig, seed: int) -> Trace:
 def replayed(trace: Trace, config: WorkloadConfig) -> Trace:
     """Return the first steps of a trace, cut and completed as the settings say; raises InputError."""
     rows = trace.rows
-    found = sorted(rows["step"].unique().tolist())
-    if len(found) < config.steps:
+    steps = sorted(rows["step"].unique().tolist())
+    if len(steps) < config.steps:
         raise InputError(
-            "workload.steps", config.steps, f"at most the {len(found)} steps of {config.lengths}", "lower it"
+            "workload.steps", config.steps, f"at most the {len(steps)} steps of {config.lengths}", "lower it"
         )
-    rows = rows[rows["step"].isin(found[: config.steps])].copy()
+    rows = rows[rows["step"].isin(steps[: config.steps])].copy()
     rows["truncated"] |= rows["response_tokens"] > config.max_response_tokens
     rows["response_tokens"] = rows["response_tokens"].clip(upper=config.max_response_tokens)
     rows.loc[rows["prompt_tokens"] == 0, "prompt_tokens"] = config.prompt_tokens

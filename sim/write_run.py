@@ -70,10 +70,10 @@ def cost_source(simulation: Simulation) -> str:
 
 def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     """Return sentences about everything that lies outside what was measured or published."""
-    found = _calibration_warnings(simulation)
+    warnings = _calibration_warnings(simulation)
     ranges = simulation.calibration.ranges if simulation.calibration else None
     if ranges and cluster.log.largest_draft_batch > ranges.draft_batch[1]:
-        found.append(
+        warnings.append(
             f"drafting reaches batches of {cluster.log.largest_draft_batch}; "
             f"the calibration of drafting ends at {ranges.draft_batch[1]}"
         )
@@ -83,54 +83,55 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         if draft_config != OFF and simulation.law.extrapolates(draft_config)
     ]
     if outside:
-        found.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
+        warnings.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
     engine = simulation.config.engine
     if engine.graph_max_requests and not simulation.coefficients.eager_s:
-        found.append(
+        warnings.append(
             f"decode without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
             f"{engine.eager_s_per_layer * 1e3:g} ms a layer more"
         )
     drafter = simulation.config.drafter
     if drafter.drift:
-        found.append(load_drift(drafter.drift).describe())
+        warnings.append(load_drift(drafter.drift).describe())
     elif drafter.drift_per_update:
-        found.append("drafter drift and recovery are assumed")
+        warnings.append("drafter drift and recovery are assumed")
     if cluster.stream.repeated:
         times = cluster.stream.repeated
-        found.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
+        warnings.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
     if cluster.log.preemptions:
-        found.append(f"the KV cache overflowed: {cluster.log.preemptions} requests were preempted and redone")
-    return tuple(found)
+        count = cluster.log.preemptions
+        warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")
+    return tuple(warnings)
 
 
 def _calibration_warnings(simulation: Simulation) -> list[str]:
     calibration, hardware = simulation.calibration, simulation.config.hardware
     if calibration is None:
         return ["step times are assumed: no calibration of this model and GPU was given"]
-    found = []
+    warnings = []
     if (calibration.model, calibration.tp) != (hardware.model, hardware.tp):
-        found.append(
+        warnings.append(
             f"the calibration is of {calibration.model} with TP {calibration.tp}, "
             f"not of {hardware.model} with TP {hardware.tp}"
         )
     if hardware.gpu not in calibration.device:
-        found.append(f"the calibration is of {calibration.device}, not of {hardware.gpu}")
+        warnings.append(f"the calibration is of {calibration.device}, not of {hardware.gpu}")
     ranges = calibration.ranges
     rows = simulation.trace.rows
     batch = -(-len(rows) // len(rows["step"].unique()) // simulation.config.workers)
     batch = min(batch, simulation.config.engine.max_running)
     if batch > ranges.batch[1]:
-        found.append(f"batches reach {batch}; the calibration ends at {ranges.batch[1]}")
+        warnings.append(f"batches reach {batch}; the calibration ends at {ranges.batch[1]}")
     longest = int((rows["prompt_tokens"] + rows["response_tokens"]).max())
     if longest > ranges.context_tokens[1] * 1.01:
-        found.append(
+        warnings.append(
             f"contexts reach {longest:,} tokens; the calibration ends at {ranges.context_tokens[1]:,.0f} "
             "and is extended along a straight line"
         )
     depths = [draft_config.depth for draft_config in simulation.policy.draft_configs if draft_config.depth]
     if depths and not (ranges.depth[0] <= min(depths) and max(depths) <= ranges.depth[1]):
-        found.append(f"draft depths {min(depths)}-{max(depths)} leave the calibrated {ranges.depth}")
-    return found
+        warnings.append(f"draft depths {min(depths)}-{max(depths)} leave the calibrated {ranges.depth}")
+    return warnings
 
 
 def _write_schedule(folder: RunFolder, cluster: Cluster) -> None:

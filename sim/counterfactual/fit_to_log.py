@@ -78,7 +78,7 @@ def fit_scale(times: Times, numbers: list[int], rng: np.random.Generator) -> tup
 
 
 def fit_means(logged_s: float, modelled_s: Floats) -> tuple[Scale, LogFit]:
-    """Return the logged mean rollout over the modelled one: no step is judged."""
+    """Return the logged mean rollout over the modelled ones, [steps]: no step is judged."""
     value = logged_s / float(modelled_s.mean())
     scale = Figure(value=value, interval=None)
     fit = LogFit(scale=scale, fitted_scale=None, fitted_steps=(), judged_steps=(), errors=())

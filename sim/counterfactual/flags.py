@@ -11,23 +11,23 @@ ODD_SCALE = (1 / 1.5, 1.5)
 FEW_JUDGED = 5
 
 
-def flags_of(told: Counterfactual, observed: Observed, reordering: bool) -> tuple[str, ...]:
+def flags_of(answer: Counterfactual, observed: Observed, reordering: bool) -> tuple[str, ...]:
     """Return sentences; `reordering`: a policy has a schedule that changes the order of samples."""
-    return (*_fit_flags(told), *_length_flags(told, observed, reordering), *_acceptance_flags(told))
+    return (*_fit_flags(answer), *_length_flags(answer, observed, reordering), *_acceptance_flags(answer))
 
 
-def _fit_flags(told: Counterfactual) -> list[str]:
-    fit = told.fit
+def _fit_flags(answer: Counterfactual) -> list[str]:
+    fit = answer.fit
     if fit is None:
         return ["The log has no seconds of rollouts: nothing can be checked, and every figure is modelled."]
-    found = []
+    flags = []
     if not fit.fitted_steps:
-        found.append("Times of the log match no single steps: means are fitted, so nothing is left to check.")
+        flags.append("Times of the log match no single steps: means are fitted, so nothing is left to check.")
     elif not fit.judged_steps:
-        found.append("The log times one step: the factor is fitted to it, so nothing is left to check.")
+        flags.append("The log times one step: the factor is fitted to it, so nothing is left to check.")
     elif len(fit.judged_steps) < FEW_JUDGED:
-        found.append(f"Steps that are judged: {len(fit.judged_steps)}. Intervals over so few are too narrow.")
-    found += [
+        flags.append(f"Steps that are judged: {len(fit.judged_steps)}. Intervals over so few are too narrow.")
+    flags += [
         f"The reproduction misses {error.quantity} by {error.error.value:+.1%}: gains within that of 1 mean "
         "little."
         for error in fit.errors
@@ -35,42 +35,42 @@ def _fit_flags(told: Counterfactual) -> list[str]:
     ]
     low, high = ODD_SCALE
     if not low <= fit.scale.value <= high:
-        found.append(
+        flags.append(
             f"Step times had to be taken {fit.scale.value:.2f} times as long to fit the log: model, GPU, "
             "workers or engine may not be what ran."
         )
-    return found
+    return flags
 
 
-def _length_flags(told: Counterfactual, observed: Observed, reordering: bool) -> list[str]:
-    rows, facts = observed.trace.rows, told.lengths
-    found = []
+def _length_flags(answer: Counterfactual, observed: Observed, reordering: bool) -> list[str]:
+    rows, facts = observed.trace.rows, answer.lengths
+    flags = []
     if observed.trace.origin.kind in ("serving", "generated"):
-        found.append(f"Lengths are {KIND_LABELS[observed.trace.origin.kind]}.")
-    if len(told.steps) == 1:
-        found.append(
+        flags.append(f"Lengths are {KIND_LABELS[observed.trace.origin.kind]}.")
+    if len(answer.steps) == 1:
+        flags.append(
             "The run has one step. Others are drawn from its prompts with replacement, and intervals come "
             "from these: they vary its longest responses too little."
         )
     sizes = rows.groupby(["step", "prompt_id"]).size()
     if sizes.min() < sizes.max():
-        found.append(
+        flags.append(
             f"Prompts have {sizes.min()} to {sizes.max()} responses: schedules that change the order of "
             "samples are left out, since their steps would train on other numbers of responses."
         )
     elif reordering and sizes.max() == 1:
-        found.append("No prompt groups are known: schedules count each response as a prompt of its own.")
+        flags.append("No prompt groups are known: schedules count each response as a prompt of its own.")
     if facts.truncated:
-        found.append(
+        flags.append(
             f"{facts.truncated / facts.responses:.1%} of the responses were cut: without a cap they are "
             f"longer."
         )
-    found += [f"{note[:1].upper()}{note[1:]}." for note in observed.notes if note]
-    return found
+    flags += [f"{note[:1].upper()}{note[1:]}." for note in observed.notes if note]
+    return flags
 
 
-def _acceptance_flags(told: Counterfactual) -> list[str]:
-    source = told.acceptance_source
+def _acceptance_flags(answer: Counterfactual) -> list[str]:
+    source = answer.acceptance_source
     if source.startswith("assumed"):
         return [
             "Acceptance is assumed: measure it (tlt real drafter measure) before you trust a policy that "

@@ -29,8 +29,8 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
 
     def by_step_s(self, name: str) -> Floats | None:
         """Return the seconds of each step, [steps]; None where the log gives the mean alone or nothing."""
-        found = self.times.get(name)
-        return None if found is None or not found.by_step_s else np.array(found.by_step_s)
+        time = self.times.get(name)
+        return None if time is None or not time.by_step_s else np.array(time.by_step_s)
 
     def first(self, steps: int) -> Logged:
         """Return the times of the first `steps` alone."""
@@ -55,13 +55,13 @@ def logged_of(times: PhaseTimes, steps: Sequence[int]) -> Logged:
     place = {step: index for index, step in enumerate(times.steps)}
     numbered = len(place) == len(times.steps) == times.lines
     covered = numbered and all(step in place for step in steps)
-    found, means = {}, []
+    by_name, means = {}, []
     for phase, time in times.phases.items():
         name: str = phase
         if covered and time.observations == times.lines:
-            found[name] = _timed(name, [time.values_s[place[step]] for step in steps])
+            by_name[name] = _timed(name, [time.values_s[place[step]] for step in steps])
         else:
-            found[name] = LoggedTime(name=name, mean_s=time.mean_s)
+            by_name[name] = LoggedTime(name=name, mean_s=time.mean_s)
             means.append(name)
     notes = []
     if means:
@@ -73,7 +73,7 @@ def logged_of(times: PhaseTimes, steps: Sequence[int]) -> Logged:
         notes.append(times.note.removesuffix("."))
     return Logged(
         source=f"measured by {times.framework}: {times.source}, {times.lines:,} steps",
-        times=found, notes=tuple(notes),
+        times=by_name, notes=tuple(notes),
     )  # fmt: skip
 
 

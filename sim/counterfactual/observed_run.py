@@ -74,19 +74,19 @@ def observe(
     source = open_source(path)
     match source:
         case RunSource() | ComparisonSource():
-            found = _of_run(source)
+            observed = _of_run(source)
         case TraceFile():
-            found = Observed(read_trace(path), None, str(path), "trace", {}, "none")
+            observed = Observed(read_trace(path), None, str(path), "trace", {}, "none")
         case _:
             trace, report = import_trace(path, options, progress=progress)
             left = f"{report.skips:,} records left out" if report.skips else ""
             notes = tuple(note for note in (left, *report.notes) if note)
             read_as = f"{report.framework} ({report.format})"
-            found = Observed(trace, None, report.source, read_as, {}, "none", notes)
+            observed = Observed(trace, None, report.source, read_as, {}, "none", notes)
             times = times or find_phases(path)
     if times is not None:
-        found = replace(found, logged=logged_of(times, found.step_numbers()))
-    return found
+        observed = replace(observed, logged=logged_of(times, observed.step_numbers()))
+    return observed
 
 
 def _of_run(source: Runs) -> Observed:

@@ -37,9 +37,7 @@ class AcceptanceLaw(Protocol):
         """Return one line that says what the law rests on."""
 
     def survival(self, draft_config: DraftConfig) -> Floats:
-        """Return P(accepted drafts >= j) for j = 1..depth; raises InputError for draft configurations it
-        cannot cover.
-        """
+        """Return P(accepted drafts >= j) for j = 1..depth, [depth]; raises InputError if not covered."""
 
     def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return whether the draft configuration lies outside what the law was made from."""
@@ -52,7 +50,7 @@ class Geometric(msgspec.Struct, frozen=True):
     source: str = "assumed: geometric acceptance"
 
     def survival(self, draft_config: DraftConfig) -> Floats:
-        """Return rate ** j."""
+        """Return rate ** j, [depth]."""
         _only_chains(draft_config, "geometric")
         return self.rate ** np.arange(1, draft_config.depth + 1, dtype=np.float64)
 
@@ -69,7 +67,7 @@ class PerPosition(msgspec.Struct, frozen=True):
     source: str = "assumed: given acceptance by position"
 
     def survival(self, draft_config: DraftConfig) -> Floats:
-        """Return the given survivals, cut or continued to the draft configuration's depth."""
+        """Return the given survivals, cut or continued to the draft configuration's depth, [depth]."""
         _only_chains(draft_config, "per_position")
         given = np.asarray(self.survival_by_position[: draft_config.depth])
         missing = draft_config.depth - len(given)
@@ -94,7 +92,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
     source: str = "published: TLT figure 13, Qwen2.5-32B, batch 1; geometric shape assumed"
 
     def survival(self, draft_config: DraftConfig) -> Floats:
-        """Return the truncated geometric whose mean is the published one."""
+        """Return the truncated geometric whose mean is the published one, [depth]."""
         if draft_config.is_chain:
             raise InputError(
                 "draft_config", str(draft_config),
@@ -170,7 +168,7 @@ class Acceptance:
         self._moments: dict[tuple[DraftConfig, float], tuple[float, float]] = {}
 
     def exponents(self, requests: int, rng: np.random.Generator) -> Floats:
-        """Draw one exponent a request, log-normal with median 1."""
+        """Draw one exponent a request, log-normal with median 1, [requests]."""
         if not self.request_spread:
             return np.ones(requests)
         return np.exp(self.request_spread * rng.standard_normal(requests))
@@ -191,7 +189,7 @@ class Acceptance:
         return self._shares[key]
 
     def moments(self, draft_config: DraftConfig, exponents: Floats, drafter_exponent: float) -> Moments:
-        """Return mean and variance of emitted tokens by request, each of the shape of `exponents`."""
+        """Return mean and variance of emitted tokens by request; all three have one shape, [requests]."""
         if draft_config.depth == 0:
             return Moments(np.ones_like(exponents), np.zeros_like(exponents))
         if not self.request_spread:

@@ -189,7 +189,7 @@ class Cluster(Listener):
         self.workers[command.worker].assign(rollout, submission)
 
     def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
-        """Note when requests were done."""
+        """Note when requests, [n], were done."""
         self.requests.finish_s[requests] = finish_s
 
     def finished(self, worker: int, requests: tuple[int, ...], context_tokens: int) -> None:
@@ -207,7 +207,7 @@ class Cluster(Listener):
             self._execute(self.scheduler.handle(RequestsFinished(self.env.now, worker, finished, held)))
 
     def withdrawn(self, worker: int, requests: Ints, emitted: Ints) -> None:
-        """Take back requests that a worker has let go of."""
+        """Take back requests, [n], that a worker gave back after so many tokens each, [n]."""
         self.requests.emitted[requests] = emitted
         ids, tokens = tuple(requests.tolist()), tuple(emitted.tolist())
         self._execute(self.scheduler.handle(RequestsWithdrawn(self.env.now, worker, ids, tokens)))

@@ -65,9 +65,7 @@ class Trajectory:
         return int(self.finish_engine_step.searchsorted(engine_step, side="right"))
 
     def at(self, engine_step: int, done: int) -> State:
-        """Return the state after `engine_step` engine steps, of which `done` = finished(engine step) is known
-        already.
-        """
+        """Return the state after `engine_step` engine steps; `done` = finished(engine_step), as known."""
         seconds = float(self.finish_s[done - 1]) if done else 0.0
         requests = int(self.request_steps[done - 1]) if done else 0
         emitted = float(self.emitted[done - 1]) if done else 0.0

@@ -17,8 +17,9 @@ class ExactEngine(Engine):
     """Advances engine step by engine step until the decision interval ends."""
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
-        """Carry out one decision interval: yields the seconds of each engine step; with `watch` 0 for what is
-        done already.
+        """Carry out one decision interval; yields the seconds of each engine step.
+
+        With `watch` it yields 0 for what is done already.
         """
         pool, costs = self.pool, self.costs.of(draft.draft_config)
         start_s = 0.0
@@ -71,9 +72,7 @@ class ExactEngine(Engine):
         return draft.max_engine_steps is not None and engine_steps >= draft.max_engine_steps
 
     def _engine_step(self, draft_config: DraftConfig) -> Ints:
-        """Emit one engine step's tokens for every running request; returns accepted drafts by position,
-        [depth].
-        """
+        """Emit the tokens of one engine step; returns accepted drafts by position, [depth]."""
         pool = self.pool
         tokens = np.ones(len(pool.running), np.int64)
         by_position = np.zeros(draft_config.depth, np.int64)

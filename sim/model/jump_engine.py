@@ -82,8 +82,9 @@ class Engine:
         raise NotImplementedError
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
-        """Take requests out between two decision intervals; returns the ids of those that were there, their
-        tokens.
+        """Take requests, [n], out between two decision intervals.
+
+        Returns the ids of those that were there and their tokens so far, [m] each.
         """
         taken = self.pool.withdraw(ids)
         return self.pool.requests.ids[taken], self.pool.emitted[taken]
@@ -111,12 +112,12 @@ class JumpEngine(Engine):
         return self.pool.admit()
 
     def context(self) -> Ints:
-        """Return the context tokens of each running request as of now; the trajectory is drawn anew."""
+        """Return the context tokens of each running request, [batch]; the trajectory is drawn anew."""
         self._settle()
         return self.pool.context()
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
-        """Take requests out between two decision intervals; the trajectory of the others is drawn anew."""
+        """Take requests, [n], out between two intervals; the trajectory of the others is drawn anew."""
         self._settle()
         return super().withdraw(ids)
 
@@ -164,9 +165,7 @@ class JumpEngine(Engine):
         return after
 
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
-        """Draw how many engine steps each running request needs under `draft_config`, and lay out the
-        trajectory.
-        """
+        """Draw how many engine steps each running request needs, and lay out the trajectory."""
         pool, costs = self.pool, self.costs.of(draft_config)
         running = pool.running
         remaining = pool.remaining()
@@ -200,9 +199,7 @@ class JumpEngine(Engine):
         return np.clip(drawn, fewest, remaining).astype(np.int64)
 
     def _end(self, trajectory: Trajectory, draft: SetDraftConfig) -> tuple[int, bool]:
-        """Return the engine step at which the decision interval ends, and whether the KV cache is what ends
-        it.
-        """
+        """Return the engine step at which the interval ends, and whether the KV cache is what ends it."""
         end = trajectory.engine_step_below(draft.min_requests)
         if draft.max_engine_steps is not None:
             end = min(end, self._position + draft.max_engine_steps)
@@ -214,9 +211,7 @@ class JumpEngine(Engine):
         return max(end, self._position), False
 
     def _advance(self, trajectory: Trajectory, end: int, after: State) -> DecisionInterval:
-        """Make `after`, the state at engine step `end`, the present one; returns what the decision interval
-        did.
-        """
+        """Make `after`, the state at engine step `end`, the present one; returns what the interval did."""
         before, start = self._state, self._position
         self._position, self._state = end, after
         request_steps = after.request_steps - before.request_steps

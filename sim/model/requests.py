@@ -96,7 +96,7 @@ class Requests:
         self.born = self.group  # the step in which that generation began; -1: not begun
 
     def add(self, fresh: StepRequests, exponent: Floats) -> Ints:
-        """Take in fresh requests; returns their ids."""
+        """Take in fresh requests with their exponents, [n]; returns their ids, [n]."""
         n, first = len(fresh.group), len(self.group)
         nothing = np.full(n, -1)
         added = (
@@ -110,13 +110,13 @@ class Requests:
         return np.arange(first, first + n)
 
     def begin(self, ids: Ints, worker: int, step: int, now_s: float) -> None:
-        """Note that requests go to a worker."""
+        """Note that requests, [n], go to a worker."""
         self.worker[ids] = worker
         first = ids[self.born[ids] < 0]
         self.born[first], self.start_s[first] = step, now_s
 
     def restart(self, ids: Ints) -> int:
-        """Put requests back to their prompts; returns the tokens that are thrown away."""
+        """Put requests, [n], back to their prompts; returns the tokens that are thrown away."""
         wasted = int(self.emitted[ids].sum())
         self.emitted[ids] = 0
         self.born[ids], self.start_s[ids] = -1, -1.0

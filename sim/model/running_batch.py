@@ -86,7 +86,7 @@ class RequestPool:
         self.waiting.extend(range(first, len(self.requests.ids)))
 
     def withdraw(self, ids: Ints) -> Ints:
-        """Take requests out, waiting or running; returns the indices of those that were there."""
+        """Take requests, [n], out, waiting or running; returns the indices of those that were there, [m]."""
         here = np.isin(self.requests.ids[self.running], ids)
         queued = np.fromiter(self.waiting, np.int64, len(self.waiting))
         there = np.isin(self.requests.ids[queued], ids)
@@ -182,7 +182,7 @@ class RequestPool:
         return self.requests.prompt_tokens[fresh[new]] if new else fresh[:0]
 
     def retire(self) -> Ints:
-        """Take the finished requests out of the batch and return their indices."""
+        """Take the finished requests out of the batch; returns their indices, [finished]."""
         done = self.remaining() <= 0
         finished = self.running[done]
         self.running = self.running[~done]

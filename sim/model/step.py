@@ -30,7 +30,7 @@ class SimulatedStep(StepState, kw_only=True):
             self.largest_draft_batch = max(self.largest_draft_batch, batch)
 
     def trained(self, requests: Requests) -> Ints:
-        """Return the ids that the step trains on."""
+        """Return the ids that the step trains on, [requests]."""
         return np.arange(len(requests.group)) if self.chosen is None else self.chosen
 
 

@@ -50,7 +50,7 @@ class HistoryLaw(msgspec.Struct, frozen=True):
         )
 
     def survival(self, draft_config: DraftConfig) -> Floats:
-        """Return h s_j for j = 1..depth; s goes on geometrically past the last position given."""
+        """Return h s_j for j = 1..depth, [depth]; s goes on geometrically past the last position given."""
         return self.config.hit_rate * self._given_a_match.survival(draft_config)
 
     def extrapolates(self, draft_config: DraftConfig) -> bool:

@@ -29,13 +29,13 @@ class Listener(Protocol):
     state: SimulatedStep  # of the step that is on
 
     def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
-        """Requests will have been done at these times, once they are reported."""
+        """Requests, [n], will have been done at these times, once they are reported."""
 
     def finished(self, worker: int, requests: tuple[int, ...], context_tokens: int) -> None:
         """Requests have emitted what they were to; `context_tokens` is what the worker still holds."""
 
     def withdrawn(self, worker: int, requests: Ints, emitted: Ints) -> None:
-        """Requests were let go of, with so many tokens."""
+        """Requests, [n], were taken from a worker after so many tokens each, [n]."""
 
 
 class Rollout(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Worker:
         self.step = step
 
     def withdraw(self, ids: Ints) -> None:
-        """Let go of requests at the end of the engine step in flight."""
+        """Give requests, [n], back at the end of the engine step in flight."""
         assert self._rolling, "a worker that was not reported idle has something to withdraw"
         self._order(Withdrawal(ids))
 

@@ -115,24 +115,24 @@ def _ranked(
     inputs: Sequence[Uncertain], alone: Mapping[str, Floats], best: int, second: int | None
 ) -> tuple[Input, ...]:
     """Return every input with what it does alone, the one that costs most first."""
-    told = {each.name: (each.spread, each.command) for each in inputs}
-    told[LENGTHS] = (LENGTHS_SPREAD, LENGTHS_COMMAND)
+    about = {each.name: (each.spread, each.command) for each in inputs}
+    about[LENGTHS] = (LENGTHS_SPREAD, LENGTHS_COMMAND)
     variance = {
         name: 0.0 if second is None else float(np.log(drawn[:, second] / drawn[:, best]).var())
         for name, drawn in alone.items()
     }
     total = sum(variance.values())
-    found = [
+    ranked = [
         Input(
             name=name,
-            spread=told[name][0],
+            spread=about[name][0],
             variance_share=variance[name] / total if total > 0 else 0.0,
             expected_loss=float((drawn[:, best] / drawn.min(axis=1) - 1.0).mean()),
-            command=told[name][1],
+            command=about[name][1],
         )
         for name, drawn in alone.items()
     ]
-    return tuple(sorted(found, key=lambda each: (-each.expected_loss, -each.variance_share)))
+    return tuple(sorted(ranked, key=lambda each: (-each.expected_loss, -each.variance_share)))
 
 
 def response_of(base: Timing, probed: Mapping[tuple[str, str], Timing]) -> dict[tuple[str, str], float]:

@@ -58,17 +58,17 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
     def designs(self) -> list[Design]:
         """Return every design, those that break the budget included; raises InputError for unknown GPUs."""
-        found = []
+        designs = []
         for gpu in self.gpus:
             look_up(GPUS, "--gpu", gpu)
             for tp in self.tp:
                 for engines in self.engines or (max(self.gpus_budget // tp, 1),):
-                    found += [
+                    designs += [
                         Design(gpu, tp, engines, schedule, policy)
                         for schedule in self.schedules
                         for policy in self.policies
                     ]
-        return found
+        return designs
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ def candidates(
 
     Returns those that can run, and for every other one the reason why not.
     """
-    found, left_out = [], {}
+    runnable, left_out = [], {}
     sources: dict[str, str] = {}
     for design in space.designs():
         if design.gpus > space.gpus_budget:
@@ -119,8 +119,8 @@ def candidates(
         if space.only_on_policy and on_policy != "yes":
             left_out[design] = f"not on-policy ({on_policy}), and --on-policy was asked for"
             continue
-        found.append(Candidate(design=design, simulation=simulation, on_policy=on_policy))
-    return found, left_out
+        runnable.append(Candidate(design=design, simulation=simulation, on_policy=on_policy))
+    return runnable, left_out
 
 
 def cost_source(settings: Mapping[str, Any], design: Design) -> str:

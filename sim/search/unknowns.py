@@ -46,11 +46,11 @@ class Uncertain(msgspec.Struct, frozen=True, kw_only=True):
 
 def inputs_of(finalists: list[Candidate]) -> list[Uncertain]:
     """Return the uncertain inputs of a choice among some designs, lengths left out."""
-    found = []
+    step_times = []
     hardware = {each.design.hardware: each for each in finalists}
     for name, each in hardware.items():
         error, source = cost_error(each.calibration)
-        found.append(
+        step_times.append(
             Uncertain(
                 name=f"step times of {each.config.hardware.model} on {name}",
                 spread=f"{error:.1%}, {source}",
@@ -64,7 +64,7 @@ def inputs_of(finalists: list[Candidate]) -> list[Uncertain]:
     kind = finalists[0].config.acceptance.kind
     law = "published" if kind == "published_tree" else kind
     return [
-        *found,
+        *step_times,
         Uncertain(
             name="acceptance", spread=f"exponent {ACCEPTANCE_SD:.0%}, assumed ({law})", sd=ACCEPTANCE_SD,
             command="tlt real drafter measure --out acceptance", parts=("acceptance",),

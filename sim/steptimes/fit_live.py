@@ -46,8 +46,8 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
     settings = _settings(measured, assumed, _peak_s_per_token(shape, gpu, measured.tp))
 
     def refit(some: Sequence[Point]) -> Coefficients:
-        found = fit(some, measured.prefill_points, settings, shape)
-        return found if gpu else _continued(found)
+        fitted = fit(some, measured.prefill_points, settings, shape)
+        return fitted if gpu else _continued(fitted)
 
     coefficients = refit(measured.points)
     residuals = _residuals(coefficients, measured.points, refit)
@@ -105,8 +105,9 @@ def _settings(measured: MeasuredPoints, assumed: Coefficients | None, peak_s: fl
 
 
 def knots(points: Sequence[Point], graph_batches: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the least tokens an engine step, powers of two, and the most: two fitted values or more to a
-    piece.
+    """Return the ends of the pieces: the least tokens an engine step, powers of two, and the most.
+
+    Every piece has two fitted values or more.
     """
     fitted = [point for point in points if not (point.held_out or point.excluded)]
     tokens = sorted(
@@ -128,12 +129,12 @@ def _peak_s_per_token(shape: ModelShape, gpu: GpuSpec | None, tp: int) -> float:
     return 2 * shape.read_parameters() / (gpu.bf16_flops * tp) if gpu else 0.0
 
 
-def _continued(found: Coefficients) -> Coefficients:
+def _continued(fitted: Coefficients) -> Coefficients:
     """Let the last fitted slope go on past the last knot."""
-    slopes = found.slopes_s_per_token
+    slopes = fitted.slopes_s_per_token
     if len(slopes) < 2:
-        return found
-    return msgspec.structs.replace(found, slopes_s_per_token=(*slopes[:-1], slopes[-2]))
+        return fitted
+    return msgspec.structs.replace(fitted, slopes_s_per_token=(*slopes[:-1], slopes[-2]))
 
 
 def _residuals(

@@ -94,7 +94,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         return np.where(without_graph(tokens, self.graph_tokens), self.eager_s, 0.0)
 
     def fixed_s(self, draft_config: DraftConfig, when_off: WhenOff, batch: npt.ArrayLike) -> Floats:
-        """Return the part of an engine step that does not depend on context, for each batch size."""
+        """Return the part of an engine step that no context changes, for each batch size (any shape)."""
         b = padded(batch, self.graph_batches)
         x = b * draft_config.verify_tokens
         seconds = self.target_s(x) + self.eager_part_s(x)
@@ -122,7 +122,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pieces(tokens: Floats, knots: tuple[float, ...]) -> list[Floats]:
-    """Return how much of each x lies in each piece between knots; the last piece is open-ended."""
+    """Return how much of each x lies in each piece between knots, shaped like x; the last piece is open."""
     inner = [np.clip(tokens - low, 0.0, high - low) for low, high in pairwise(knots)]
     return [*inner, np.maximum(tokens - knots[-1], 0.0)]
 

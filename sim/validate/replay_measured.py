@@ -120,7 +120,7 @@ def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
     policies = [MeasuredPolicy(folder) for folder in source.folders]
     law, steps = acceptance_of(policies)
     out.mkdir(parents=True, exist_ok=True)
-    told = [
+    simulated = [
         _simulate(policy, fitted, law, out / name)
         for name, policy in zip(comparison.runs, policies, strict=True)
     ]
@@ -137,7 +137,7 @@ def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
             calibrated=_calibrated(fitted),
             acceptance_source=law.source if law else "not used",
             acceptance_steps=steps,
-            policies=tuple(told),
+            policies=tuple(simulated),
         ),
     )
 
@@ -156,9 +156,7 @@ def acceptance_of(policies: list[MeasuredPolicy]) -> tuple[PerPosition | None, t
 
 
 def measured_survival(records: Iterable[Record], step: int) -> Floats:
-    """Return P(accepted drafts >= j) for j = 1.. over the decision intervals of one rollout that drafted as
-    many.
-    """
+    """Return P(accepted drafts >= j) for j = 1.., over what drafted as many in one rollout, [depth]."""
     return position_counts(records).get(step, NOTHING).survival()
 
 
@@ -228,9 +226,7 @@ def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:
 
 
 def predicted_engine_steps(policy: MeasuredPolicy, costs: StepCosts) -> pd.DataFrame | None:
-    """Return the measured engine steps with what the law predicts for each; None where no engine steps were
-    written.
-    """
+    """Return the measured engine steps with what the law predicts for each; None where none were written."""
     rows = read_engine_steps(policy.path)
     if rows is None:
         return None

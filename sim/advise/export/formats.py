@@ -223,9 +223,7 @@ def _check_buckets(table: BatchTable, drafting: list[tuple[int, int, DraftConfig
 
 
 def to_sglang_flags(draft_config: DraftConfig, target: Target) -> Export:
-    """Return SGLang's flags for one draft configuration at every batch; raises InputError if the draft
-    configuration is off.
-    """
+    """Return SGLang's flags for one draft configuration at every batch; raises InputError for off."""
     if not draft_config.depth:
         raise InputError(
             "--format", "off", "a draft configuration that gains over the whole workload",
@@ -241,8 +239,9 @@ def to_sglang_flags(draft_config: DraftConfig, target: Target) -> Export:
 
 
 def _flags(target: Target, draft_config: DraftConfig) -> str:
-    """Return the flags of a static draft configuration. SGLang's draft tokens count the root, as
-    verify_tokens does.
+    """Return the flags of a static draft configuration.
+
+    SGLang's draft tokens count the root, as verify_tokens does.
     """
     model = f" --speculative-draft-model-path {quote(target.draft_model)}" if target.draft_model else ""
     return (

@@ -179,8 +179,9 @@ def _gains(
 def _cover(
     gains: np.ndarray[tuple[int, int], np.dtype[np.float64]], tolerance: float
 ) -> list[tuple[int, int, int]]:
-    """Return (start, stop, draft configuration) of the fewest runs of rows in which one draft configuration
-    is near enough to the best.
+    """Return the fewest runs of rows in which one draft configuration is near enough to the best.
+
+    Each is (start, stop, draft configuration).
     """
     share = gains / gains.max(axis=1, keepdims=True)
     near = share >= 1.0 - tolerance

@@ -74,7 +74,7 @@ def common_law(counts: Sequence[PositionCounts]) -> Floats:
 def series(
     head: Head, source: Source, steps: Ints, counts: Sequence[PositionCounts], law: Floats
 ) -> HeadSeries:
-    """Return the exponents of the steps in which there is one."""
+    """Return the exponents of the steps, [n], in which there is one."""
     exponents = np.array([exponent_of(law, each) for each in counts], np.float64)
     known = np.isfinite(exponents)
     lengths = [

@@ -47,7 +47,7 @@ class FittedLaw(msgspec.Struct, frozen=True):
 
 
 def fit_drift(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> FittedLaw | str:
-    """Fit the law to the steps `fitted` (from 0 on), or return why it cannot be."""
+    """Fit the law to the steps `fitted`, [n], which are from 0 on, or return why it cannot be."""
     counts = [run.counts[step] for step in fitted]
     law = common_law(counts)
     rollouts = series("serving", "rollout", fitted, counts, law)
@@ -63,13 +63,13 @@ def fit_drift(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> Fitte
 def _probes(run: TrainingRun, fitted: Ints) -> tuple[HeadSeries, HeadSeries]:
     """Return the exponents of the served and of the initial head, on one law, where they were probed."""
     heads: tuple[Head, ...] = ("serving", "initial")
-    found = {}
+    probed = {}
     for head in heads:
         steps, survival = run.probe(head)
         kept = np.isin(steps, fitted)
-        found[head] = steps[kept], [PositionCounts(row, np.ones_like(row)) for row in survival[kept]]
-    law = common_law([each for _, counts in found.values() for each in counts])
-    served, initial = (series(head, "probe", *found[head], law) for head in heads)
+        probed[head] = steps[kept], [PositionCounts(row, np.ones_like(row)) for row in survival[kept]]
+    law = common_law([each for _, counts in probed.values() for each in counts])
+    served, initial = (series(head, "probe", *probed[head], law) for head in heads)
     return served, initial
 
 

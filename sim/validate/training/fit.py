@@ -41,7 +41,7 @@ class FittedPhases:
 
 
 def fit_training(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> TrainingFit:
-    """Fit acceptance, drift and times to the steps `fitted`, which are from 0 on."""
+    """Fit acceptance, drift and times to the steps `fitted`, [n], which are from 0 on."""
     law = fit_drift(run, fitted, rng)
     if isinstance(law, FittedLaw):
         survival, drift, reason = law.survival, law.drift, ""
@@ -76,22 +76,22 @@ def drafter_config(run: TrainingRun, fit: TrainingFit) -> DrafterConfig:
 def _medians(run: TrainingRun, fitted: Ints) -> tuple[Median, ...]:
     publish_s = run.updates.set_index("step")["publish_s"].reindex(run.steps["step"]).fillna(0.0).to_numpy()
     divisors = {"s/token": run.tokens(), "s/response": run.responses(), "s": np.ones(len(run.steps))}
-    found = []
+    medians = []
     for phase in PHASES:
         seconds = np.array([step.phases_s.get(phase, np.nan) for step in run.times])
         if phase == "weight_sync":  # the drafter is published as it begins
             seconds = seconds - publish_s
         unit = PHASE_UNITS[phase]
-        found.append(_median(phase, unit, (seconds / divisors[unit])[fitted]))
+        medians.append(_median(phase, unit, (seconds / divisors[unit])[fitted]))
     stops = np.array([np.nan if step.stop_s is None else step.stop_s for step in run.times])
     activation_s, speed = _training(run)
-    found += [
+    medians += [
         _median(ACTIVATION, "s", activation_s[fitted]),
         _median(SPEED, "tokens/s", speed[fitted]),
         _median(STOP, "s", stops[fitted]),
         _median(PUBLISH, "s", np.where(publish_s > 0, publish_s, np.nan)[fitted]),
     ]
-    return tuple(median for median in found if median is not None)
+    return tuple(median for median in medians if median is not None)
 
 
 def _median(name: str, unit: Unit, values: Floats) -> Median | None:

@@ -65,19 +65,19 @@ def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTr
     policies = [
         _predict_training(run, fitted, out / name) for name, run in zip(comparison.runs, runs, strict=True)
     ]
-    told = PredictedTraining(
+    prediction = PredictedTraining(
         calibration=fitted.describe(),
         step_time_error=fitted.residuals.held_out_mean,
         policies=tuple(policies),
         warnings=_warnings(fitted, runs),
     )
     write_json(out / "comparison.json", comparison)
-    write_json(out / PREDICTED_TRAINING, told)
-    return told
+    write_json(out / PREDICTED_TRAINING, prediction)
+    return prediction
 
 
 def first_half(run: TrainingRun) -> Ints:
-    """Return the steps that are fitted."""
+    """Return the steps that are fitted, [n]."""
     return np.arange(len(run.steps) // 2)
 
 
@@ -167,16 +167,16 @@ def prediction_error(quantity: Quantity, pairs: Floats, rng: np.random.Generator
 
 
 def _warnings(calibration: Calibration, runs: list[TrainingRun]) -> tuple[str, ...]:
-    found = []
+    warnings = []
     summary = runs[0].policy.summary
     if calibration.model != summary.model:
-        found.append(f"the calibration is of {calibration.model}, the run trained {summary.model}")
+        warnings.append(f"the calibration is of {calibration.model}, the run trained {summary.model}")
     if summary.gpu != calibration.device:
-        found.append(f"the calibration is of {calibration.device}, the run was on {summary.gpu}")
+        warnings.append(f"the calibration is of {calibration.device}, the run was on {summary.gpu}")
     judged = len(runs[0].steps) - len(first_half(runs[0]))
     if judged < 5:
-        found.append(f"only {judged} steps are judged: intervals over so few are too narrow")
-    return tuple(found)
+        warnings.append(f"only {judged} steps are judged: intervals over so few are too narrow")
+    return tuple(warnings)
 
 
 def drift_curve(measured: Path, name: str) -> DriftCurve:
@@ -201,7 +201,7 @@ def drift_curve(measured: Path, name: str) -> DriftCurve:
     )
 
 
-def judged(curve: DriftCurve, told: PredictedTraining) -> DriftCurve:
+def judged(curve: DriftCurve, prediction: PredictedTraining) -> DriftCurve:
     """Return the curve with how the first half of its run predicted the acceptance of the second."""
-    errors = [error for error in told.policies[0].errors if error.quantity == "acceptance length"]
+    errors = [error for error in prediction.policies[0].errors if error.quantity == "acceptance length"]
     return msgspec.structs.replace(curve, held_out=errors[0] if errors else None)

@@ -1,0 +1,100 @@
+"""Response lengths for a study: shipped ones, a file, a framework's log, or numbers in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+import pandas as pd
+
+from tlt.traces.importers.base import Options
+from tlt.traces.importers.importing import import_trace
+from tlt.traces.lengths.describe import Description, describe
+from tlt.traces.lengths.files import is_trace_file, write_trace
+from tlt.traces.lengths.histogram import LengthHistogram, histogram_of
+from tlt.traces.lengths.schema import Origin, Trace
+from tlt.traces.lengths.shipped import SHIPPED
+from tlt.traces.lengths.shipped import load as load_recorded
+from tlt.traces.lengths.validate import to_trace
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Response lengths that studies can be made of.
+
+    source: what `workload.lengths` of a configuration is set to: a shipped name or a trace file.
+    recorded: the responses in order, or counts where only these were recorded.
+    """
+
+    source: str
+    recorded: Trace | LengthHistogram
+    _kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        """Return the number of responses."""
+        return self.histogram.rows
+
+    @property
+    def origin(self) -> Origin:
+        """Where they were recorded, and what they are."""
+        return self.recorded.origin
+
+    @property
+    def histogram(self) -> LengthHistogram:
+        """The lengths as counts."""
+        return histogram_of(self.recorded) if isinstance(self.recorded, Trace) else self.recorded
+
+    def describe(self) -> Description:
+        """Return what the lengths look like: percentiles, the longest of a batch, the share that was cut."""
+        return describe(self.histogram)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row a response (traces.lengths.schema.COLUMNS), or a row a length where those were counted."""
+        if isinstance(self.recorded, Trace):
+            return self.recorded.rows.copy()
+        return pd.DataFrame({"response_tokens": self.recorded.values, "responses": self.recorded.counts})
+
+    def _repr_html_(self) -> str:
+        """Show the percentiles in a notebook."""
+        seen = self.describe()
+        rows = (("responses", seen.rows), ("mean", seen.mean), ("p50", seen.p50), ("p90", seen.p90),
+                ("p99", seen.p99), ("longest", seen.max), ("share at the cap", seen.share_at_cap))  # fmt: skip
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{value:,.6g}</td></tr>" for name, value in rows)
+        return f"<p>Response tokens: {escape(self.origin.text())}</p><table>{cells}</table>"
+
+
+def load(
+    source: str | Path | pd.DataFrame | Iterable[int],
+    *,
+    name: str = "given from Python",
+    max_response_tokens: int | None = None,
+    format: str | None = None,  # noqa: A002 -- the word of `tlt trace import --format`
+) -> Lengths:
+    """Return response lengths to simulate.
+
+    source: a shipped name (`r1-client35`), a trace file (CSV, JSONL, parquet with a column response_tokens), a
+    file or folder as a framework wrote it (its format is found out unless `format` names it), a data frame
+    with a column response_tokens, or lengths in tokens. `name` says where numbers in memory come from, and
+    `max_response_tokens` at which length responses were cut there. Raises InputError.
+    """
+    if isinstance(source, (str, Path)):
+        text = str(source)
+        if text in SHIPPED or is_trace_file(Path(text)):
+            return Lengths(text, load_recorded(text))
+        options = Options(max_response_tokens=max_response_tokens)
+        trace, _ = import_trace(Path(text), options, format)
+        return _kept(trace)
+    frame = source if isinstance(source, pd.DataFrame) else pd.DataFrame({"response_tokens": list(source)})
+    origin = Origin(source=name, kind="unstated", max_response_tokens=max_response_tokens)
+    return _kept(to_trace(frame, origin))
+
+
+def _kept(trace: Trace) -> Lengths:
+    """Write a trace where studies find it for as long as the lengths are held."""
+    folder = tempfile.TemporaryDirectory(prefix="tlt-lengths-")
+    path = Path(folder.name) / "lengths.parquet"
+    write_trace(trace, path)
+    return Lengths(str(path), trace, folder)

@@ -28,7 +28,9 @@ POLICIES = ["none", "static:2"]
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tlt.Comparison:
-    return tlt.compare("r1-client35", POLICIES, settings=SMALL, out=tmp_path_factory.mktemp("api") / "compared")
+    return tlt.compare(
+        "r1-client35", POLICIES, settings=SMALL, out=tmp_path_factory.mktemp("api") / "compared"
+    )
 
 
 def test_lengths_come_from_names_files_logs_and_memory(tmp_path: Path) -> None:

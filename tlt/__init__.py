@@ -8,8 +8,8 @@ From Python:
     answer = tlt.compare(lengths, ["none", "static:4", "goodput"], config="job.toml")
     answer.to_pandas()
 
-`load`, `simulate`, `compare` and `recommend` are described in tlt.api; they are imported when they are used, so
-that `import tlt` and `tlt --help` stay quick.
+`load`, `simulate`, `compare` and `recommend` are described in tlt.api; they are imported when they are used,
+so that `import tlt` and `tlt --help` stay quick.
 """
 
 from __future__ import annotations

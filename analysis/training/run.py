@@ -27,9 +27,7 @@ class TrainRun:
     updates: pd.DataFrame
     heads: pd.DataFrame
     probes: pd.DataFrame
-    positions: (
-        pd.DataFrame
-    )  # tlt.traces.runs.acceptance_counts.POSITION_COLUMNS; empty without records.jsonl
+    positions: pd.DataFrame  # tlt.traces.runs.acceptance_counts.POSITION_COLUMNS; empty without records.jsonl
     compiled_engine_steps: (
         int | None
     )  # timed engine steps that contain a compilation; None: no record of single engine steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from tlt.traces.importers.base import Options
+from tlt.api.temporary import TemporaryFolder
 from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.reading.items import Options
 from tlt.traces.lengths.describe import Description, describe
 from tlt.traces.lengths.files import is_trace_file, write_trace
 from tlt.traces.lengths.histogram import LengthHistogram, histogram_of
@@ -19,6 +19,8 @@ from tlt.traces.lengths.schema import Origin, Trace
 from tlt.traces.lengths.shipped import SHIPPED
 from tlt.traces.lengths.shipped import load as load_recorded
 from tlt.traces.lengths.validate import to_trace
+
+Source = str | Path | pd.DataFrame | Iterable[int]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Lengths:
 
     source: str
     recorded: Trace | LengthHistogram
-    _kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+    _kept: TemporaryFolder | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Return the number of responses."""
@@ -52,7 +54,9 @@ class Lengths:
         return describe(self.histogram)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row a response (traces.lengths.schema.COLUMNS), or a row a length where those were counted."""
+        """Return a row a response (traces.lengths.schema.COLUMNS), or a row a length where those were
+        counted.
+        """
         if isinstance(self.recorded, Trace):
             return self.recorded.rows.copy()
         return pd.DataFrame({"response_tokens": self.recorded.values, "responses": self.recorded.counts})
@@ -60,14 +64,16 @@ class Lengths:
     def _repr_html_(self) -> str:
         """Show the percentiles in a notebook."""
         seen = self.describe()
-        rows = (("responses", seen.rows), ("mean", seen.mean), ("p50", seen.p50), ("p90", seen.p90),
-                ("p99", seen.p99), ("longest", seen.max), ("share at the cap", seen.share_at_cap))  # fmt: skip
-        cells = "".join(f"<tr><th>{escape(name)}</th><td>{value:,.6g}</td></tr>" for name, value in rows)
+        rows: dict[str, float] = {"responses": seen.rows, "mean": seen.mean, "median": seen.p50}
+        rows |= {"p90": seen.p90, "p99": seen.p99, "longest": seen.max, "share at the cap": seen.share_at_cap}
+        cells = "".join(
+            f"<tr><th>{escape(name)}</th><td>{value:,.6g}</td></tr>" for name, value in rows.items()
+        )
         return f"<p>Response tokens: {escape(self.origin.text())}</p><table>{cells}</table>"
 
 
 def load(
-    source: str | Path | pd.DataFrame | Iterable[int],
+    source: Source,
     *,
     name: str = "given from Python",
     max_response_tokens: int | None = None,
@@ -75,14 +81,14 @@ def load(
 ) -> Lengths:
     """Return response lengths to simulate.
 
-    source: a shipped name (`r1-client35`), a trace file (CSV, JSONL, parquet with a column response_tokens), a
-    file or folder as a framework wrote it (its format is found out unless `format` names it), a data frame
+    source: a shipped name (`r1-client35`), a trace file (CSV, JSONL, parquet with a column response_tokens),
+    a file or folder as a framework wrote it (its format is found out unless `format` names it), a data frame
     with a column response_tokens, or lengths in tokens. `name` says where numbers in memory come from, and
     `max_response_tokens` at which length responses were cut there. Raises InputError.
     """
     if isinstance(source, (str, Path)):
         text = str(source)
-        if text in SHIPPED or is_trace_file(Path(text)):
+        if text in SHIPPED or is_trace_file(Path(text)) or not Path(text).exists():
             return Lengths(text, load_recorded(text))
         options = Options(max_response_tokens=max_response_tokens)
         trace, _ = import_trace(Path(text), options, format)
@@ -94,7 +100,7 @@ def load(
 
 def _kept(trace: Trace) -> Lengths:
     """Write a trace where studies find it for as long as the lengths are held."""
-    folder = tempfile.TemporaryDirectory(prefix="tlt-lengths-")
-    path = Path(folder.name) / "lengths.parquet"
+    folder = TemporaryFolder()
+    path = folder.path / "lengths.parquet"
     write_trace(trace, path)
     return Lengths(str(path), trace, folder)

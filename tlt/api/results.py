@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.comparison.compare import compare as compare_runs
 from tlt.analysis.comparison.verdict import Verdict, judge
 from tlt.analysis.load import RunSet, load_runs
+from tlt.api.temporary import TemporaryFolder
 from tlt.traces.runs.runfolder import Advice, RunFolder, Summary
 from tltsched.errors import InputError
 
@@ -26,7 +26,7 @@ class Run:
     """One simulated policy. `folder` holds its files (tlt.traces.runs.runfolder)."""
 
     folder: Path
-    _kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+    _kept: TemporaryFolder | None = field(default=None, repr=False)
 
     @cached_property
     def summary(self) -> Summary:
@@ -67,7 +67,7 @@ class Comparison:
     """Policies on the same lengths, each against the first. `folder` holds a run folder a policy."""
 
     folder: Path
-    _kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+    _kept: TemporaryFolder | None = field(default=None, repr=False)
 
     @cached_property
     def runs(self) -> RunSet:
@@ -103,7 +103,8 @@ class Comparison:
         raise InputError("policy", policy, names, "name one of the compared policies")
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row a policy: seconds, speedup with its 95 % interval, idle share, tokens/s, acceptance length.
+        """Return a row a policy: seconds, speedup with its 95 % interval, idle share, tokens/s, acceptance
+        length.
 
         speedup_low and speedup_high are NaN where there are too few steps for an interval.
         """
@@ -132,7 +133,9 @@ class Recommendation(Comparison):
         return advice
 
     def advice_to_pandas(self) -> pd.DataFrame:
-        """Return a row a batch size: draft configuration, gain over no speculation, its interval, the runner-up."""
+        """Return a row a batch size: draft configuration, gain over no speculation, its interval, the
+        runner-up.
+        """
         names = self.advice.rows[0].__struct_fields__ if self.advice.rows else ()
         return pd.DataFrame([{name: getattr(row, name) for name in names} for row in self.advice.rows])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tlt.api.lengths import Lengths, load
+from tlt.api.lengths import Lengths, Source, load
 from tlt.api.results import Comparison, Recommendation, Run
+from tlt.api.temporary import TemporaryFolder
 from tlt.sim import studies
 from tlt.sim.config import resolve
 from tlt.sim.policy_set import policy_set
@@ -22,7 +22,7 @@ Settings = Mapping[str, Any]
 
 
 def simulate(
-    lengths: Lengths | str | Path | None = None,
+    lengths: Lengths | Source | None = None,
     policy: str | None = None,
     *,
     config: str | Path | None = None,
@@ -40,16 +40,19 @@ def simulate(
     stage: shows progress (tlt.sim.studies.Stage).
     Raises InputError that names the field.
     """
-    checked = _settings(lengths, config, settings)
+    held = _lengths(lengths)
+    checked = _settings(held, config, settings)
     resolved = resolve(checked, policy)
     folder, kept = _folder(out)
     label = policy or studies.label_of(checked)
-    studies.run(Simulation(resolved, load_workload(resolved.workload, resolved.run.seed)), label, folder, stage)
+    studies.run(
+        Simulation(resolved, load_workload(resolved.workload, resolved.run.seed)), label, folder, stage
+    )
     return Run(folder, kept)
 
 
 def compare(
-    lengths: Lengths | str | Path | None = None,
+    lengths: Lengths | Source | None = None,
     policies: Sequence[str] | None = None,
     *,
     config: str | Path | None = None,
@@ -63,13 +66,14 @@ def compare(
     policies: None takes those that suit the acceptance law. draws: of the step times within their error, by
     linear response; 0: intervals cover the spread over steps alone. The rest is as in `simulate`.
     """
+    held = _lengths(lengths)
     folder, kept = _folder(out)
-    studies.compare(policy_set(_settings(lengths, config, settings), policies), folder, draws, stage)
+    studies.compare(policy_set(_settings(held, config, settings), policies), folder, draws, stage)
     return Comparison(folder, kept)
 
 
 def recommend(
-    lengths: Lengths | str | Path | None = None,
+    lengths: Lengths | Source | None = None,
     policies: Sequence[str] | None = None,
     *,
     config: str | Path | None = None,
@@ -82,13 +86,19 @@ def recommend(
 
     draws: simulations under step times drawn within their error. The rest is as in `compare`.
     """
+    held = _lengths(lengths)
     folder, kept = _folder(out)
-    studies.recommend(policy_set(_settings(lengths, config, settings), policies), folder, draws, stage)
+    studies.recommend(policy_set(_settings(held, config, settings), policies), folder, draws, stage)
     return Recommendation(folder, kept)
 
 
+def _lengths(lengths: Lengths | Source | None) -> Lengths | None:
+    """Return lengths whose file, if it is a temporary one, stays for as long as they are held."""
+    return lengths if lengths is None or isinstance(lengths, Lengths) else load(lengths)
+
+
 def _settings(
-    lengths: Lengths | str | Path | None, config: str | Path | None, settings: Settings | None
+    lengths: Lengths | None, config: str | Path | None, settings: Settings | None
 ) -> dict[str, Any]:
     """Return the file's settings with those given on top, and the lengths on top of both."""
     merged = settings_of(Path(config) if config is not None else None, ())
@@ -99,17 +109,19 @@ def _settings(
         merged = merge(merged, nested)
     if lengths is None:
         return merged
-    given = lengths if isinstance(lengths, Lengths) else load(lengths)
-    if not isinstance(given.recorded, Trace) and merged.get("workload", {}).get("replay_steps"):
+    if not isinstance(lengths.recorded, Trace) and merged.get("workload", {}).get("replay_steps"):
         raise InputError(
-            "workload.replay_steps", True, "lengths with steps and prompts", f"{given.source} has counts alone"
+            "workload.replay_steps",
+            True,
+            "lengths with steps and prompts",
+            f"{lengths.source} has counts alone",
         )
-    return merge(merged, {"workload": {"lengths": given.source}})
+    return merge(merged, {"workload": {"lengths": lengths.source}})
 
 
-def _folder(out: str | Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+def _folder(out: str | Path | None) -> tuple[Path, TemporaryFolder | None]:
     """Return the folder of a study, and what keeps a temporary one alive."""
     if out is not None:
         return Path(out), None
-    kept = tempfile.TemporaryDirectory(prefix="tlt-")
-    return Path(kept.name) / "study", kept
+    kept = TemporaryFolder()
+    return kept.path / "study", kept

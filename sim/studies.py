@@ -1,0 +1,70 @@
+"""Studies of policies on the same lengths, each into a folder: what the commands and the Python API run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tlt.sim import comparison
+from tlt.sim.advise.advice import advise, write_advice
+from tlt.sim.advise.bounds import write_bounds
+from tlt.sim.advise.sensitivity import simulate_draws, write_cost_draws
+from tlt.sim.config import Config
+from tlt.sim.policy_set import PolicySet
+from tlt.sim.simulation import Simulation
+from tlt.traces.common.seeds import ADVICE, generator
+
+COMPARE_DRAWS, RECOMMEND_DRAWS = 99, 39
+
+# Shows one stage of a study, of so many units: what it yields is called with a text after each of them.
+Stage = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
+
+
+@contextmanager
+def silent(text: str, units: int) -> Iterator[Callable[[str], None]]:
+    """Show nothing."""
+    del text, units
+    yield lambda _: None
+
+
+def label_of(settings: dict[str, Any]) -> str:
+    """Return the name under which the policy that the settings give is reported."""
+    named = settings.get("policy", Config().policy)
+    return named if isinstance(named, str) else str(named["kind"])
+
+
+def run(simulation: Simulation, label: str, out: Path, stage: Stage) -> None:
+    """Simulate one policy into a run folder, unless it holds the same run already."""
+    with stage(label, simulation.config.workload.steps) as advance:
+        comparison.run_policy(simulation, label, out, lambda policy, _: advance(policy))
+
+
+def compare(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
+    """Simulate every policy into a comparison folder, with bounds, and `draws` of the step times within their
+    error by linear response. What an earlier, stopped call finished is kept.
+    """
+    _simulate(policies, out, stage)
+    write_bounds(policies.baseline, out)
+    if draws:
+        with stage("probing step times", len(policies.names)) as advance:
+            write_cost_draws(policies, out, draws, advance)
+
+
+def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
+    """Compare the policies, each also under `draws` of the step times, and write what to draft at which
+    batch.
+    """
+    _simulate(policies, out, stage)
+    with stage("drawing step times", draws + 1) as advance:
+        drawn = simulate_draws(policies, draws, lambda _: advance("drawing step times"))
+    rng = generator(policies.baseline.config.run.seed, ADVICE)
+    write_advice(out, advise(policies.baseline, rng), drawn)
+    write_bounds(policies.baseline, out)
+
+
+def _simulate(policies: PolicySet, out: Path, stage: Stage) -> None:
+    steps = policies.baseline.config.workload.steps
+    with stage("simulating", steps * len(policies.names)) as advance:
+        comparison.compare(policies, out, lambda policy, _: advance(policy))

@@ -16,14 +16,14 @@ PRESET = Path(__file__).parents[1] / "sim" / "presets" / "measured-7b.toml"
 
 def main(out: Path) -> None:
     """Print the lengths, the comparison and the advice; write the report into `out`."""
-    lengths = tlt.load("r1-client66")  # or "lengths.csv", a framework's log, a list of numbers, a data frame
+    lengths = tlt.load("r1-client35")  # or "lengths.csv", a framework's log, a list of numbers, a data frame
     print(f"{len(lengths):,} responses, longest over median {lengths.describe().max_over_median:.1f}")
 
     answer = tlt.recommend(
         lengths,
         ["none", "static:4", "goodput"],
         config=PRESET,
-        settings={"workload.steps": 4, "hardware.gpus": 8},
+        settings={"hardware.gpus": 8, "workload.steps": 6, "workload.prompts_per_step": 16},
         out=out,
     )
     print(answer.answer)

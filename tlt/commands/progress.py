@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -59,3 +59,10 @@ def progress(text: str, total: float | None = None, counting: str = "") -> Itera
     # In a pipe a bar leaves blank lines behind, and scripts read errors from there.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as line:
         yield Shown(line, line.add_task(text, total=total))
+
+
+@contextmanager
+def stage(text: str, units: int) -> Iterator[Callable[[str], None]]:
+    """Show one stage of a study (tlt.sim.studies.Stage)."""
+    with progress(text, units) as shown:
+        yield shown.step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,14 +19,11 @@ from tlt.commands.options import (
     report_option,
 )
 from tlt.commands.output import echo_fields, present
-from tlt.commands.progress import progress
+from tlt.commands.progress import progress, stage
 from tlt.commands.sim.counterfactual import counterfactual
 from tlt.commands.sim.export import export
 from tlt.commands.sim.kstar import kstar
 from tlt.commands.sim.plan import plan_options, refuse_alone, search
-
-if TYPE_CHECKING:
-    from tlt.sim.policy_set import PolicySet
 
 with_config = configured("TOML file; `tlt sim fields` lists what it may hold.")
 with_policies = policies_option(
@@ -38,15 +35,6 @@ with_policies = policies_option(
 @click.group()
 def sim() -> None:
     """Simulate RL steps on a GPU cluster, driven by response lengths."""
-
-
-def _run_all(policies: PolicySet, out: Path) -> None:
-    """Simulate every policy into a comparison folder."""
-    from tlt.sim.comparison import compare
-
-    steps = policies.baseline.config.workload.steps
-    with progress("simulating", steps * len(policies.names)) as shown:
-        compare(policies, out, lambda policy, _: shown.step(policy))
 
 
 @sim.command()
@@ -62,7 +50,7 @@ def run(
     with_report: bool,
 ) -> None:
     """Simulate one policy and write a run folder."""
-    from tlt.sim.comparison import run_policy
+    from tlt.sim import studies
     from tlt.sim.config import resolve
     from tlt.sim.simulation import Simulation
     from tlt.sim.workload import load_workload
@@ -70,11 +58,8 @@ def run(
 
     settings = settings_of(config, assignments)
     resolved = resolve(settings, policy)
-    named = settings.get("policy", "tlt")
-    label = policy or (named if isinstance(named, str) else named["kind"])
     simulation = Simulation(resolved, load_workload(resolved.workload, resolved.run.seed))
-    with progress(label, resolved.workload.steps) as shown:
-        run_policy(simulation, label, out, lambda policy, _: shown.step(policy))
+    studies.run(simulation, policy or studies.label_of(settings), out, stage)
     present(out, with_report)
 
 
@@ -99,17 +84,11 @@ def compare(
 
     An interrupted comparison goes on with the policies that are not finished.
     """
-    from tlt.sim.advise.bounds import write_bounds
-    from tlt.sim.advise.sensitivity import write_cost_draws
+    from tlt.sim import studies
     from tlt.sim.policy_set import policy_set
     from tlt.traces.common.settings import settings_of
 
-    compared = policy_set(settings_of(config, assignments), names_of(policies))
-    _run_all(compared, out)
-    write_bounds(compared.baseline, out)
-    if draws:
-        with progress("probing step times", len(compared.names)) as shown:
-            write_cost_draws(compared, out, draws, shown.step)
+    studies.compare(policy_set(settings_of(config, assignments), names_of(policies)), out, draws, stage)
     present(out, with_report)
 
 
@@ -128,16 +107,14 @@ def recommend(
     gpus_budget: int | None,
     **choices: Any,
 ) -> None:
-    """Name the policy and the policy by batch size, the gain with its interval, and whether it could flip.
+    """Name the policy and the draft configuration by batch size, the gain with its interval, and whether it
+    could flip.
 
     With --gpus-budget the cluster is chosen as well: GPU, tensor parallelism, engines, schedule and policy,
     how sure the choice is, and what to measure next to be surer.
     """
-    from tlt.sim.advise.advice import advise, write_advice
-    from tlt.sim.advise.bounds import write_bounds
-    from tlt.sim.advise.sensitivity import simulate_draws
+    from tlt.sim import studies
     from tlt.sim.policy_set import policy_set
-    from tlt.traces.common.seeds import ADVICE, generator
     from tlt.traces.common.settings import settings_of
 
     settings, names = settings_of(config, assignments), names_of(policies)
@@ -147,13 +124,7 @@ def recommend(
         present(out)
         return
     refuse_alone(choices)
-    compared = policy_set(settings, names)
-    _run_all(compared, out)
-    with progress("drawing step times", draws + 1) as shown:
-        drawn = simulate_draws(compared, draws, lambda _: shown.count(1))
-    rng = generator(compared.baseline.config.run.seed, ADVICE)
-    write_advice(out, advise(compared.baseline, rng), drawn)
-    write_bounds(compared.baseline, out)
+    studies.recommend(policy_set(settings, names), out, draws, stage)
     present(out)
 
 

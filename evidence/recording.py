@@ -16,13 +16,14 @@ import msgspec
 
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import read_struct
+from tlt.version import VERSION
 from tltsched.errors import InputError
 
 PROJECT = Path(__file__).parents[1]
 HERE = PROJECT / "evidence" / "records"
 RUNS = PROJECT / "evidence" / "runs"
 PICTURES = PROJECT / "docs" / "pictures"
-LIBRARIES = ("tlt-sim", "numpy", "scipy", "simpy", "pandas", "msgspec")
+LIBRARIES = ("numpy", "scipy", "simpy", "pandas", "msgspec")
 OTHERS = "*"  # in `unit`: every figure that is not named there
 
 Figure = float | tuple[float, float, float]  # a value, or a value with both ends of its 95 % interval
@@ -91,7 +92,7 @@ def write(claim_id: str, **facts: Any) -> None:
         id=claim_id,
         command=facts.pop("command", f"python -m evidence.measure {claim_id}"),
         device=device(),
-        versions=facts.pop("versions", None) or {name: version(name) for name in LIBRARIES},
+        versions=facts.pop("versions", None) or {"tlt-sim": VERSION} | {name: version(name) for name in LIBRARIES},
         date=datetime.datetime.now(datetime.UTC).date(),
         **facts,
     )

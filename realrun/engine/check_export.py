@@ -16,6 +16,7 @@ import msgspec
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.speculation_table import parse_speculation
 from tltsched.errors import InputError
+from tltsched.policy_name import policy_of
 
 TABLE = "num_speculative_tokens_per_batch_size"
 Parser = Callable[[dict[str, Any], int], list[int]]
@@ -66,7 +67,7 @@ def check_export(
     expected = (by_batch + [by_batch[-1]] * most)[:most]  # the last K carries on
     if lookup[1:] != expected:
         raise InputError(path.name, f"K by batch {lookup[1:]}", f"{expected}, as its ranges", "export again")
-    policy = "vllm_table:" + "+".join(f"{first}-{last}={k}" for first, last, k in _merged(by_batch))
+    policy = policy_of("vllm_table", [f"{first}-{last}={k}" for first, last, k in _merged(by_batch)])
     origin = path.with_name(f"{path.name}.provenance.json")
     if origin.is_file():
         _check_policy(path, origin, policy)

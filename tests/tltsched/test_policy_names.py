@@ -55,6 +55,10 @@ def test_the_released_preset_is_what_the_code_ships() -> None:
         (" static:8_4_48 ", StaticConfig(draft_config="8_4_48")),
         ("goodput:off+1+ 2+4", GoodputConfig(draft_configs=("off", "1", "2", "4"))),
         (
+            "table:1=8_4_48+3=num_speculative_tokens=2+9=off",
+            TableConfig(draft_configs_by_batch=((1, "8_4_48"), (3, "2"), (9, "off"))),
+        ),
+        (
             "vllm_table:1-4=4+5-20=2+21-64=0",
             TableConfig(draft_configs_by_batch=((1, "4"), (5, "2"), (21, "off"))),
         ),
@@ -73,6 +77,7 @@ def test_draft_configs_can_be_given_with_the_name(text: str, config: PolicyConfi
         ("static", "write static:DRAFT_CONFIG, for example static:4"),
         ("static:", "write static:DRAFT_CONFIG, for example static:4"),
         ("goodput:", "write goodput:off+1+2+4"),
+        ("table:", "write for example table:1=8_4_48+9=off"),
         ("vllm_table", "write for example vllm_table:1-4=4+5-20=2"),
         ("sglang-ema", "did you mean sglang_ema?"),
         ("turbo_spec", "did you mean turbospec?"),
@@ -87,12 +92,14 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, advice:
     assert str(caught.value) == (
         f"got {text!r} for policy; allowed: disable_by_batch, fastgrpo, fastgrpo_chains, goodput, "
         "goodput:DRAFT_CONFIG+DRAFT_CONFIG+..., goodput_trees, none, sglang_ema, sglang_throughput, "
-        "static:DRAFT_CONFIG, tlt, "
+        "static:DRAFT_CONFIG, table:LO=DRAFT_CONFIG+..., tlt, "
         f"tlt_chains, tlt_released, tlt_table, turbospec, vllm_adaptive, vllm_table:LO-HI=K+...; {advice}"
     )
 
 
-@pytest.mark.parametrize("text", ["static:x", "static:8_4", "goodput:off+", "goodput:1+1", "static:3_1_9"])
+@pytest.mark.parametrize(
+    "text", ["static:x", "static:8_4", "goodput:off+", "goodput:1+1", "static:3_1_9", "table:1=8_4"]
+)
 def test_a_draft_config_that_cannot_be_is_named(text: str) -> None:
     with pytest.raises(InputError, match=r"for draft_configs?; allowed"):
         parse_policy(text)

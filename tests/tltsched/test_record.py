@@ -54,9 +54,7 @@ def rng_of(seed: int) -> Callable[[int], Rng]:
 
 
 def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> None:
-    """Run one request after the other to its end: one in each long decision interval, one in a row of short
-    ones.
-    """
+    """Run one request after the other to its end: one in a long interval, one in a row of short ones."""
     t_s, total = float(step), 0
     worker.handle(RolloutBegan(t_s, number, step, 0))
     (draft,) = worker.handle(BatchFormed(t_s, number, requests, 1000 * requests))

@@ -16,7 +16,7 @@ from tltsched.policies.none import NoneConfig
 from tltsched.policies.sglang_ema import SglangEmaConfig
 from tltsched.policies.sglang_throughput import SglangThroughputConfig
 from tltsched.policies.static import StaticConfig
-from tltsched.policies.table import TableConfig, table_of_ranges
+from tltsched.policies.table import TableConfig, table_of_edges, table_of_ranges
 from tltsched.policies.threshold import ThresholdConfig
 from tltsched.policies.turbospec import TurboSpecConfig
 from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig
@@ -127,6 +127,7 @@ FORMS: dict[str, Form] = {
         "write goodput:off+1+2+4",
         lambda text: GoodputConfig(draft_configs=items_of(text)),
     ),
+    "table": Form("table:LO=DRAFT_CONFIG+...", "write for example table:1=8_4_48+9=off", table_of_edges),
     "vllm_table": Form(
         "vllm_table:LO-HI=K+...", "write for example vllm_table:1-4=4+5-20=2", table_of_ranges
     ),
@@ -134,7 +135,7 @@ FORMS: dict[str, Form] = {
 
 
 def parse_policy(text: str) -> PolicySpec:
-    """Read a preset name or a form: `static:4`, `goodput:off+1+2+4`, `vllm_table:1-4=4+5-20=2`.
+    """Read a preset name or a form: `static:4`, `goodput:off+1+2+4`, `table:1=8_4_48+9=off`, ...
 
     Raises InputError on an unknown name or draft configuration; its text lists the names and the nearest one.
     """

@@ -34,6 +34,17 @@ class TableConfig(PolicyConfig, tag="table", frozen=True):
         return TablePolicy(self)
 
 
+def table_of_edges(text: str) -> TableConfig:
+    """Read `LO=DRAFT_CONFIG+LO=DRAFT_CONFIG+...`, each from its smallest batch on; raises InputError."""
+    rows = []
+    for part in items_of(text):
+        edge, _, draft_config = part.partition("=")
+        if not edge.isdecimal():
+            raise InputError("table", part, "LO=DRAFT_CONFIG", "write for example table:1=8_4_48+9=off")
+        rows.append((int(edge), draft_config))
+    return TableConfig(draft_configs_by_batch=tuple(rows))
+
+
 def table_of_ranges(text: str) -> TableConfig:
     """Read `LO-HI=K+LO-HI=K+...`, the inclusive ranges of vLLM's num_speculative_tokens_per_batch_size.
 

@@ -1,5 +1,4 @@
-"""The K* map: which draft configuration is best at which batch, context and acceptance, and from which
-acceptance on it pays.
+"""The K* map: what to draft at which batch, context and acceptance, and from which acceptance it pays.
 
 A folder of a map holds kstar.json (KStar: what it rests on), kstar.parquet (KSTAR_COLUMNS) and
 breakeven.parquet (BREAKEVEN_COLUMNS). Gains are tokens per second over an engine without speculation

@@ -1,5 +1,4 @@
-"""What a training run adds to a run folder (traces.runs.runfolder): rewards, updates and the drafter's
-course.
+"""What a training run adds to a run folder (tlt.traces.runs.runfolder): rewards, updates, the drafter.
 
 rewards.parquet    a row a response (REWARD_COLUMNS)
 updates.parquet    a row an RL step (UPDATE_COLUMNS)

@@ -29,6 +29,7 @@ from tlt.traces.sources import open_runs
 from tlt.version import VERSION
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
+from tltsched.policy_name import policy_of
 
 SUFFIX = ".provenance.json"
 
@@ -93,7 +94,7 @@ def export(
     policy, static_gain = table.policy, None
     if form == "sglang-flags":
         draft_config, static_gain = static_draft_config(simulation, used)
-        made, policy = to_sglang_flags(draft_config, target), f"static:{draft_config}"
+        made, policy = to_sglang_flags(draft_config, target), policy_of("static", [draft_config])
     else:
         made = BY_BATCH[form](table, target, str(out))
     calibration = simulation.calibration

@@ -22,6 +22,7 @@ from tlt.sim.simulation import Simulation
 from tlt.traces.runs.runfolder import BatchAdvice
 from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
 from tltsched.policies.base import WhenOff
+from tltsched.policy_name import policy_of
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,10 +57,10 @@ class BatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The table as a policy: `vllm_table:1-8=4+9-32=0` for chains, `table:1=8_4_48+9=off` for trees."""
         draft_configs = [parse_draft_config(each.draft_config) for each in self.ranges]
         if not all(draft_config.is_chain for draft_config in draft_configs):
-            return "table:" + "+".join(f"{each.first}={each.draft_config}" for each in self.ranges)
+            return policy_of("table", [f"{each.first}={each.draft_config}" for each in self.ranges])
         pairs = zip(self.ranges, draft_configs, strict=True)
-        return "vllm_table:" + "+".join(
-            f"{each.first}-{each.last}={draft_config.depth}" for each, draft_config in pairs
+        return policy_of(
+            "vllm_table", [f"{each.first}-{each.last}={draft_config.depth}" for each, draft_config in pairs]
         )
 
     @property

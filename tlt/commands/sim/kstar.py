@@ -1,6 +1,4 @@
-"""`tlt sim kstar`: the best draft configuration over batch, context and acceptance, and from which acceptance
-on it pays.
-"""
+"""`tlt sim kstar`: what to draft at which batch, context and acceptance, and from which acceptance it pays."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ def kstar(
     acceptance: str | None,
     out: Path,
 ) -> None:
-    """Map the best draft configuration and its gain over batch, context and acceptance, with the break-even
-    acceptance.
+    """Map what to draft, its gain and the break-even acceptance over batch, context and acceptance.
 
     `[cost]` of the configuration names the calibration, `[acceptance]` the law beside the rates.
     """

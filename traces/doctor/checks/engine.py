@@ -1,6 +1,4 @@
-"""What the engines did that they should not: work done twice, compilation in timed engine steps, stale
-samples.
-"""
+"""What the engines did that they should not: work done twice, compilation in timed steps, stale samples."""
 
 from __future__ import annotations
 

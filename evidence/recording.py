@@ -92,7 +92,8 @@ def write(claim_id: str, **facts: Any) -> None:
         id=claim_id,
         command=facts.pop("command", f"python -m evidence.measure {claim_id}"),
         device=device(),
-        versions=facts.pop("versions", None) or {"tlt-sim": VERSION} | {name: version(name) for name in LIBRARIES},
+        versions=facts.pop("versions", None)
+        or {"tlt-sim": VERSION} | {name: version(name) for name in LIBRARIES},
         date=datetime.datetime.now(datetime.UTC).date(),
         **facts,
     )

@@ -1,4 +1,4 @@
-"""`tlt sim kstar`: what to draft at which batch, context and acceptance, and from which acceptance it pays."""
+"""`tlt sim kstar`: what to draft at which batch, context and acceptance, and where it begins to pay."""
 
 from __future__ import annotations
 

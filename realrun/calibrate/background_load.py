@@ -17,7 +17,7 @@ import msgspec
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.workers.local import cores_of, finish, start_child
+from tlt.realrun.workers.process import cores_of, finish, start_child
 
 PROMPT_TOKENS = 32
 

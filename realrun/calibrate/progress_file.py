@@ -69,12 +69,12 @@ class PartialFile:
 
     def _line(self, line: bytes) -> Line:
         try:
-            found: Line = msgspec.convert(upgraded(msgspec.json.decode(line), Line), Line)
+            entry: Line = msgspec.convert(upgraded(msgspec.json.decode(line), Line), Line)
         except msgspec.MsgspecError as error:
             raise InputError(
                 "partial calibration", f"{self.path}: {error}", "lines of a calibration", "delete it"
             ) from None
-        return Header(upgraded_settings_text(found.settings)) if isinstance(found, Header) else found
+        return Header(upgraded_settings_text(entry.settings)) if isinstance(entry, Header) else entry
 
     def _keep(self, line: Line) -> None:
         match line:

@@ -19,7 +19,7 @@ from tlt.realrun.driver.records import in_order
 from tlt.realrun.driver.step import Drafter, Interval, LiveStep, Loss, Response
 from tlt.realrun.driver.update import advantages, head_length, minibatches
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.workers.local import Executor, Heard, Lost, WorkerError
+from tlt.realrun.workers.executor import Executor, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
     Minibatch,
     Order,

@@ -33,12 +33,12 @@ class GroupDrafts:
 
         The longest match in another member wins; of several, one with the most usual next token.
         """
-        found = self._groups.get(group)
-        if found is None or k < 1 or len(found.members.get(member, ())) < self.shortest:
+        known = self._groups.get(group)
+        if known is None or k < 1 or len(known.members.get(member, ())) < self.shortest:
             return []
-        own, best, followers = found.members[member], 0, dict[int, list[list[int]]]()
-        for other, end in found.places(member):
-            tokens = found.members[other]
+        own, best, followers = known.members[member], 0, dict[int, list[list[int]]]()
+        for other, end in known.places(member):
+            tokens = known.members[other]
             length = _match(own, tokens, end, self.shortest, self.longest)
             if length > best:
                 best, followers = length, {}

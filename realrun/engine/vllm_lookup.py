@@ -52,7 +52,7 @@ class GroupLookup:
         `sampled` holds each row's newest tokens, none in the middle of a prompt; `tokens` [rows, longest] its
         context, `counts` [rows] the length of that.
         """
-        found = self._alone(k, sampled, counts, tokens, slot_mappings=slot_mappings)
+        drafts = self._alone(k, sampled, counts, tokens, slot_mappings=slot_mappings)
         names = self._batch.req_ids
         rows = [
             (row, self._members[names[row]])
@@ -65,5 +65,5 @@ class GroupLookup:
             member.stored_tokens = max(member.stored_tokens, count)
         for row, member in rows:
             room = min(k, self._most_tokens - int(counts[row]))
-            found[row] = self._drafts.propose(member.group, member.number, room) or found[row]
-        return found
+            drafts[row] = self._drafts.propose(member.group, member.number, room) or drafts[row]
+        return drafts

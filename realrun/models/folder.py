@@ -39,10 +39,10 @@ def silent(message: str) -> None:
 def making(folder: Path, record: Prepared, report: Report) -> Iterator[Path | None]:
     """Give a place to write to that becomes `folder` at the end; None if `folder` is complete already."""
     if (folder / RECORD).is_file():
-        found = read_struct(folder / RECORD, Prepared)
-        if found != record:
+        made = read_struct(folder / RECORD, Prepared)
+        if made != record:
             allowed = f"an empty place, or {record}"
-            raise InputError("folder", f"{folder} with {found}", allowed, "give another folder, or remove it")
+            raise InputError("folder", f"{folder} with {made}", allowed, "give another folder, or remove it")
         report(f"{folder} is complete")
         yield None
         return

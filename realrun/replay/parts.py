@@ -69,15 +69,15 @@ class RunLog:
 
     def _reopen(self) -> bool:
         """Read what is finished; returns False if nothing is, so that other settings may begin here."""
-        found = read_struct(self.out / STAMP, Stamp)
-        if not found.complete and not any(self.out.glob(f"{PARTS}/*/*.msgpack")):
+        stamp = read_struct(self.out / STAMP, Stamp)
+        if not stamp.complete and not any(self.out.glob(f"{PARTS}/*/*.msgpack")):
             return False
-        if found.fingerprint != self._stamp.fingerprint:
+        if stamp.fingerprint != self._stamp.fingerprint:
             raise InputError(
                 "--out", str(self.out), "a new folder, or one of like settings, lengths and formats",
                 "choose another one: measurements are not overwritten",
             )  # fmt: skip
-        self.complete = found.complete
+        self.complete = stamp.complete
         for plan in self._plans:
             for path in sorted((self.out / PARTS / plan.folder).glob("*.msgpack")):
                 rollout = decode_step(path.read_bytes())
@@ -96,7 +96,7 @@ class RunLog:
         """Return the workers that died, each once."""
         return [loss for kept in self._kept.values() for roll in kept.values() for loss in roll.losses]
 
-    def told(self, policy: str) -> set[int]:
+    def known_deaths(self, policy: str) -> set[int]:
         """Return the workers of whose death this policy's scheduler was told."""
         bodies = (record.body for record in self.records(policy, CLUSTER))
         return {body.worker for body in bodies if isinstance(body, WorkerLost)}

@@ -19,7 +19,8 @@ from tlt.realrun.driver.step import Drafter, LiveStep
 from tlt.realrun.replay.parts import RunLog
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.replay.write_run import write_run
-from tlt.realrun.workers.local import Executor, LocalExecutor, await_ready
+from tlt.realrun.workers.executor import Executor, await_ready
+from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, Prepare
 from tlt.realrun.workers.service import MAKE_ENGINE
 from tltsched.event_log import CLUSTER, RecordedCluster
@@ -69,20 +70,20 @@ class Replay:
         engine = self._prepare()
         progress("warm-up")
         clusters = {plan.name: self._cluster(plan) for plan in self.plans}
-        told = {plan.name: self.log.told(plan.name) for plan in self.plans}
+        known = {plan.name: self.log.known_deaths(plan.name) for plan in self.plans}
         for step, requests in enumerate(self.workload.rollouts):
             for plan in (*self.plans[step % len(self.plans) :], *self.plans[: step % len(self.plans)]):
                 if self.log.has(plan.name, step):
                     continue
                 cluster = clusters[plan.name]
                 for loss in self.log.losses():
-                    if loss.worker not in told[plan.name]:
+                    if loss.worker not in known[plan.name]:
                         cluster.lose(loss.worker)
                 rollout = cluster.run(step, requests)
                 self._check(rollout)
                 self.log.keep(rollout)
                 dead = {loss.worker for loss in self.log.losses()}
-                told[plan.name] |= dead
+                known[plan.name] |= dead
                 progress(f"{plan.name}, rollout {step + 1}")
             self._write(step + 1, engine)
         self.log.finish()

@@ -47,13 +47,13 @@ class PolicyLog:
         self.steps: list[LiveStep] = []
         self.complete = False
         if (folder / STAMP).is_file():
-            found = read_struct(folder / STAMP, Stamp)
-            if _without_steps(found.config) != _without_steps(config) or found.policy != policy:
+            stamp = read_struct(folder / STAMP, Stamp)
+            if _without_steps(stamp.config) != _without_steps(config) or stamp.policy != policy:
                 raise InputError(
                     "--out", str(folder), "a new folder, or one of the same settings",
                     "choose another one: measurements are not overwritten",
                 )  # fmt: skip
-            self.complete = found.complete and found.config.steps == config.steps
+            self.complete = stamp.complete and stamp.config.steps == config.steps
         elif folder.is_dir() and any(folder.iterdir()):
             raise InputError("--out", str(folder), "a new or empty folder", "choose another one")
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
@@ -75,8 +75,8 @@ class PolicyLog:
 
     def checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint; its name is the step that starts from it."""
-        found = sorted((self.folder / CHECKPOINTS).glob("[0-9]*"))
-        return found[-1] if found else None
+        saved = sorted((self.folder / CHECKPOINTS).glob("[0-9]*"))
+        return saved[-1] if saved else None
 
     def new_checkpoint(self) -> Path:
         """Return an empty folder for the parts of a checkpoint."""

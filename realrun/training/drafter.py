@@ -88,10 +88,10 @@ class Drafter:
 
     def _probe(self, name: str, head: Head, sample: list[Features]) -> list[Probe]:
         heat = self.config.engine.temperature
-        found = self.trainer.agreement(head, sample, self._policy.output_layer(), heat)
+        result = self.trainer.agreement(head, sample, self._policy.output_layer(), heat)
         return [
-            Probe(name, position, greedy, sampled, found.chains)
-            for position, (greedy, sampled) in enumerate(zip(found.greedy, found.sampled, strict=True))
+            Probe(name, position, greedy, sampled, result.chains)
+            for position, (greedy, sampled) in enumerate(zip(result.greedy, result.sampled, strict=True))
         ]
 
     def follow(self) -> None:

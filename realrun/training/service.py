@@ -98,8 +98,8 @@ class TrainingService(Service):
         intervals: list[tuple[str, float]] = [("drafter_activation", clock())]
         scored, steps = 0, list[HeadStep]()
         while not self._channel.waiting():
-            if found := trainer.score_some():
-                scored += found
+            if count := trainer.score_some():
+                scored += count
                 intervals.append(("logprob", clock()))
             elif step := trainer.train_head():
                 steps.append(step)

@@ -18,7 +18,8 @@ from tlt.realrun.training.requests import RequestSource
 from tlt.realrun.training.service import TrainingService
 from tlt.realrun.training.write_run import write_run
 from tlt.realrun.training_config import TrainConfig
-from tlt.realrun.workers.local import Executor, LocalExecutor, WorkerError, await_ready
+from tlt.realrun.workers.executor import Executor, WorkerError, await_ready
+from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, PrepareTraining, Save, Saved
 from tlt.realrun.workers.service import MAKE_ENGINE
 from tlt.traces.runs.runfolder import Comparison, write_json

@@ -129,7 +129,7 @@ class Trainer:
             mine = [self._scored[request] for request in requests if request in self._scored]
             values = [order.advantages[scored.sample.id] for scored in mine]
             samples = [scored.sample for scored in mine]
-            found = self.update.accumulate(
+            part = self.update.accumulate(
                 samples,
                 [scored.log_probs for scored in mine],
                 values,
@@ -139,18 +139,18 @@ class Trainer:
             )
             self.collective.sum_(self.update.gradients())
             norm = self.update.apply(self.update.learning_rate(self.step))
-            for name, value in (*found.items(), ("grad_norm", norm / self.collective.size)):
+            for name, value in (*part.items(), ("grad_norm", norm / self.collective.size)):
                 facts[name] = facts.get(name, 0.0) + value / len(order.minibatches)
         return facts
 
     def _reference_log_probs(self, samples: Sequence[Sample]) -> list[torch.Tensor] | None:
         if self.reference is None:
             return None
-        found = {
+        by_id = {
             scored.sample.id: scored.log_probs
             for scored in self.reference.log_probs(samples, self.config.engine.temperature)
         }
-        return [found[sample.id] for sample in samples]
+        return [by_id[sample.id] for sample in samples]
 
     def settle(self) -> None:
         """Wait for what was handed to the device, so that the engine has it to itself."""

@@ -17,7 +17,7 @@ from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import Requests, StepRequests, Stream
 from tlt.sim.model.running_batch import Submission
 from tlt.sim.model.step import SimulatedLog, SimulatedStep
-from tlt.sim.model.worker import Listener, Passing, Rollout, Worker
+from tlt.sim.model.worker import Listener, Process, Rollout, Worker
 from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import (
@@ -87,7 +87,7 @@ class Cluster(Listener):
         self._training: dict[int, simpy.Process] = {}
         self._publish_s = 0.0
 
-    def run(self, steps: Sequence[StepRequests], done: Callable[[int], None]) -> Passing:
+    def run(self, steps: Sequence[StepRequests], done: Callable[[int], None]) -> Process:
         """Run all steps; `done(step)` is called after each."""
         self.stream = Stream(steps, self.spare_rng)
         for step in range(len(steps)):
@@ -229,7 +229,7 @@ class Cluster(Listener):
         if not self.trainers:
             self._book_all("preempt_wait")
 
-    def _train(self, worker: int) -> Passing:
+    def _train(self, worker: int) -> Process:
         """Train the drafter on an idle worker until interrupted."""
         config, cause, start_s = self.drafter.config, "drafter_activation", self.env.now
         try:
@@ -247,7 +247,7 @@ class Cluster(Listener):
         del self._training[worker]
         self._execute(self.scheduler.handle(TrainingStopped(self.env.now, worker, tokens)))
 
-    def _phase(self, phase: str) -> Passing:
+    def _phase(self, phase: str) -> Process:
         yield from self._publish()
         trained = self.state.trained(self.requests)
         tokens = int((self.requests.length[trained] + self.requests.prompt_tokens[trained]).sum())
@@ -261,13 +261,13 @@ class Cluster(Listener):
             self.drafter.policy_updated()
         self._execute(self.scheduler.handle(PhaseEnded(self.env.now, phase)))
 
-    def _publish(self) -> Passing:
+    def _publish(self) -> Process:
         seconds, self._publish_s = self._publish_s, 0.0
         if seconds:
             yield self.env.timeout(seconds)
             self._book_all("drafter_publish")
 
-    def _end_step(self) -> Passing:
+    def _end_step(self) -> Process:
         yield from self._publish()
         self._end_handover()
         self.state.over.succeed()

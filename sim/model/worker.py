@@ -18,9 +18,9 @@ from tltsched.commands import SetDraftConfig
 from tltsched.event_log import RecordedWorker
 from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
 
-Passing = Generator[simpy.Event, Any, None]
-Deciding = Generator[simpy.Event, Any, tuple[SetDraftConfig, ...]]
-Cutting = Generator[simpy.Event, Any, float | None]
+Process = Generator[simpy.Event, Any, None]
+Decisions = Generator[simpy.Event, Any, tuple[SetDraftConfig, ...]]
+CutAfter = Generator[simpy.Event, Any, float | None]
 
 
 class Listener(Protocol):
@@ -129,7 +129,7 @@ class Worker:
         room = self._told > 0 or self.engine.pool.has_room()
         return any(not isinstance(order, Submission) or room for order in self._inbox)
 
-    def _roll(self, rollout: Rollout, submission: Submission) -> Passing:
+    def _roll(self, rollout: Rollout, submission: Submission) -> Process:
         """Generate all requests of the pool and those that come while it does."""
         engine, env = self.engine, self.env
         self._book(self.idle_cause)
@@ -156,7 +156,7 @@ class Worker:
         self.scheduler.handle(RolloutEnded(env.now, self.index))
         self._rolling = False
 
-    def _run(self, draft: SetDraftConfig, pool: RequestPool) -> Passing:
+    def _run(self, draft: SetDraftConfig, pool: RequestPool) -> Process:
         """Let one decision interval pass."""
         self._activity = self._decode_cause(draft)
         if not self.watch:
@@ -174,7 +174,7 @@ class Worker:
             self.engine.halted = self._must_stop()
             left_s = next(running, None)
 
-    def _pass(self, seconds: float) -> Cutting:
+    def _pass(self, seconds: float) -> CutAfter:
         """Let seconds pass; returns after how many of them an order cut in, if one did."""
         start_s, timer = self.env.now, self.env.timeout(seconds)
         self._bell = self.env.event()
@@ -190,7 +190,7 @@ class Worker:
             self.listener.done(finished, self.env.now)
             self.listener.finished(self.index, tuple(finished.tolist()), self.engine.held_tokens)
 
-    def _take_orders(self, pool: RequestPool) -> Deciding:
+    def _take_orders(self, pool: RequestPool) -> Decisions:
         """Carry out what arrived; returns the decision for a batch that shrank."""
         batch = len(pool.running)
         while self._inbox:
@@ -209,13 +209,13 @@ class Worker:
         context = int(self.engine.context().sum())
         return self.scheduler.handle(BatchFormed(self.env.now, self.index, len(pool.running), context))
 
-    def _load(self, order: Reload) -> Passing:
+    def _load(self, order: Reload) -> Process:
         self._activity = "weight_sync"
         yield self.env.timeout(order.seconds)
         self._book("weight_sync")
         order.done.succeed()
 
-    def _admit(self, pool: RequestPool) -> Deciding:
+    def _admit(self, pool: RequestPool) -> Decisions:
         """Admit and prefill what fits; returns the decision for the batch that this forms, if any."""
         admission = self.engine.admit()
         if not admission.requests:
@@ -228,7 +228,7 @@ class Worker:
         context = int(pool.context().sum())
         return self.scheduler.handle(BatchFormed(self.env.now, self.index, len(pool.running), context))
 
-    def _switch(self, draft: SetDraftConfig) -> Passing:
+    def _switch(self, draft: SetDraftConfig) -> Process:
         """Pay for the drafter's KV where the command asks for it."""
         if draft.resume_cost == "none":
             return
@@ -263,7 +263,7 @@ class Worker:
         self._told = 0
         return drafts
 
-    def _spend(self, cause: str, seconds: float) -> Passing:
+    def _spend(self, cause: str, seconds: float) -> Process:
         if seconds > 0:
             self._activity = cause
             yield self.env.timeout(seconds)

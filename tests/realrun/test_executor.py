@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.realrun.fakes import config_of
-from tlt.realrun.workers.local import LocalExecutor, Lost, _environment, cores_of, worker_environment
+from tlt.realrun.workers.executor import Lost
+from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import Close, EngineRequest, PolicySetup, Prepare, Ready, Report, Work
+from tlt.realrun.workers.process import cores_of, environment, worker_environment
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
@@ -165,7 +167,7 @@ def test_each_worker_sees_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_environment_of_the_driver_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    with _environment({"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}):
+    with environment({"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}):
         assert os.environ["GOMP_SPINCOUNT"] == "0"
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "GOMP_SPINCOUNT" not in os.environ

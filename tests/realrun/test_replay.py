@@ -20,7 +20,7 @@ from tlt.realrun.driver.plan import plan_policies
 from tlt.realrun.driver.records import in_order
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import Workload
-from tlt.realrun.workers.local import WorkerError
+from tlt.realrun.workers.executor import WorkerError
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.commands import Command
 from tltsched.errors import InputError

@@ -34,8 +34,8 @@ def widen_candidates(candidates: dict[tuple[int, int], list[Any]]) -> None:
     """
     nearest: dict[int, dict[int, Any]] = {}  # adapters -> query length -> description
     for tokens, adapters in sorted(candidates, reverse=True):
-        found = candidates[tokens, adapters]
+        graphs = candidates[tokens, adapters]
         lengths = nearest.setdefault(adapters, {})
-        lengths.update({graph.uniform_token_count: graph for graph in found if graph.uniform_token_count})
-        others = [graph for graph in found if not graph.uniform_token_count]
+        lengths.update({graph.uniform_token_count: graph for graph in graphs if graph.uniform_token_count})
+        others = [graph for graph in graphs if not graph.uniform_token_count]
         candidates[tokens, adapters] = [lengths[length] for length in sorted(lengths)] + others

@@ -241,17 +241,17 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
 def _output_layer(model_folder: Path) -> torch.Tensor:
     """Return the target's output layer [vocabulary, H]; where it has none, its embedding."""
     names = ("lm_head.weight", "model.embed_tokens.weight")
-    found = _target_weights(model_folder, names)
-    return found.get(names[0], found[names[1]])
+    tensors = _target_weights(model_folder, names)
+    return tensors.get(names[0], tensors[names[1]])
 
 
 def _target_weights(folder: Path, names: Sequence[str]) -> State:
     """Return the weights of a model folder, of one file or several, that have these names."""
-    found: State = {}
+    tensors: State = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as weights:
-            found |= {name: weights.get_tensor(name) for name in weights.keys() if name in names}  # noqa: SIM118
-    return found
+        with safe_open(path, "pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys() if name in names}  # noqa: SIM118
+    return tensors
 
 
 def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
@@ -290,9 +290,9 @@ def _head(config: dict[str, Any], state: State, source: Path) -> Head:
     state.pop("t2d", None)  # the same the other way round
     head = Head(config, ids)
     wanted = {name: tuple(each.shape) for name, each in head.state_dict().items()}
-    found = {name: tuple(each.shape) for name, each in state.items()}
-    if found != wanted:
-        odd = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+    given = {name: tuple(each.shape) for name, each in state.items()}
+    if given != wanted:
+        odd = sorted(name for name in wanted | given if wanted.get(name) != given.get(name))
         fix = "give a head of one Llama layer that was made for this target and shares its embedding"
         raise InputError(f"weights in {source}", ", ".join(odd), "those of an EAGLE-3 head", fix)
     head.load_state_dict(state)

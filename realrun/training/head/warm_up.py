@@ -81,8 +81,8 @@ def generate(
             accepted += sum(facts.accepted_by_position)
             request_steps += facts.batch
     seconds = perf_counter() - start_s
-    found = engine.responses()
-    samples = [Sample(each.id, each.prompt_token_ids, found[each.id]) for each in asked]
+    responses = engine.responses()
+    samples = [Sample(each.id, each.prompt_token_ids, responses[each.id]) for each in asked]
     rewards = [problems.score(*place, sample.response) for place, sample in zip(places, samples, strict=True)]
     return Responses(samples, rewards, seconds, 1.0 + accepted / max(request_steps, 1))
 
@@ -153,10 +153,10 @@ def _train(
 
 def agreement(trainer: HeadTrainer, head: Head, policy: PolicyModel, features: list[Features]) -> str:
     """Return one line: how many drafts in a row are accepted, by position."""
-    found = trainer.agreement(head, features, policy.output_layer())
-    greedy = " ".join(f"{share:.2f}" for share in found.greedy)
-    sampled = " ".join(f"{share:.2f}" for share in found.sampled)
-    return f"greedy {greedy}; sampled {sampled} ({found.chains:,} chains)"
+    result = trainer.agreement(head, features, policy.output_layer())
+    greedy = " ".join(f"{share:.2f}" for share in result.greedy)
+    sampled = " ".join(f"{share:.2f}" for share in result.sampled)
+    return f"greedy {greedy}; sampled {sampled} ({result.chains:,} chains)"
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -56,8 +56,8 @@ class Collective:
         """Return whether all ranks are on different GPUs."""
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self._store.set(f"gpu/{rank}", str(properties.uuid))
-        found = {self._store.get(f"gpu/{other}") for other in range(self.size)}
-        return len(found) == self.size
+        devices = {self._store.get(f"gpu/{other}") for other in range(self.size)}
+        return len(devices) == self.size
 
     @torch.no_grad()
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -112,11 +112,11 @@ class Update:
 
     def gradients(self) -> list[torch.Tensor]:
         """Return the gradients, zeros where none was added, to be summed over workers in place."""
-        found = []
+        gradients = []
         for parameter in self._parameters:
             assert parameter.grad is not None
-            found.append(parameter.grad)
-        return found
+            gradients.append(parameter.grad)
+        return gradients
 
     def apply(self, learning_rate: float) -> float:
         """Clip, step, clear; returns the gradient's norm before clipping."""

@@ -152,11 +152,11 @@ class PolicyModel:
             with self.autocast(), _Inputs(self.model.model.layers, aux_layers) as inputs:
                 hidden = self.hidden(packed)
                 rows = self.rows(packed, hidden, [len(sample.prompt) for sample in mine], temperature)
-            found = rows.log_probs.float().cpu().split([len(sample.response) for sample in mine])
+            by_sample = rows.log_probs.float().cpu().split([len(sample.response) for sample in mine])
             aux = torch.cat(inputs.states, -1).to(self.dtype).cpu() if aux_layers else None
             last = hidden.to(self.dtype).cpu() if aux_layers else None
             tokens = packed.tokens[0].cpu()
-            for sample, log_probs, (start, end) in zip(mine, found, packed.spans, strict=True):
+            for sample, log_probs, (start, end) in zip(mine, by_sample, packed.spans, strict=True):
                 features = None
                 if aux is not None and last is not None:
                     span = slice(start, end)
@@ -192,13 +192,13 @@ class _Inputs:
     def __init__(self, layers: Any, wanted: tuple[int, ...]) -> None:
         self._layers = layers
         self._wanted = wanted
-        self._found: dict[int, torch.Tensor] = {}
+        self._inputs: dict[int, torch.Tensor] = {}
         self._hooks: list[Any] = []
 
     @property
     def states(self) -> list[torch.Tensor]:
         """The inputs [T, H] of each wanted layer, in order."""
-        return [self._found[layer] for layer in self._wanted]
+        return [self._inputs[layer] for layer in self._wanted]
 
     def __enter__(self) -> _Inputs:
         for number in self._wanted:
@@ -211,6 +211,6 @@ class _Inputs:
 
     def _keep(self, number: int) -> Any:
         def hook(_layer: Any, arguments: tuple[torch.Tensor, ...]) -> None:
-            self._found[number] = arguments[0][0].detach()
+            self._inputs[number] = arguments[0][0].detach()
 
         return hook

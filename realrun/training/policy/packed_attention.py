@@ -43,9 +43,9 @@ def attend(
     Rotary embedding leaves queries and keys in float32 under autocast, and the kernel takes one format.
     """
     rows = [part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value)]
-    found = varlen_attn(
+    attended = varlen_attn(
         *rows, sequence_ends, sequence_ends, longest, longest, scale=scaling, window_size=(-1, 0),
         enable_gqa=True,
     )  # fmt: skip
-    assert isinstance(found, torch.Tensor)  # the kernel gives more only when asked
-    return found[None], None
+    assert isinstance(attended, torch.Tensor)  # the kernel gives more only when asked
+    return attended[None], None

@@ -115,7 +115,7 @@ def replay(
     An interrupted replay goes on with the rollouts that are not finished.
     """
     from tlt.realrun.replay.replay import replay as run_all
-    from tlt.realrun.workers.local import WorkerError
+    from tlt.realrun.workers.executor import WorkerError
 
     resolved = _resolve(config, assignments)
     names = names_of(policies) or []
@@ -147,7 +147,7 @@ def train(
     """
     from tlt.realrun.training.train import train as run_all
     from tlt.realrun.training_config import TrainConfig
-    from tlt.realrun.workers.local import WorkerError
+    from tlt.realrun.workers.executor import WorkerError
     from tlt.traces.common.settings import convert, settings_of
 
     resolved = convert(settings_of(config, assignments), TrainConfig, "tlt real train-fields")

@@ -12,7 +12,7 @@ from tlt.realrun.driver.cluster import Cluster, Learning
 from tlt.realrun.driver.step import Drafter, LiveStep
 from tlt.realrun.driver.update import head_length
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.workers.local import Heard, Lost, WorkerError
+from tlt.realrun.workers.executor import Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
     Finish,
     HeadStep,

@@ -25,7 +25,7 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
 from tlt.traces.common.settings import merge, settings_of
 from tlt.traces.lengths.shipped import load_histogram
-from tltsched.policy_name import PolicyName
+from tltsched.written.policy_name import PolicyName
 
 PUBLISHED = PROJECT / "evidence" / "published"
 POINTS = "published_results.points.jsonl"

@@ -20,9 +20,9 @@ from tlt.traces.common.settings import Section, convert, merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
-from tltsched.policy_name import PolicyName
 from tltsched.schedules import PRESETS
 from tltsched.spot import SpotConfig
+from tltsched.written.policy_name import PolicyName
 
 Mode = Literal["jump", "exact"]
 

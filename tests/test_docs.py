@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from tlt.commands import main
 from tltsched.policies import parse_policy
-from tltsched.policy_name import PolicyName
 from tltsched.schedules import parse_schedule
+from tltsched.written.policy_name import PolicyName
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGES = sorted(

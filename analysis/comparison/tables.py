@@ -14,7 +14,7 @@ from rich.text import Text
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import CAUSES
-from tltsched.policy_name import folded
+from tltsched.written.policy_name import folded
 
 HEADERS = (
     "Policy",

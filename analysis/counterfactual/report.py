@@ -28,7 +28,7 @@ from tlt.analysis.load import RunSet
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
-from tltsched.policy_name import folded
+from tltsched.written.policy_name import folded
 
 NAME = "counterfactual"
 ANSWER = "answer.json"

@@ -21,7 +21,7 @@ from tlt.analysis.plan.words import (
     plan_sentences,
 )
 from tlt.traces.results.plan import PLAN, PlanFiles, read_plan
-from tltsched.policy_name import folded
+from tltsched.written.policy_name import folded
 
 
 def plan_of(folder: Path) -> PlanFiles | None:

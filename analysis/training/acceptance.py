@@ -18,7 +18,7 @@ from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Resamples
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
-from tltsched.policy_name import PolicyName
+from tltsched.written.policy_name import PolicyName
 
 PROBES = ("sampled", "greedy")
 

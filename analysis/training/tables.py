@@ -14,7 +14,7 @@ from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.time import PHASES
 from tlt.traces.common.intervals import Estimate
-from tltsched.policy_name import folded
+from tltsched.written.policy_name import folded
 
 Cells = list[tuple[str, ...]]
 _TERMINAL = ("Policy", "Step\n(s)", "Speedup\n(95 %)", "Rollout\nspeedup", "Idle", "Idle\nused", "Wait\n(ms)",

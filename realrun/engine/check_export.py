@@ -16,7 +16,7 @@ import msgspec
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.speculation_table import parse_speculation
 from tltsched.errors import InputError
-from tltsched.policy_name import policy_of
+from tltsched.written.policy_name import policy_of
 
 TABLE = "num_speculative_tokens_per_batch_size"
 Parser = Callable[[dict[str, Any], int], list[int]]

@@ -16,8 +16,8 @@ from tlt.traces.runs.runfolder import run_name
 from tltsched.cluster import ClusterConfig
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
-from tltsched.policy_name import PolicyName
 from tltsched.spot import SpotConfig
+from tltsched.written.policy_name import PolicyName
 
 
 def plan_training(

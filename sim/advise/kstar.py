@@ -35,8 +35,9 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import BEST_DRAFT_MAP, generator
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
 from tlt.version import VERSION
-from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
+from tltsched.written.draft_config import parse_draft_config
 
 DRAWS = 400
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)

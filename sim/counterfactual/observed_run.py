@@ -28,7 +28,7 @@ from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct
 from tlt.traces.sources import ComparisonSource, Runs, RunSource, TraceFile, open_source
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
-from tltsched.policy_name import PolicyName
+from tltsched.written.policy_name import PolicyName
 
 # What the settings of a simulated run say of the run itself, and not of the policy or the lengths.
 KEPT_SECTIONS = ("hardware", "cost", "acceptance", "drafter", "engine", "phases", "cluster")

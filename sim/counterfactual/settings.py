@@ -16,7 +16,7 @@ from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
 from tlt.traces.common.settings import merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
-from tltsched.policy_name import PolicyName
+from tltsched.written.policy_name import PolicyName
 
 STATED = ("gpus", "tp", "gpu", "model")
 RESAMPLED_STEPS = 8  # of a run that has one step

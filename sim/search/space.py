@@ -14,7 +14,7 @@ from tlt.sim.steptimes.roofline import GPUS
 from tlt.traces.common.settings import merge
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError, look_up
-from tltsched.policy_name import PolicyName
+from tltsched.written.policy_name import PolicyName
 
 
 class Design(msgspec.Struct, frozen=True, order=True):

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tltsched.draft_config import DraftConfig, parse_draft_config
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome
 from tltsched.policies.beg_mab import RELEASED_GROUPS, BegMabConfig, BegMabPolicy, PaperBegMab
 from tltsched.policies.estimators.sliding_median import Window
+from tltsched.written.draft_config import parse_draft_config
 
 WIDE, FAST, SLOW = "10_8_64", "8_8_16", "4_8_16"
 

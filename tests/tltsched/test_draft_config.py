@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tltsched.draft_config import (
-    OFF,
-    SGLANG_KEYS,
-    VLLM_KEY,
-    DraftConfig,
-    canonical,
-    chain,
-    parse_draft_config,
-)
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.policies.beg_mab import BegMabConfig
@@ -23,6 +15,7 @@ from tltsched.policies.fastgrpo import FastGrpoConfig
 from tltsched.policies.goodput import GoodputConfig
 from tltsched.policies.static import StaticConfig
 from tltsched.policies.table import TableConfig
+from tltsched.written.draft_config import SGLANG_KEYS, VLLM_KEY, canonical, parse_draft_config
 
 VLLM = {VLLM_KEY: 4}
 SGLANG = dict(zip(SGLANG_KEYS, (8, 4, 48), strict=True))

@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
-from tltsched.draft_config import OFF, parse_draft_config
+from tltsched.draft_config import OFF
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice
 from tltsched.policies.fastgrpo import FastGrpoConfig, FastGrpoPolicy
+from tltsched.written.draft_config import parse_draft_config
 
 
 def policy(*draft_configs: str, capacity: int = 256, alpha: float = 1.0) -> FastGrpoPolicy:

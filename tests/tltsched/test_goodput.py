@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 
-from tltsched.draft_config import OFF, DraftConfig, chain, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Outcome
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
 from tltsched.policies.goodput import GoodputConfig, GoodputPolicy
 from tltsched.step_times import DraftConfigTimes, StepTimeTable
+from tltsched.written.draft_config import parse_draft_config
 
 TREE = parse_draft_config("8_4_48")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tltsched.draft_config import OFF, DraftConfig, chain, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, Policy, PolicyConfig
 from tltsched.policies.beg_mab import BegMabConfig
@@ -15,6 +15,7 @@ from tltsched.policies.none import NoneConfig
 from tltsched.policies.static import StaticConfig
 from tltsched.policies.table import TableConfig
 from tltsched.policies.threshold import ThresholdConfig
+from tltsched.written.draft_config import parse_draft_config
 
 BUCKETS = ((1, "10_8_64"), (5, "4"), (9, "off"))
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tltsched.errors import InputError
 from tltsched.policies import PRESETS, parse_policy
-from tltsched.policy_name import DRAFTER_MODES, PolicyName, folded, items_of, policy_of
 from tltsched.schedules import PRESETS as SCHEDULES
+from tltsched.written.policy_name import DRAFTER_MODES, PolicyName, folded, items_of, policy_of
 
 DRAFT_CONFIGS = st.sampled_from(["off", "1", "4", "8_4_48"])
 FORMS = st.lists(DRAFT_CONFIGS, min_size=1, unique=True).map(lambda items: policy_of("goodput", items))

@@ -20,11 +20,12 @@ from math import inf
 from typing import Literal
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import DraftConfig, WrittenDraftConfig, parse_draft_config
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
 from tltsched.policies.estimators.sliding_median import Window, weighted_median
+from tltsched.written.draft_config import WrittenDraftConfig, parse_draft_config
 
 # Lower edges of the released code's batch-size groups: one bandit each.
 RELEASED_GROUPS: tuple[int, ...] = (*range(1, 32), *range(32, 128, 8), *range(128, 257, 32))

@@ -12,9 +12,10 @@ from __future__ import annotations
 from math import isfinite
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import OFF, DraftConfig, WrittenDraftConfig, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
+from tltsched.written.draft_config import WrittenDraftConfig, parse_draft_config
 
 
 class FastGrpoConfig(PolicyConfig, tag="fastgrpo", frozen=True):

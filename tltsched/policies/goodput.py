@@ -15,7 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import OFF, DraftConfig, WrittenDraftConfig, canonical, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import (
     Batch,
@@ -28,6 +28,7 @@ from tltsched.policies.base import (
     required_times,
 )
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
+from tltsched.written.draft_config import WrittenDraftConfig, canonical, parse_draft_config
 
 # Assumed, not measured: each draft accepted with probability 0.7 given the one before it. Replace it by the
 # acceptance of your own drafter; the estimate forgets it after some `memory_request_steps`.

@@ -20,7 +20,7 @@ from tltsched.policies.table import TableConfig, table_of_edges, table_of_ranges
 from tltsched.policies.threshold import ThresholdConfig
 from tltsched.policies.turbospec import TurboSpecConfig
 from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig
-from tltsched.policy_name import PolicyName, items_of
+from tltsched.written.policy_name import PolicyName, items_of
 
 PolicySpec = (
     NoneConfig

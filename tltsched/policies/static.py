@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import DraftConfig, WrittenDraftConfig, canonical, parse_draft_config
+from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
+from tltsched.written.draft_config import WrittenDraftConfig, canonical, parse_draft_config
 
 
 class StaticConfig(PolicyConfig, tag="static", frozen=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 from tltsched.commands import ResumeCost
-from tltsched.draft_config import DraftConfig, WrittenDraftConfig, canonical, parse_draft_config
+from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch, Choice, Outcome, PolicyConfig, Rng, StepTimes, WhenOff
 from tltsched.policies.estimators.batch_ranges import bucket_of, check_edges
-from tltsched.policy_name import items_of
+from tltsched.written.draft_config import WrittenDraftConfig, canonical, parse_draft_config
+from tltsched.written.policy_name import items_of
 
 _RANGE = re.compile(r"(\d+)-(\d+)=(\d+)")
 

@@ -29,7 +29,7 @@ from tlt.traces.sources import open_runs
 from tlt.version import VERSION
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
-from tltsched.policy_name import policy_of
+from tltsched.written.policy_name import policy_of
 
 SUFFIX = ".provenance.json"
 

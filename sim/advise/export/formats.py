@@ -13,9 +13,10 @@ from typing import Literal
 import msgspec
 
 from tlt.sim.advise.export.table import BatchTable
-from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
 from tltsched.policies.base import WhenOff
+from tltsched.written.draft_config import parse_draft_config
 
 Format = Literal["vllm", "sglang", "sglang-flags", "fastrl"]
 FORMATS: tuple[Format, ...] = ("vllm", "sglang", "sglang-flags", "fastrl")

@@ -20,9 +20,10 @@ from tlt.sim.advise.advice import BATCHES, advise_at, contexts_by_batch
 from tlt.sim.advise.best_draft import RankingDraws, engine_step_s, gains_of
 from tlt.sim.simulation import Simulation
 from tlt.traces.runs.runfolder import BatchAdvice
-from tltsched.draft_config import OFF, DraftConfig, parse_draft_config
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.policies.base import WhenOff
-from tltsched.policy_name import policy_of
+from tltsched.written.draft_config import parse_draft_config
+from tltsched.written.policy_name import policy_of
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.comparison.cost_draws import Recommendation, read_recommendation
+from tlt.analysis.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.bounds import Bounds, read_bounds
 from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
@@ -71,6 +72,30 @@ class RunSet:
         if self.recommendation is None:
             return run.step_seconds()[np.newaxis]
         return self.recommendation.step_s[run.path.name]
+
+
+def basis_of(runs: Sequence[Run]) -> list[str]:
+    """Return what the figures of runs rest on: whether and from what they were simulated or measured."""
+    facts = []
+    for label, field in (("", "kind"), ("cost: ", "cost_source"), ("lengths: ", "lengths_source")):
+        values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
+        facts.append(label + " / ".join(values))
+    return facts
+
+
+def source_rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """Return what each kind of figure is, and whether that was measured, published, modelled or assumed."""
+    fields = (
+        ("Step times and costs", "cost_source"),
+        ("Response lengths", "lengths_source"),
+        ("Acceptance of drafts", "acceptance_source"),
+        ("Timeline", "kind"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for label, field in fields:
+        values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
+        rows += [(label, value) for value in values]
+    return rows
 
 
 def load_run(path: Path) -> Run:

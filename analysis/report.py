@@ -10,17 +10,18 @@ from rich.text import Text
 
 from tlt.analysis.comparison.advice import advice_sentences, advice_terminal
 from tlt.analysis.comparison.compare import ComparisonTable, compare
-from tlt.analysis.comparison.page import render, shared_warnings
-from tlt.analysis.comparison.pictures import draw_all, save
+from tlt.analysis.comparison.page import TEMPLATE, render, shared_warnings
+from tlt.analysis.comparison.pictures import draw_all
 from tlt.analysis.comparison.tables import schedule_terminal, scheduled, terminal
 from tlt.analysis.comparison.verdict import Verdict, judge
 from tlt.analysis.counterfactual.report import present_counterfactual
-from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.drawing.figure import Picture, save
 from tlt.analysis.kstar.report import present_kstar
 from tlt.analysis.load import RunSet, load_runs
 from tlt.analysis.perfetto import to_trace
 from tlt.analysis.plan.picture import draw_plan
-from tlt.analysis.plan.report import plan_of, plan_page, print_plan
+from tlt.analysis.plan.report import TEMPLATE as PLAN_TEMPLATE
+from tlt.analysis.plan.report import plan_of, plan_values, print_plan
 from tlt.traces.results.counterfactual import COUNTERFACTUAL
 from tlt.traces.results.kstar import KSTAR
 from tlt.traces.results.plan import PlanFiles
@@ -115,7 +116,7 @@ def _write(report: Report, folder: Path) -> Path:
         (run.path / "trace.json").write_bytes(trace)
     save(report.pictures, folder / "pictures")
     page = folder / "report.html"
-    plan = "" if report.plan is None else plan_page(report.plan)
-    rendered = render(report.runs, report.table, report.verdict, report.pictures, plan)
+    template, more = (PLAN_TEMPLATE, plan_values(report.plan)) if report.plan else (TEMPLATE, {})
+    rendered = render(report.runs, report.table, report.verdict, report.pictures, template, **more)
     page.write_text(rendered, encoding="utf-8")
     return page

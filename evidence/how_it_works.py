@@ -16,7 +16,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.patches import FancyBboxPatch
 
 from evidence.recording import PICTURES, tlt
-from tlt.analysis.drawing.figure import CAUSE_COLOURS, cause_legend, draw_above, footer_of
+from tlt.analysis.drawing.figure import CAUSE_COLOURS, cause_legend, draw
 from tlt.traces.runs.runfolder import RunFolder
 
 STEP, THRESHOLD_REQUESTS = 1, 32
@@ -65,7 +65,7 @@ def two_worlds() -> bytes:
         return "Two clocks, one scheduler: simulator and live engine differ by the clock and the engine alone"
 
     facts = ("imports go one way: sim, realrun and analysis never import one another and meet in files",)
-    return draw_above(build, 5.0, footer_of(facts))[1]
+    return draw(build, 5.0, facts)[1]
 
 
 def _box(axes: Axes, box: Box) -> None:
@@ -137,7 +137,7 @@ def one_step(run: RunFolder) -> bytes:
         "simulated: Qwen2.5-7B on 4 x H100, TP 1, 256 DeepSeek-R1 serving lengths up to 32,768",
         "policy tlt_chains; step times measured with vLLM 0.32 on one H100; phases: roofline (assumed)",
     )
-    return draw_above(build, 4.6, footer_of(facts))[1]
+    return draw(build, 4.6, facts)[1]
 
 
 def main() -> None:

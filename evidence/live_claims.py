@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from evidence.recording import HERE, OTHERS, RUNS, tlt, write, write_raw
-from tlt.analysis.comparison.tables import markdown_rows
+from tlt.analysis.drawing.tables import markdown_rows
 from tlt.sim.steptimes.calibration import load
 
 RANKING = "rank correlation (Kendall's tau)"

@@ -14,8 +14,9 @@ import numpy as np
 
 from evidence.model_claims import PAPER
 from evidence.recording import HERE, OTHERS, PICTURES, PROJECT, device, figure, tlt, write
-from tlt.analysis.comparison.advice import ADVICE_HEADERS, advice_cells
-from tlt.analysis.comparison.tables import markdown, markdown_rows
+from tlt.analysis.comparison.advice import advice_table
+from tlt.analysis.comparison.tables import markdown
+from tlt.analysis.drawing.tables import markdown_rows
 from tlt.analysis.report import make_report
 from tlt.traces.runs.runfolder import Advice, read_struct
 
@@ -89,8 +90,9 @@ def demo() -> None:
         report = make_report(out)
         (HERE / "demo.md").write_text(markdown(report.table) + "\n", encoding="utf-8")
         advice = read_struct(out / "advice.json", Advice)
-        rows = [cells for cells in advice_cells(advice) if int(cells[0].rstrip("*")) in (1, 4, 16, 64, 128)]
-        (HERE / "demo_advice.md").write_text(markdown_rows(ADVICE_HEADERS, rows) + "\n", encoding="utf-8")
+        headers, cells, _ = advice_table(advice)
+        rows = [row for row in cells if int(row[0].rstrip("*")) in (1, 4, 16, 64, 128)]
+        (HERE / "demo_advice.md").write_text(markdown_rows(headers, rows) + "\n", encoding="utf-8")
         for name in ("gantt", "ledger", "running", "gain"):
             shutil.copy(out / "pictures" / f"{name}.png", PICTURES / f"{name}.png")
         best = next(row for row in report.table.rows if row.policy == report.verdict.best)

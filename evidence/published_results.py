@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from evidence.published_cases import CASES, Case, Measure
 from evidence.recording import HERE, OTHERS, PROJECT, write, write_raw
-from tlt.analysis.comparison.tables import markdown_rows
+from tlt.analysis.drawing.tables import markdown_rows
 from tlt.sim.config import resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.simulation import Simulation

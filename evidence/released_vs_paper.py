@@ -17,8 +17,8 @@ import numpy as np
 from matplotlib.figure import SubFigure
 
 from evidence.recording import HERE, OTHERS, PICTURES, write, write_raw
-from tlt.analysis.comparison.tables import markdown_rows
-from tlt.analysis.drawing.figure import draw_above, footer_of
+from tlt.analysis.drawing.figure import draw as draw_picture
+from tlt.analysis.drawing.tables import markdown_rows
 from tlt.sim.config import Config, resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
@@ -176,11 +176,11 @@ def draw(points: Sequence[dict[str, Any]]) -> bytes:
         times = whole["released_s"] / whole["paper_s"]
         return f"As released, a step of TLT takes {times:.2f} times as long as in its paper"
 
-    footer = footer_of((
+    footer = (
         "simulated: Qwen2.5-32B, 128 x H100, TP 4, 2,048 responses a step, DeepSeek-R1 serving lengths",
         "cost: published speedups over an assumed plain step", "terms switched in this order, top to bottom",
-    ))  # fmt: skip
-    return draw_above(build, 3.3, footer)[1]
+    )  # fmt: skip
+    return draw_picture(build, 3.3, footer)[1]
 
 
 def main() -> None:

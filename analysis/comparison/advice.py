@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
 
 ADVICE_HEADERS = ("Batch", "Context (tokens)", "Draft config", "Gain [95 %]", "Runner-up", "May flip")
@@ -20,9 +20,9 @@ ADVICE_NOTES = (
 NOTHING = "No worker runs a request in every step of this workload, so there is no advice by batch size."
 
 
-def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
-    """Return the table's text, one tuple of len(ADVICE_HEADERS) a batch size."""
-    return [
+def advice_table(advice: Advice) -> TextTable:
+    """Return the advice as text, a row a batch size."""
+    rows = [
         (
             f"{row.requests:,}{'*' if row.extrapolated else ''}",
             f"{row.context_tokens:,.0f}",
@@ -33,22 +33,16 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         )
         for row in advice.rows
     ]
+    return TextTable(ADVICE_HEADERS, rows, names=(2, 4, 5))
 
 
 def advice_terminal(advice: Advice) -> Table:
     """Return a rich table; names are shown as they are, never read as markup."""
-    shown = Table(
-        title=Text("What to draft at which batch size"),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    shown = terminal_table("What to draft at which batch size")
     for header in ADVICE_HEADERS:
         named = header in ("Draft config", "Runner-up", "May flip")
         shown.add_column(Text(header), justify="left" if named else "right", overflow="fold")
-    for row in advice_cells(advice):
+    for row in advice_table(advice).rows:
         shown.add_row(*map(Text, row))
     return shown
 

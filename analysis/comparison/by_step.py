@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from tlt.analysis.comparison.tables import number
+from tlt.analysis.drawing.estimates import number
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
-from tlt.analysis.load import Run
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.acceptance import lengths_with_bonus
 
@@ -47,10 +47,10 @@ def draw_course(runs: tuple[Run, ...]) -> Picture:
         highest_s = max([0.0, *(float(run.step_seconds().max()) for run in runs if len(run.steps))])
         axes[0].set_ylim(0, 1.1 * highest_s if highest_s > 0 else 1.0)
         axes[-1].set_xlabel("RL step")
-        policy_legend(figure, runs)
+        policy_legend(figure, [run.policy for run in runs])
         return _title(runs)
 
-    title, png = draw(build, 1.5 + 1.45 * len(panels), runs)
+    title, png = draw(build, 1.5 + 1.45 * len(panels), basis_of(runs))
     caption = "Each RL step in turn. Policies without drafting have no acceptance length and no drafter age."
     return Picture("course", title, caption, png)
 
@@ -86,8 +86,10 @@ def _span(runs: Sequence[Run]) -> tuple[int, int]:
 
 def _title(runs: Sequence[Run]) -> str:
     means = [float(run.step_seconds().mean()) if len(run.steps) else 0.0 for run in runs]
-    words = f"A step takes {number(means[0])} s in the mean under {policy_label(runs[0])}"
+    words = f"A step takes {number(means[0])} s in the mean under {policy_label(runs[0].policy)}"
     fastest = int(np.argmin(means))
     return (
-        words if fastest == 0 else f"{words}, {number(means[fastest])} s under {policy_label(runs[fastest])}"
+        words
+        if fastest == 0
+        else f"{words}, {number(means[fastest])} s under {policy_label(runs[fastest].policy)}"
     )

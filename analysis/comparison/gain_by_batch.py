@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from tlt.analysis.comparison.advice import pays_sentence
 from tlt.analysis.drawing.figure import Picture, draw, plain
-from tlt.analysis.load import Run
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
 
 _COLOUR = "#08519c"
@@ -30,7 +30,7 @@ def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
         _legend(figure, advice.rows)
         return pays_sentence(advice).removesuffix(".")
 
-    title, png = draw(build, 4.1, runs)
+    title, png = draw(build, 4.1, basis_of(runs))
     caption = (
         "Tokens per second of the best draft configuration over those without speculation, by the number of "
         "requests that one worker runs. Fewer running requests are also longer ones: the context is that of "

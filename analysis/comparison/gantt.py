@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
-from tlt.analysis.comparison.tables import number
+from tlt.analysis.drawing.estimates import number
 from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
-from tlt.analysis.load import Run
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.errors import InputError
@@ -83,7 +83,7 @@ def draw_gantt(runs: tuple[Run, ...], step: int) -> Picture:
         cause_legend(figure, [_NAMES[code] for code in codes if code != _NOTHING])
         return _title(runs, samples, step)
 
-    title, png = draw(build, sum(heights) + 0.32 * len(runs) + 2.0, runs)
+    title, png = draw(build, sum(heights) + 0.32 * len(runs) + 2.0, basis_of(runs))
     caption = (
         f"What each worker did during RL step {step}, one row a worker and one panel a policy, on the same "
         "time axis. The dashed line is the end of the rollout; a panel ends where its step ends."
@@ -116,7 +116,7 @@ def _panel(
     if 1 < workers <= _SEPARATED_WORKERS:
         axes.hlines(np.arange(workers - 1) + 0.5, 0, axis_s, colors="white", linewidth=0.7)
     axes.axvline(rollout_end_s - start_s, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
-    axes.set_title(f"{policy_label(run)}: {number(end_s - start_s)} s")
+    axes.set_title(f"{policy_label(run.policy)}: {number(end_s - start_s)} s")
     axes.set_ylabel("worker")
     stride = max(1, -(-workers // 8))
     axes.set_yticks(range(0, workers, stride))
@@ -129,6 +129,6 @@ def _title(runs: tuple[Run, ...], samples: list[Ints], step: int) -> str:
     for sample in samples:
         spent = int((sample != _NOTHING).sum())
         shares.append(float(np.isin(sample, idle_codes).sum()) / spent if spent else 0.0)
-    words = f"RL step {step}: {shares[0]:.0%} of the GPU time is idle under {policy_label(runs[0])}"
+    words = f"RL step {step}: {shares[0]:.0%} of the GPU time is idle under {policy_label(runs[0].policy)}"
     least = int(np.argmin(shares))
-    return words if least == 0 else f"{words}, {shares[least]:.0%} under {policy_label(runs[least])}"
+    return words if least == 0 else f"{words}, {shares[least]:.0%} under {policy_label(runs[least].policy)}"

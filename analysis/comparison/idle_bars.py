@@ -6,10 +6,10 @@ import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
-from tlt.analysis.comparison.bounds import Ceiling, ceilings
+from tlt.analysis.comparison.verdict import Ceiling, ceilings
 from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
 from tlt.analysis.ledger import Ledger
-from tlt.analysis.load import Run
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
 
@@ -36,15 +36,15 @@ def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds
         longest = max([100.0, *(ledger.total_gpu_s() * scale for ledger in ledgers)])
         axes.set_xlim(0, longest * (1.3 if limits else 1.16))
         axes.set_ylim(len(runs) - 0.4, -0.6 - _BOUND_ROWS * len(limits))
-        axes.set_yticks(range(len(runs)), [policy_label(run) for run in runs])
+        axes.set_yticks(range(len(runs)), [policy_label(run.policy) for run in runs])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
-        axes.set_xlabel(f"GPU time, % of {policy_label(runs[0])} ({_hours(whole_gpu_s)})")
+        axes.set_xlabel(f"GPU time, % of {policy_label(runs[0].policy)} ({_hours(whole_gpu_s)})")
         cause_legend(figure, used)
         _lines(axes, limits)
         return _title(runs, ledgers)
 
-    title, png = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, runs)
+    title, png = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, basis_of(runs))
     caption = (
         "GPU-seconds booked to each cause, as a share of the first policy's total; a shorter bar is a faster "
         "run. Every GPU-second is booked exactly once."
@@ -95,6 +95,6 @@ def _ink(fill: str) -> str:
 
 def _title(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> str:
     idle = [ledger.idle_share() for ledger in ledgers]
-    words = f"Idle is {idle[0]:.0%} of the GPU time under {policy_label(runs[0])}"
+    words = f"Idle is {idle[0]:.0%} of the GPU time under {policy_label(runs[0].policy)}"
     least = min(range(len(idle)), key=lambda index: idle[index])
-    return words if least == 0 else f"{words} and {idle[least]:.0%} under {policy_label(runs[least])}"
+    return words if least == 0 else f"{words} and {idle[least]:.0%} under {policy_label(runs[least].policy)}"

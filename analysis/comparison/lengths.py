@@ -8,7 +8,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from tlt.analysis.drawing.figure import Picture, draw
-from tlt.analysis.load import Run
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats
 
 POINTS = 2_000  # points of the curve: more than the pixels across
@@ -34,7 +34,7 @@ def draw_lengths(run: Run) -> Picture:
         ratio = f"{lengths[-1] / p50:,.1f} times" if p50 > 0 else "far above"
         return f"The longest response is {ratio} the median; p99 is {p99:,.0f} tokens"
 
-    title, png = draw(build, 3.9, (run,))
+    title, png = draw(build, 3.9, basis_of((run,)))
     owner = f"{run.policy} generated" if run.trained_policy() else "every policy rolled out"
     caption = (
         f"Distribution of the {len(lengths):,} response lengths that {owner}. The end of a rollout waits for "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tlt.analysis.comparison.by_step import draw_course
 from tlt.analysis.comparison.gain_by_batch import draw_gain
 from tlt.analysis.comparison.gantt import draw_gantt, median_step
@@ -41,12 +39,3 @@ def draw_all(
     if len(runs[0].steps) > 1:
         pictures.append(draw_course(runs))
     return pictures
-
-
-def save(pictures: list[Picture], folder: Path) -> list[Path]:
-    """Write the pictures as PNG files into `folder`, which is made if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{picture.name}.png" for picture in pictures]
-    for path, picture in zip(paths, pictures, strict=True):
-        path.write_bytes(picture.png)
-    return paths

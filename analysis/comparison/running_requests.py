@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tlt.analysis.comparison.gantt import step_window_s
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
-from tlt.analysis.load import Run
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats
 
 
@@ -45,10 +45,10 @@ def draw_running(runs: tuple[Run, ...], step: int) -> Picture:
                 times, counts = running_requests(part["start_s"].to_numpy(), part["finish_s"].to_numpy())
                 axes.step(times - start_s, counts, where="post", **policy_style(index), alpha=0.9)
         _finish_running(panels, runs, step, latest_s)
-        policy_legend(figure, runs)
-        return _running_title(rows[0], start_of[0], policy_label(runs[0]), step)
+        policy_legend(figure, [run.policy for run in runs])
+        return _running_title(rows[0], start_of[0], policy_label(runs[0].policy), step)
 
-    title, png = draw(build, 3.9, runs)
+    title, png = draw(build, 3.9, basis_of(runs))
     caption = f"Requests in flight during RL step {step}, from the start of the step. "
     if several:
         caption += (

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
-from tlt.analysis.comparison.bounds import ceiling_sentence
 from tlt.analysis.comparison.compare import ComparisonTable, Row
-from tlt.analysis.comparison.cost_draws import Recommendation
-from tlt.analysis.comparison.tables import number
-from tlt.analysis.load import RunSet
+from tlt.analysis.cost_draws import Recommendation
+from tlt.analysis.drawing.estimates import interval_words
+from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import (
     FEW_DRAWS,
@@ -20,6 +18,7 @@ from tlt.traces.common.intervals import (
     mean_difference_s,
     speedup,
 )
+from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
 
 
@@ -80,16 +79,6 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         covers=" ".join(filter(None, covers)),
         ceiling=ceiling_sentence(runs.bounds, runs.runs[0]),
     )
-
-
-def interval_words(estimate: Estimate, unit: str = "x") -> str:
-    """Return `2.310x (95 % interval 2.204 to 2.412)`, or the value and why it has no interval."""
-    if np.isnan(estimate.value):
-        return f"n/a ({estimate.reason})"
-    if estimate.interval is None:
-        return f"{number(estimate.value)}{unit} (no interval: {estimate.reason})"
-    low, high = estimate.interval
-    return f"{number(estimate.value)}{unit} (95 % interval {number(low)} to {number(high)})"
 
 
 def _alone(row: Row) -> Verdict:
@@ -233,3 +222,40 @@ def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
         return ""
     counts, enough = " and ".join(count for count, _ in few), " and ".join(str(least) for _, least in few)
     return f"With only {counts} the interval is likely too narrow; {enough} or more are better."
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """A step time that is not undercut. `speedup` is the baseline's mean step over it."""
+
+    words: str
+    seconds: float
+    speedup: float
+
+
+def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:
+    """Return the bounds on the mean step, the closest to the baseline first as far as each goes."""
+    rows = bounds.rows
+    step_s = float(baseline.step_seconds().mean())
+    drafted = [seconds for row in rows if (seconds := row.drafted_s()) is not None]
+    means = [("lengths known, no drafts", _mean([row.plain_s() for row in rows]))]
+    if len(drafted) == len(rows):
+        means.append(("lengths known, best policy throughout", _mean(drafted)))
+    means.append(("rollouts take no time (Amdahl)", _mean([row.phases_s for row in rows])))
+    means.append(("responses carried over, all workers busy", _mean([row.carried_s() for row in rows])))
+    return [Ceiling(words, seconds, step_s / seconds) for words, seconds in means if seconds > 0]
+
+
+def ceiling_sentence(bounds: Bounds | None, baseline: Run) -> str:
+    """Say how far any schedule could go; empty if nothing is known."""
+    if bounds is None or not bounds.rows:
+        return ""
+    parts = [f"{each.speedup:.2f}x ({each.words})" for each in ceilings(bounds, baseline)]
+    return (
+        f"How far any schedule could go on the cluster of {baseline.policy}, over it: at most "
+        f"{', '.join(parts)}. Each is a bound, not a promise: prefill is left out, and acceptance is the "
+        "expected one."
+    )
+
+
+def _mean(seconds: list[float]) -> float:
+    return sum(seconds) / len(seconds)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tlt.analysis.comparison.bounds import Ceiling, ceilings
 from tlt.analysis.comparison.compare import ComparisonTable, Row
+from tlt.analysis.comparison.verdict import Ceiling, ceilings
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import TAIL, Estimate, fastest_shares, mean_difference_s, speedup

@@ -9,10 +9,10 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tlt.analysis.comparison.tables import number
 from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
+from tlt.analysis.drawing.estimates import number
 from tlt.analysis.drawing.figure import Picture, draw, plain
-from tlt.analysis.load import RunSet
+from tlt.analysis.load import RunSet, basis_of
 from tlt.traces.results.counterfactual import Counterfactual
 
 ROLLOUT, AFTER, BOUND, OBSERVED = "#6aaed6", "#c9c9c9", "#e4eef6", "#d62728"
@@ -45,7 +45,7 @@ def draw_counterfactual(told: Counterfactual, answer: Answer, runs: RunSet) -> P
         return title_of(answer)
 
     height = 0.4 * (len(answer.policies) + LINE_ROWS * len(answer.ceilings)) + 1.9
-    title, png = draw(build, height, runs.runs)
+    title, png = draw(build, height, basis_of(runs.runs))
     caption = (
         "Mean seconds of an RL step on the lengths of the observed run, the rollout in blue and what follows "
         "it in grey. The black line on a bar is the 95 % interval of its speedup, as seconds. Dashed lines "

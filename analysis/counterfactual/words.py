@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tlt.analysis.comparison.tables import number
 from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
+from tlt.analysis.drawing.estimates import number
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.results.counterfactual import Counterfactual
 from tlt.traces.results.predicted_training import figure, signed

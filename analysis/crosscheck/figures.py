@@ -237,16 +237,3 @@ def _between(run: Run, pair: Pair, engine_steps_s: float) -> float:
     spent = seconds_by_cause(run, pair.steps)
     busy_s = sum(float(seconds.sum()) for cause, seconds in spent.items() if CAUSES[cause][0] == "rollout")
     return 1.0 - engine_steps_s / busy_s if busy_s > 0 else 0.0
-
-
-def error_text(estimate: Estimate) -> str:
-    """Return `+3.2% [+1.0, +5.1]`, or the bare value where there is no interval."""
-    return f"{estimate.value:+.1%}{bracket(estimate)}"
-
-
-def bracket(estimate: Estimate) -> str:
-    """Return ` [+1.0, +5.1]`, the interval in percent; nothing where there is none."""
-    if estimate.interval is None:
-        return ""
-    low, high = estimate.interval
-    return f" [{100 * low:+.1f}, {100 * high:+.1f}]"

@@ -10,8 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps, steady
-from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample, error_text
+from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample
+from tlt.analysis.drawing.estimates import error_text
 from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, policy_label, policy_style
+from tlt.analysis.load import basis_of
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, interval_of
 
@@ -65,7 +67,7 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
             for index in range(len(pair.measured))
         ]
         labels = [
-            f"{policy_label(run)}: {error_text(policy.makespan_error)}"
+            f"{policy_label(run.policy)}: {error_text(policy.makespan_error)}"
             for run, policy in zip(pair.measured, check.policies, strict=True)
         ]
         axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0))
@@ -73,7 +75,7 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
         error = f"{abs(worst.makespan_error.value):.1%}"
         return f"The simulator misses makespans by {error} at most ({worst.policy})"
 
-    title, png = draw(build, 5.4, (*pair.measured, *pair.simulated))
+    title, png = draw(build, 5.4, basis_of((*pair.measured, *pair.simulated)))
     caption = (
         "Each small dot is a rollout, each large one the mean of a policy with 95 % intervals of both means. "
         "On the line the simulator is right; the grey band is 5 % to both sides."
@@ -105,12 +107,12 @@ def _speedups(pair: Pair, check: Crosscheck) -> Picture:
             _whisker(axes, row - 0.13, policy.measured_speedup, "#000000", "o")
             _whisker(axes, row + 0.13, policy.simulated_speedup, "#0072B2", "D")
         axes.axvline(1.0, color="#888888", linewidth=1, zorder=0)
-        axes.set_yticks(range(len(check.policies)), [policy_label(run) for run in pair.measured])
+        axes.set_yticks(range(len(check.policies)), [policy_label(run.policy) for run in pair.measured])
         axes.set_ylim(len(check.policies) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.06)
         axes.grid(axis="x")
-        axes.set_xlabel(f"speedup over {policy_label(pair.measured[0])}")
+        axes.set_xlabel(f"speedup over {policy_label(pair.measured[0].policy)}")
         handles = [
             Line2D([], [], linestyle="", marker=marker, color=colour)
             for marker, colour in (("o", "#000000"), ("D", "#0072B2"))
@@ -119,7 +121,7 @@ def _speedups(pair: Pair, check: Crosscheck) -> Picture:
         same = "the same policy fastest" if check.best == check.choice else "another policy fastest"
         return f"Measured, {check.best} is the fastest; the simulator finds {same} ({check.choice})"
 
-    title, png = draw(build, 0.5 * len(check.policies) + 1.6, (*pair.measured, *pair.simulated))
+    title, png = draw(build, 0.5 * len(check.policies) + 1.6, basis_of((*pair.measured, *pair.simulated)))
     caption = (
         "Speedup of each policy over the first, each world against its own baseline, with 95 % intervals "
         "over rollouts. The simulator need not be right about a time to be right about which policy is "
@@ -161,7 +163,7 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
         typical = float(rows["error"].abs().median())
         return f"Half of all single engine steps are predicted within {typical:.1%}"
 
-    title, png = draw(build, 4.4, (*pair.measured, *pair.simulated))
+    title, png = draw(build, 4.4, basis_of((*pair.measured, *pair.simulated)))
     caption = (
         "Each dot is a measured decode engine step against the law at its own batch, context and K; the "
         "lines are medians. A line that leaves zero with the context shows a cost of context that the law "

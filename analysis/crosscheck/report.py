@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.comparison.page import document, figure
-from tlt.analysis.comparison.pictures import save
-from tlt.analysis.comparison.tables import html_rows, number, speedup_text
 from tlt.analysis.crosscheck.engine_steps import Bin, EngineStepCheck
-from tlt.analysis.crosscheck.figures import (
-    Crosscheck,
-    PolicyCheck,
-    bracket,
-    crosscheck,
-    error_text,
-    load_pair,
-)
+from tlt.analysis.crosscheck.figures import Crosscheck, PolicyCheck, crosscheck, load_pair
 from tlt.analysis.crosscheck.pictures import draw_crosscheck
-from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.drawing.estimates import bracket, error_text, number, speedup_text
+from tlt.analysis.drawing.figure import Picture, save
+from tlt.analysis.drawing.html import page
+from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import write_json
 
@@ -36,14 +27,7 @@ ENGINE_STEP_HEADERS = ("Policy", "Engine steps", "Left out", "Error [95 %]", "Ty
                  "Error per 1,000 tokens of context", "Time between engine steps")  # fmt: skip
 BIN_HEADERS = ("Policy", "By", "From", "To", "Engine steps", "Seconds", "Error [95 %]")
 CAUSE_HEADERS = ("Policy", "Cause", "Measured (GPU-s)", "Simulated (GPU-s)", "Difference [95 %]")
-NOTE = (
-    "Errors are simulated over measured, less 1. Intervals are 95 % percentile intervals of a paired "
-    "bootstrap over rollouts: they say how much a figure varies from rollout to rollout, not how another "
-    "machine, engine or model would differ. Acceptance lengths count the bonus token. The difference of a "
-    "cause is a share of the measured GPU time. Time between engine steps is what workers were busy with "
-    "outside engine steps, which the simulator does not know. Left out of the engine steps are those with "
-    "prefill, right after a change of K, or with a compilation."
-)
+TEMPLATE = "crosscheck/report.html"
 
 
 def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Crosscheck:
@@ -56,8 +40,8 @@ def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Cro
     pictures = draw_crosscheck(pair, check)
     write_json(measured / f"{NAME}.json", check)
     save(pictures, measured / "pictures")
-    page = measured / f"{NAME}.html"
-    page.write_text(render(check, pictures), encoding="utf-8")
+    path = measured / f"{NAME}.html"
+    path.write_text(render(check, pictures), encoding="utf-8")
     console.print(_terminal(check))
     console.print()
     console.print(Text(verdict(check)))
@@ -65,7 +49,7 @@ def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Cro
         console.print(
             Text(f"{'!!' if flag.stops else '!'} {flag.text}", style="red" if flag.stops else "yellow")
         )
-    console.print(Text(f"page: {page}"), soft_wrap=True)
+    console.print(Text(f"page: {path}"), soft_wrap=True)
     return check
 
 
@@ -133,8 +117,7 @@ def _rows(check: Crosscheck) -> list[tuple[str, ...]]:
 
 
 def _terminal(check: Crosscheck) -> Table:
-    shown = Table(title=Text(f"{check.name}: simulated against measured, {check.rollouts} rollouts"),
-                  title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fmt: skip
+    shown = terminal_table(f"{check.name}: simulated against measured, {check.rollouts} rollouts")
     headers = (
         "Policy",
         "Measured\n(s)",
@@ -201,47 +184,21 @@ def _cause_rows(check: Crosscheck) -> list[tuple[str, ...]]:
 
 
 def render(check: Crosscheck, pictures: list[Picture]) -> str:
-    """Return the page: no scripts, nothing loaded from elsewhere, every text escaped."""
+    """Return the page."""
     bins = [
         row
         for policy in check.policies
         if policy.engine_steps
         for row in _bin_rows(policy, policy.engine_steps)
     ]
-    parts = [
-        f"<h1>{html.escape(check.name)}: simulated against measured</h1>",
-        f'<p class="dim">{html.escape(_basis(check))}</p>',
-        f'<div class="answer">{html.escape(verdict(check))}</div>',
-        _flags(check),
-        "<h2>Time and speedup</h2>",
-        html_rows(HEADERS, _rows(check)),
-        f'<p class="dim">{html.escape(NOTE)}</p>',
-        *(figure(picture) for picture in pictures),
-        "<h2>Where the GPU time went</h2>",
-        html_rows(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
-        "<h2>Single engine steps</h2>",
-        html_rows(ENGINE_STEP_HEADERS, _engine_step_rows(check)),
-        html_rows(BIN_HEADERS, bins, names=(1,)) if bins else "",
-    ]
-    return document(f"{check.name}: cross-check", parts)
-
-
-def _basis(check: Crosscheck) -> str:
-    basis = check.basis
-    left_out = ", ".join(map(str, basis.acceptance_steps))
-    return (
-        f"{check.rollouts} rollouts. Step times: {basis.calibration}, measured on {basis.device} with "
-        f"{basis.engine} {basis.engine_version}, {basis.date}; the law misses points that its fit did not "
-        f"see by {basis.step_time_error:.1%} on average. Acceptance: {basis.acceptance_source}."
-        + (f" Not judged by: rollout {left_out}." if left_out else "")
+    return page(
+        TEMPLATE,
+        title=f"{check.name}: cross-check",
+        check=check,
+        answer=verdict(check),
+        policies=TextTable(HEADERS, _rows(check)),
+        pictures=pictures,
+        causes=TextTable(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
+        engine_steps=TextTable(ENGINE_STEP_HEADERS, _engine_step_rows(check)),
+        bins=TextTable(BIN_HEADERS, bins, names=(1,)),
     )
-
-
-def _flags(check: Crosscheck) -> str:
-    if not check.flags:
-        return ""
-    items = "".join(
-        f"<li>{'<strong>stops: </strong>' if flag.stops else ''}{html.escape(flag.text)}</li>"
-        for flag in check.flags
-    )
-    return f'<div class="warnings"><strong>Read with these figures</strong><ul>{items}</ul></div>'

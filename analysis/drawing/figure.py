@@ -1,4 +1,4 @@
-"""How a picture is made: the style, the palette, the provenance footer and the PNG bytes."""
+"""How a picture is made: the style, the palette, the footer and the PNG bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tlt.analysis.load import Run
 from tlt.traces.runs.runfolder import CAUSES
 
 STYLE = Path(__file__).with_name("style.mplstyle")
@@ -66,9 +65,9 @@ def plain(text: str) -> str:
     return text.encode("latin-1", "replace").decode("latin-1")
 
 
-def policy_label(run: Run) -> str:
+def policy_label(policy: str) -> str:
     """Return the name of a policy as pictures show it: at most 40 characters."""
-    return plain(run.policy if len(run.policy) <= 40 else f"{run.policy[:37]}...")
+    return plain(policy if len(policy) <= 40 else f"{policy[:37]}...")
 
 
 def policy_style(index: int) -> dict[str, Any]:
@@ -93,39 +92,22 @@ def cause_legend(figure: SubFigure, causes: Sequence[str]) -> None:
     )
 
 
-def policy_legend(figure: SubFigure, runs: Sequence[Run]) -> None:
+def policy_legend(figure: SubFigure, policies: Sequence[str]) -> None:
     """Put a legend of the policies' lines below a figure; one policy alone needs none."""
-    if len(runs) < 2:
+    if len(policies) < 2:
         return
-    handles = [Line2D([], [], **policy_style(index)) for index in range(len(runs))]
-    labels = [policy_label(run) for run in runs]
-    figure.legend(handles, labels, loc="outside lower left", ncols=min(5, len(runs)))
+    handles = [Line2D([], [], **policy_style(index)) for index in range(len(policies))]
+    labels = [policy_label(policy) for policy in policies]
+    figure.legend(handles, labels, loc="outside lower left", ncols=min(5, len(policies)))
 
 
-def provenance(runs: Sequence[Run]) -> str:
-    """Return one line (wrapped) that says whether and from what the figures were simulated or measured."""
-    facts = []
-    for label, field in (("", "kind"), ("cost: ", "cost_source"), ("lengths: ", "lengths_source")):
-        values = dict.fromkeys(str(getattr(run.summary, field)) for run in runs)
-        facts.append(label + " / ".join(values))
-    return footer_of(facts)
-
-
-def footer_of(facts: Sequence[str]) -> str:
-    """Return facts as the text of a footer, wrapped to the width of a picture."""
-    return textwrap.fill(plain("  ·  ".join(facts)), _FOOTER_COLUMNS)
-
-
-def draw(build: Callable[[SubFigure], str], height_in: float, runs: Sequence[Run]) -> tuple[str, bytes]:
+def draw(build: Callable[[SubFigure], str], height_in: float, basis: Sequence[str]) -> tuple[str, bytes]:
     """Draw a figure in the project's style; `build` fills it and returns its title. Returns title and PNG.
 
-    The bytes depend on the data and the matplotlib version alone: no date is written.
+    Below it a footer gives `basis`: the facts that the figures rest on. The bytes depend on the data and the
+    matplotlib version alone: no date is written.
     """
-    return draw_above(build, height_in, provenance(runs))
-
-
-def draw_above(build: Callable[[SubFigure], str], height_in: float, footer: str) -> tuple[str, bytes]:
-    """Draw a figure as `draw` does, above a footer that says what its figures rest on."""
+    footer = textwrap.fill(plain("  ·  ".join(basis)), _FOOTER_COLUMNS)
     with matplotlib.style.context(STYLE):
         footer_in = 0.1 + _FOOTER_LINE_IN * (1 + footer.count("\n"))
         figure = Figure(figsize=(WIDTH_IN, height_in + footer_in), layout="constrained")
@@ -139,3 +121,12 @@ def draw_above(build: Callable[[SubFigure], str], height_in: float, footer: str)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return title, buffer.getvalue()
+
+
+def save(pictures: list[Picture], folder: Path) -> list[Path]:
+    """Write the pictures as PNG files into `folder`, which is made if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{picture.name}.png" for picture in pictures]
+    for path, picture in zip(paths, pictures, strict=True):
+        path.write_bytes(picture.png)
+    return paths

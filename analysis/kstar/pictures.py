@@ -20,7 +20,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy.ndimage import distance_transform_cdt, label
 
-from tlt.analysis.drawing.figure import Picture, draw_above, footer_of, plain
+from tlt.analysis.drawing.figure import Picture, draw, plain
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
 
@@ -116,7 +116,7 @@ def _by_acceptance(found: KStarMap) -> Picture:
         _legend(figure, line=True, off=off, extrapolated=bool(best["extrapolated"].any()), unsure=unsure)
         return even_sentence(found).removesuffix(".")
 
-    title, png = draw_above(build, 0.9 + 2.15 * rows, _footer(about))
+    title, png = draw(build, 0.9 + 2.15 * rows, _basis(about))
     caption = (
         "The best draft configuration (label) and its tokens per second over an engine without speculation "
         "configured (colour), by batch and by the chance that each further draft is accepted. Above the red "
@@ -154,7 +154,7 @@ def _by_context(found: KStarMap) -> Picture:
         return _configured_sentence(best).removesuffix(".")
 
     height_in = 1.5 + 0.4 * max(4, len(about.contexts))
-    title, png = draw_above(build, height_in, _footer(about))
+    title, png = draw(build, height_in, _basis(about))
     caption = (
         "The best draft configuration and its gain under the configured acceptance, by batch and context. "
         "Few running requests are also the longest ones: a rollout moves from the lower right to the upper "
@@ -311,11 +311,9 @@ def _configured_sentence(best: pd.DataFrame) -> str:
     return f"Under the configured acceptance drafting pays {where}, {low:.2f}x to {high:.2f}x."
 
 
-def _footer(about: KStar) -> str:
-    return footer_of(
-        (
-            f"cost: {about.describe()}",
-            f"acceptance: {about.acceptance}",
-            f"step-time error {100 * about.cost_error:.1f} % ({about.cost_error_source})",
-        )
+def _basis(about: KStar) -> tuple[str, ...]:
+    return (
+        f"cost: {about.describe()}",
+        f"acceptance: {about.acceptance}",
+        f"step-time error {100 * about.cost_error:.1f} % ({about.cost_error_source})",
     )

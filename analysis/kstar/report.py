@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.comparison.pictures import save
+from tlt.analysis.drawing.figure import save
+from tlt.analysis.drawing.tables import terminal_table
 from tlt.analysis.kstar.pictures import draw_kstar, even_sentence
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, read_kstar
 
@@ -88,10 +88,7 @@ def tree_cell(row: pd.Series) -> str:
 
 def _terminal(title: str, about: KStar, rows: pd.DataFrame, cell: Callable[[pd.Series], str]) -> Table:
     """Return a rich table: a row a batch, a column a context; `-` where `rows` has none."""
-    shown = Table(
-        title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
-        collapse_padding=True,
-    )  # fmt: skip
+    shown = terminal_table(title)
     shown.add_column(Text("Batch"), justify="right")
     for context in about.contexts:
         shown.add_column(Text(f"{context:,.0f}"), justify="right", overflow="fold")

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 
-from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw_above, footer_of, plain
+from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, plain
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.plan import Plan, PlanFiles
 
@@ -52,7 +52,7 @@ def draw_plan(found: PlanFiles) -> Picture:
         _legend(figure, colours, markers, labels, quantity)
         return _title(plan)
 
-    title, png = draw_above(build, 4.6 + 0.2 * len(finalists), _footer(found))
+    title, png = draw(build, 4.6 + 0.2 * len(finalists), _basis(found))
     caption = (
         f"Every design that was simulated. Filled: over all {most} steps; hollow: over fewer, which flatters "
         "schedules that put long responses off. Bars: 95 % intervals over step times, acceptance, drift, "
@@ -135,7 +135,7 @@ def _title(plan: Plan) -> str:
     return f"{plan.best}{sure}"
 
 
-def _footer(found: PlanFiles) -> str:
+def _basis(found: PlanFiles) -> tuple[str, ...]:
     finalists = found.designs[found.designs["stage"] == "finalist"]
     sources = dict.fromkeys(
         f"{row['gpu']} TP{row['tp']}: {row['cost_source']}"
@@ -143,7 +143,9 @@ def _footer(found: PlanFiles) -> str:
         for _, row in finalists.iterrows()
     )
     plan = found.plan
-    return footer_of(
-        ("simulated", f"cost: {'; '.join(sources)}", f"acceptance: {plan.acceptance_source}",
-         f"lengths: {plan.lengths_source}")
-    )  # fmt: skip
+    return (
+        "simulated",
+        f"cost: {'; '.join(sources)}",
+        f"acceptance: {plan.acceptance_source}",
+        f"lengths: {plan.lengths_source}",
+    )

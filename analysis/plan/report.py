@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.comparison.page import text
-from tlt.analysis.comparison.tables import html_rows
+from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.analysis.plan.words import (
     DESIGN_HEADERS,
     DESIGN_NOTES,
@@ -22,6 +20,8 @@ from tlt.analysis.plan.words import (
 )
 from tlt.traces.results.plan import PLAN, PlanFiles, read_plan
 from tltsched.written.policy_name import folded
+
+TEMPLATE = "plan/report.html"  # extends the page of a comparison
 
 
 def plan_of(folder: Path) -> PlanFiles | None:
@@ -44,17 +44,17 @@ def print_plan(found: PlanFiles, console: Console) -> None:
     console.print()
 
 
-def plan_page(found: PlanFiles) -> str:
-    """Return the plan as HTML, everything escaped."""
+def plan_values(found: PlanFiles) -> dict[str, object]:
+    """Return what TEMPLATE asks for beside what the page of a comparison does."""
     paid = bool(found.plan.usd_per_gpu_hour)
-    sentences = "".join(f"<p>{text(sentence)}</p>\n" for sentence in plan_sentences(found))
     rows = [_unpaid(row, paid) for row in design_cells(found)]
-    designs = html_rows(_unpaid(DESIGN_HEADERS, paid), rows, names=(1, 4 + paid))
-    inputs = html_rows(INPUT_HEADERS, input_cells(found.plan), names=(1, 4))
-    return (
-        f'<h2>The plan</h2>\n{sentences}{designs}<p class="dim">{text(DESIGN_NOTES)}</p>\n'
-        f'<h2>What the choice is unsure of</h2>\n{inputs}<p class="dim">{text(INPUT_NOTES)}</p>\n'
-    )
+    return {
+        "plan_sentences": plan_sentences(found),
+        "designs": TextTable(_unpaid(DESIGN_HEADERS, paid), rows, names=(1, 4 + paid)),
+        "design_notes": DESIGN_NOTES,
+        "inputs": TextTable(INPUT_HEADERS, input_cells(found.plan), names=(1, 4)),
+        "input_notes": INPUT_NOTES,
+    }
 
 
 def _unpaid(row: tuple[str, ...], paid: bool) -> tuple[str, ...]:
@@ -68,8 +68,7 @@ def _folded(design: str) -> str:
 
 
 def _terminal(title: str, headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    shown = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
-                  collapse_padding=True)  # fmt: skip
+    shown = terminal_table(title)
     for column, header in enumerate(headers):
         shown.add_column(Text(header), justify="right" if column > 1 else "left", overflow="fold")
     for row in rows:

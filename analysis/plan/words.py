@@ -7,7 +7,7 @@ from collections import Counter
 
 import pandas as pd
 
-from tlt.analysis.comparison.tables import number
+from tlt.analysis.drawing.estimates import number
 from tlt.traces.results.plan import Plan, PlanFiles
 
 DESIGN_HEADERS = ("Design", "On-policy", "Step (s)", "USD a step", "95 %", "Step times", "Steps run")

@@ -10,12 +10,12 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from tlt.analysis.comparison.verdict import interval_words
+from tlt.analysis.drawing.estimates import interval_words, more_tokens, outside
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_style
+from tlt.analysis.load import basis_of
 from tlt.analysis.training.acceptance import AcceptanceFacts, StepAcceptance
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.run import TrainSet
-from tlt.analysis.training.words import more_tokens, outside
 from tlt.traces.common.arrays import Floats
 
 LEAST_SPAN = 0.1  # tokens of acceptance length that a panel spans at least
@@ -47,7 +47,7 @@ def draw_acceptance(runs: TrainSet, facts: TrainFacts) -> Picture:
         _legend(figure, runs, drafting)
         return _acceptance_title(runs, facts, drafting, probed)
 
-    title, png = draw(build, 6.6 if probed else 3.9, runs.runs)
+    title, png = draw(build, 6.6 if probed else 3.9, basis_of(runs.runs))
     caption = (
         "Acceptance lengths count the bonus token. Top: measured in the rollouts, which mix whatever numbers "
         "of drafts the policy chose, by step and against the policy updates since the drafter was published."
@@ -123,7 +123,7 @@ def _gains(axes: Axes, probed: list[Drafting]) -> None:
 
 def _legend(figure: SubFigure, runs: TrainSet, drafting: list[Drafting]) -> None:
     handles = [Line2D([], [], marker="o", **policy_style(index)) for index, _ in drafting]
-    labels = [policy_label(runs.runs[index]) for index, _ in drafting]
+    labels = [policy_label(runs.runs[index].policy) for index, _ in drafting]
     figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
 
 
@@ -136,10 +136,12 @@ def _acceptance_title(
     if probed:
         index, best = max(probed, key=lambda each: abs(each[1].probe_gain_sampled.value))
         return (
-            f"{policy_label(runs.runs[index])}: on the same responses the served head would get "
+            f"{policy_label(runs.runs[index].policy)}: on the same responses the served head would get "
             f"{more_tokens(best.probe_gain_sampled)} accepted than the initial one"
         )
-    words = [f"{each.length.value:.2f} under {policy_label(runs.runs[index])}" for index, each in drafting]
+    words = [
+        f"{each.length.value:.2f} under {policy_label(runs.runs[index].policy)}" for index, each in drafting
+    ]
     return f"Acceptance length with the bonus token: {', '.join(words)}"
 
 
@@ -165,11 +167,11 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
             handles = [
                 Line2D([], [], marker="o", **policy_style(index)) for index in range(len(facts.policies))
             ]
-            labels = [policy_label(run) for run in runs.runs]
+            labels = [policy_label(run.policy) for run in runs.runs]
             figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
         return _reward_title(runs, facts)
 
-    title, png = draw(build, 3.9, runs.runs)
+    title, png = draw(build, 3.9, basis_of(runs.runs))
     count = facts.policies[0].rewards.final_steps
     span = "first and the last step" if count == 1 else f"first and the last {count} steps"
     caption = (
@@ -183,7 +185,7 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
 def _reward_title(runs: TrainSet, facts: TrainFacts) -> str:
     first = facts.policies[0].rewards
     change = f"{first.first.value:.3f} to {first.final.value:.3f}"
-    words = f"Reward under {policy_label(runs.runs[0])} goes from {change}"
+    words = f"Reward under {policy_label(runs.runs[0].policy)} goes from {change}"
     rivals = [(policy.policy, policy.rewards.final_difference) for policy in facts.policies[1:]]
     known = [(policy, each) for policy, each in rivals if each is not None and np.isfinite(each.value)]
     if not known:

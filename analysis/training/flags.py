@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tlt.analysis.comparison.compare import differences
 from tlt.analysis.crosscheck.flags import Flag
+from tlt.analysis.drawing.estimates import change, outside
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.run import TrainRun, TrainSet
-from tlt.analysis.training.words import change, outside
 from tlt.traces.common.intervals import FEW_STEPS
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.runs.training import PREEMPTION_AIM_S, late_stops

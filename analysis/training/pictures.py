@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from tlt.analysis.comparison.gantt import draw_gantt, median_step
 from tlt.analysis.comparison.idle_bars import draw_bars
-from tlt.analysis.comparison.tables import number
+from tlt.analysis.drawing.estimates import change, number
 from tlt.analysis.drawing.figure import (
     CAUSE_COLOURS,
     Picture,
@@ -20,13 +20,13 @@ from tlt.analysis.drawing.figure import (
     policy_style,
 )
 from tlt.analysis.ledger import book
+from tlt.analysis.load import basis_of
 from tlt.analysis.training.by_step import draw_acceptance, draw_rewards
 from tlt.analysis.training.facts import AmdahlFacts, PolicyFacts
 from tlt.analysis.training.figures import TrainFacts, amdahl
 from tlt.analysis.training.lengths import longest_and_median
 from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.analysis.training.time import PHASES
-from tlt.analysis.training.words import change
 from tlt.traces.common.intervals import Estimate
 
 PHASE_COLOURS = {
@@ -61,7 +61,7 @@ def draw_step_time(runs: TrainSet, facts: TrainFacts) -> Picture:
             _bar(axes, row, policy, longest_s)
         axes.set_xlim(0, longest_s * 1.42)
         axes.set_ylim(len(facts.policies) - 0.4, -0.6)
-        axes.set_yticks(range(len(facts.policies)), [policy_label(run) for run in runs.runs])
+        axes.set_yticks(range(len(facts.policies)), [policy_label(run.policy) for run in runs.runs])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
         axes.set_xlabel("mean time of an RL step (s)")
@@ -72,7 +72,7 @@ def draw_step_time(runs: TrainSet, facts: TrainFacts) -> Picture:
         figure.legend(handles=patches, loc="outside lower left", ncols=min(4, len(patches)), handlelength=1.2)
         return _time_title(runs, facts)
 
-    title, png = draw(build, 0.5 * len(facts.policies) + 1.9, runs.runs)
+    title, png = draw(build, 0.5 * len(facts.policies) + 1.9, basis_of(runs.runs))
     caption = (
         f"The mean over {facts.steps} RL steps, in the phases of a step. Beside each bar: seconds, and the "
         "speedup over the first policy, both with their 95 % intervals over steps."
@@ -109,7 +109,7 @@ def _bar(axes: Axes, row: int, policy: PolicyFacts, longest_s: float) -> None:
 def _time_title(runs: TrainSet, facts: TrainFacts) -> str:
     baseline = facts.policies[0].time
     words = (
-        f"A step takes {number(baseline.step_s.value)} s under {policy_label(runs.runs[0])}, "
+        f"A step takes {number(baseline.step_s.value)} s under {policy_label(runs.runs[0].policy)}, "
         f"{baseline.rollout_s.value / baseline.step_s.value:.0%} of it rollout"
     )
     fastest = min(range(len(facts.policies)), key=lambda index: facts.policies[index].time.step_s.value)
@@ -117,7 +117,7 @@ def _time_title(runs: TrainSet, facts: TrainFacts) -> str:
         return words
     time = facts.policies[fastest].time
     return (
-        f"{words}, and {number(time.step_s.value)} s under {policy_label(runs.runs[fastest])}: "
+        f"{words}, and {number(time.step_s.value)} s under {policy_label(runs.runs[fastest].policy)}: "
         f"{time.step_speedup.value:.2f}x end to end, {time.rollout_speedup.value:.2f}x in the rollout"
     )
 
@@ -145,7 +145,7 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
         top = max(float(amdahl(np.array(share.value), np.array(right))), *(up[1] for _, up in spans))
         low = 0.95 * min(1.0, *(up[0] for _, up in spans))
         axes.set(xlim=(left, right), ylim=(low, top * 1.08))
-        axes.set_xlabel(f"speedup of the rollout over {policy_label(runs.runs[0])}")
+        axes.set_xlabel(f"speedup of the rollout over {policy_label(runs.runs[0].policy)}")
         axes.set_ylabel("speedup of the whole RL step")
         axes.grid()
         words = f"line: Amdahl's law, {share.value:.0%} of the baseline's step is rollout"
@@ -154,11 +154,11 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
         axes.annotate(words, (0.99, 0.03), xycoords="axes fraction", ha="right", va="bottom", fontsize=8.5,
                       color="#555555")  # fmt: skip
         handles = [axes.plot([], [], "o", color=policy_style(index)["color"])[0] for index, _ in found]
-        figure.legend(handles, [policy_label(runs.runs[index]) for index, _ in found],
+        figure.legend(handles, [policy_label(runs.runs[index].policy) for index, _ in found],
                       loc="outside lower left", ncols=min(4, len(found)))  # fmt: skip
         return _amdahl_title(runs, found)
 
-    title, png = draw(build, 4.6, runs.runs)
+    title, png = draw(build, 4.6, basis_of(runs.runs))
     caption = (
         f"The line is Amdahl's law for a rollout that takes {share.value:.1%} of the baseline's step, the "
         "band its 95 % interval over steps; the dotted line would be a step that is all rollout. Points are "
@@ -184,7 +184,7 @@ def _point(axes: Axes, each: AmdahlFacts, colour: str) -> None:
 def _amdahl_title(runs: TrainSet, found: list[tuple[int, AmdahlFacts]]) -> str:
     index, best = max(found, key=lambda pair: pair[1].measured.value)
     return (
-        f"{policy_label(runs.runs[index])}: a rollout {best.rollout_speedup.value:.2f}x as fast gives "
+        f"{policy_label(runs.runs[index].policy)}: a rollout {best.rollout_speedup.value:.2f}x as fast gives "
         f"{best.measured.value:.2f}x end to end where Amdahl's law gives {best.predicted.value:.2f}x"
     )
 
@@ -203,10 +203,10 @@ def draw_train_lengths(runs: TrainSet, facts: TrainFacts) -> Picture:
             right.plot(steps, middle, marker=marker, markerfacecolor="white", linewidth=1.0,
                        **policy_style(index))  # fmt: skip
         _dress_lengths(left, right)
-        policy_legend(figure, runs.runs)
+        policy_legend(figure, [run.policy for run in runs.runs])
         return _lengths_title(runs, facts)
 
-    title, png = draw(build, 3.9, runs.runs)
+    title, png = draw(build, 3.9, basis_of(runs.runs))
     caption = (
         "Left: how many responses are at most so long, all steps. Right: the longest response of each step "
         "(filled dots), which ends its rollout, and the median (open dots)."
@@ -245,7 +245,7 @@ def _lengths_title(runs: TrainSet, facts: TrainFacts) -> str:
     first = facts.policies[0].lengths
     words = (
         f"The longest response of a step is {first.longest_over_median_in_step.value:.1f} times the "
-        f"median under {policy_label(runs.runs[0])}"
+        f"median under {policy_label(runs.runs[0].policy)}"
     )
     others = [policy for policy in facts.policies[1:] if policy.lengths.mean_ratio is not None]
     if not others:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.comparison.tables import number
+from tlt.analysis.drawing.estimates import estimate_text, number, percent, signed, times
+from tlt.analysis.drawing.tables import Cells, TextTable, terminal_table
 from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.analysis.training.time import PHASES
 from tlt.traces.common.intervals import Estimate
 from tltsched.written.policy_name import folded
 
-Cells = list[tuple[str, ...]]
 _TERMINAL = ("Policy", "Step\n(s)", "Speedup\n(95 %)", "Rollout\nspeedup", "Idle", "Idle\nused", "Wait\n(ms)",
              "Accept.\nlength\n(bonus)", "Reward\n(last)")  # fmt: skip
 _POLICY_COLUMNS = 12  # characters of a policy's name that fit the terminal's table beside its figures
@@ -25,31 +24,6 @@ _POLICY_COLUMNS = 12  # characters of a policy's name that fit the terminal's ta
 def headers(facts: TrainFacts) -> tuple[str, ...]:
     """Return the headers of every table with a column a policy."""
     return ("Figure", *(policy.policy for policy in facts.policies))
-
-
-def estimate_text(estimate: Estimate | None, form: Callable[[float], str] = number) -> str:
-    """Return `2.31 [2.20, 2.41]`, the bare value without an interval, or `-`."""
-    if estimate is None or np.isnan(estimate.value):
-        return "-"
-    if estimate.interval is None or estimate.reason:
-        return form(estimate.value)
-    low, high = estimate.interval
-    return f"{form(estimate.value)} [{form(low)}, {form(high)}]"
-
-
-def percent(value: float) -> str:
-    """Return a share with one decimal, or two if it is small."""
-    return f"{value:.1%}" if value == 0 or abs(value) >= 0.01 else f"{value:.2%}"
-
-
-def times(value: float) -> str:
-    """Return a speedup."""
-    return f"{value:.2f}x"
-
-
-def signed(value: float) -> str:
-    """Return a difference with three decimals and its sign."""
-    return f"{value:+.3f}"
 
 
 def _reward(value: float) -> str:
@@ -248,10 +222,24 @@ def age_cells(facts: TrainFacts) -> Cells:
     ]
 
 
+def tables_of(facts: TrainFacts) -> dict[str, TextTable]:
+    """Return every table of the page by name."""
+    cells = {
+        "time": time_cells,
+        "phases": phase_cells,
+        "amdahl": amdahl_cells,
+        "rewards": reward_cells,
+        "acceptance": acceptance_cells,
+        "idle": idle_cells,
+        "lengths": length_cells,
+    }
+    found = {name: TextTable(headers(facts), rows(facts)) for name, rows in cells.items()}
+    return found | {"ages": TextTable(("Age", *headers(facts)[1:]), age_cells(facts))}
+
+
 def terminal(facts: TrainFacts) -> Table:
     """Return a rich table that fits 80 columns; names are shown as they are, never read as markup."""
-    shown = Table(title=Text(f"{facts.name}: {facts.steps} RL steps"), title_justify="left", box=SIMPLE_HEAD,
-                  show_edge=False, pad_edge=False, collapse_padding=True)  # fmt: skip
+    shown = terminal_table(f"{facts.name}: {facts.steps} RL steps")
     for header in _TERMINAL:
         first = header == "Policy"
         shown.add_column(

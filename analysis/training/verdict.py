@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.analysis.comparison.tables import number
-from tlt.analysis.comparison.verdict import interval_words
+from tlt.analysis.drawing.estimates import interval_words, more_tokens, number, outside
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.figures import TrainFacts
-from tlt.analysis.training.words import more_tokens, outside
 from tlt.traces.common.intervals import FEW_STEPS, Estimate
 
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from tests.analysis.fake_run import advice_of, batch_advice, write_recommendation, write_run
 from tlt.analysis.comparison.advice import (
     ADVICE_HEADERS,
-    advice_cells,
     advice_sentences,
+    advice_table,
     advice_terminal,
     pays_sentence,
 )
@@ -42,11 +42,11 @@ def test_from_which_batch_drafting_pays(rows: list[tuple[int, float]], words: st
 
 def test_cells_hold_the_gain_with_its_interval() -> None:
     advice = advice_of(batch_advice(1, 1.8, may_flip=True), batch_advice(64, 1.0, 0.0, **OFF))
-    assert advice_cells(advice) == [
+    assert advice_table(advice).rows == [
         ("1", "8,000", "10_8_16", "1.80x [1.70, 1.90]", "8_8_16", "yes"),
         ("64", "125", "off", "1.00x [1.00, 1.00]", "8_8_16", "no"),
     ]
-    assert all(len(row) == len(ADVICE_HEADERS) for row in advice_cells(advice))
+    assert all(len(row) == len(ADVICE_HEADERS) for row in advice_table(advice).rows)
     assert advice_terminal(advice).row_count == 2
 
 

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.analysis.fake_run import write_comparison, write_recommendation
-from tlt.analysis.comparison.bounds import ceiling_sentence, ceilings
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.comparison.verdict import judge
+from tlt.analysis.comparison.verdict import ceiling_sentence, ceilings, judge
 from tlt.analysis.load import load_runs
 from tlt.analysis.report import make_report
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound

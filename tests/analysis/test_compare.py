@@ -4,9 +4,11 @@ import pytest
 
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.comparison.tables import html_table, ledger_cells, markdown, number, terminal
+from tlt.analysis.comparison.tables import ledger_table, markdown, terminal
 from tlt.analysis.comparison.verdict import judge
+from tlt.analysis.drawing.estimates import number
 from tlt.analysis.load import load_runs
+from tlt.analysis.report import write_report
 from tlt.traces.runs.runfolder import Comparison, RunFolder, write_json
 from tltsched.errors import InputError
 
@@ -165,12 +167,12 @@ def test_tables_show_the_same_rows(tmp_path: Path) -> None:
     text = markdown(table)
     assert text.count("\n") == 4
     assert "a\\|b" in text
-    page = html_table(table)
-    assert "&lt;b&gt;[red]" in page
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert '<th scope="row">&lt;b&gt;[red]</th>' in page
     assert "<b>" not in page
     assert "[1.75,\u00a01.82]" in page
     assert terminal(table).row_count == 2
-    headers, rows = ledger_cells(table)
+    headers, rows, _ = ledger_table(table)
     assert all(len(row) == len(headers) == 4 for row in rows)
 
 

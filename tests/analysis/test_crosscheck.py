@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.sim.measured_world import write_calibration, write_measured
-from tlt.analysis.crosscheck.figures import Crosscheck, crosscheck, error_text, kendall_tau, load_pair, regret
+from tlt.analysis.crosscheck.figures import Crosscheck, crosscheck, kendall_tau, load_pair, regret
 from tlt.analysis.crosscheck.flags import find_flags
 from tlt.analysis.crosscheck.pictures import draw_crosscheck
 from tlt.analysis.crosscheck.report import render, verdict
+from tlt.analysis.drawing.estimates import error_text
 from tlt.commands.report import report
 from tlt.sim.validate.replay_measured import simulate_replay
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay

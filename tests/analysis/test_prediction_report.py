@@ -8,15 +8,16 @@ import msgspec
 import pytest
 
 from tests.analysis.training_runs import write_training
-from tlt.analysis.load import Run, load_runs
-from tlt.analysis.training.predicted import (
+from tlt.analysis.crosscheck.predicted_training import (
     draw_prediction,
     drift_rows,
     error_rows,
     find_prediction,
     median_rows,
-    prediction_section,
+    prediction_values,
 )
+from tlt.analysis.drawing.html import page
+from tlt.analysis.load import Run, load_runs
 from tlt.traces.results.predicted_training import (
     DriftFit,
     DriftPoint,
@@ -109,12 +110,13 @@ def test_it_is_found_beside_the_training_folder(folder: Path) -> None:
 
 
 def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]) -> None:
-    page = "\n".join(prediction_section(PREDICTED, draw_prediction(PREDICTED, runs)))
-    assert "static:4/frozen: fitted on 6 steps, the prediction of steps 6 to 11 is off by +2.0%" in page
-    assert "Note: a warning." in page
-    assert "&lt;engine&gt;" in page
-    assert "<engine>" not in page
-    assert page.count("<img") == 1
+    values = prediction_values(PREDICTED, draw_prediction(PREDICTED, runs))
+    html = page("crosscheck/predicted_training.html", predicted=values)
+    assert "static:4/frozen: fitted on 6 steps, the prediction of steps 6 to 11 is off by +2.0%" in html
+    assert "Note: a warning." in html
+    assert "&lt;engine&gt;" in html
+    assert "<engine>" not in html
+    assert html.count("<img") == 1
 
 
 def test_a_row_a_policy_and_figure() -> None:

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from tests.analysis.fake_run import write_run
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.comparison.tables import html_table, markdown, schedule_cells, schedule_terminal, scheduled
+from tlt.analysis.comparison.tables import markdown, schedule_table, schedule_terminal, scheduled
 from tlt.analysis.comparison.verdict import judge
 from tlt.analysis.load import load_runs
-from tlt.analysis.report import present
+from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, write_json
 from tltsched.errors import InputError
 
@@ -42,20 +42,20 @@ def folder(path: Path, facts: ScheduleFacts | None = FACTS) -> Path:
 def test_plain_runs_have_no_schedule_table(tmp_path: Path) -> None:
     table = compare(load_runs(folder(tmp_path, None)))
     assert not scheduled(table)
-    assert "On-policy" not in markdown(table) + html_table(table)
+    assert "On-policy" not in markdown(table) + write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_consequences_stand_beside_the_time(tmp_path: Path) -> None:
     runs = load_runs(folder(tmp_path))
     table = compare(runs)
     assert scheduled(table)
-    none, fast = schedule_cells(table)
+    none, fast = schedule_table(table).rows
     assert none[1] == "synchronous"
     assert none[4:8] == ("yes", "yes", "0.00 / 0", "0.0%")
     assert fast[1] == "oversample_partial"
     assert fast[4:7] == ("mixed", "no", "0.50 / 2")
     assert "On-policy" in markdown(table)
-    assert "On-policy" in html_table(table)
+    assert "On-policy" in write_report(tmp_path).read_text(encoding="utf-8")
     verdict = judge(table, runs)
     assert "0.50 policy updates old in the mean and 2 at most" in verdict.sentence
     assert "changes the order of samples" in verdict.sentence
@@ -92,5 +92,5 @@ def test_a_bound_is_called_one(tmp_path: Path) -> None:
     facts = ScheduleFacts(name="longest_first", keeps_order=True, on_policy="yes", clairvoyant=True)
     runs = load_runs(folder(tmp_path, facts))
     table = compare(runs)
-    assert schedule_cells(table)[1][1] == "longest_first (bound)"
+    assert schedule_table(table).rows[1][1] == "longest_first (bound)"
     assert "nobody can run it" in judge(table, runs).sentence

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
 from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.draft_config import chain
@@ -85,7 +86,10 @@ def write_policy(path: Path, plan: PolicyPlan, steps: int = 12, compiled: int = 
         ("heads", made.heads, HEAD_COLUMNS), ("probes", made.probes, PROBE_COLUMNS),
     ):  # fmt: skip
         pd.DataFrame(rows, columns=list(columns)).astype(columns).to_parquet(path / f"{name}.parquet")
-    pd.DataFrame({"compiled": [False, False] + [True] * compiled}).to_parquet(path / "engine_steps.parquet")
+    rows = [[0] * len(ENGINE_STEP_COLUMNS)] * (2 + compiled)
+    engine_steps = pd.DataFrame(rows, columns=list(ENGINE_STEP_COLUMNS)).astype(ENGINE_STEP_COLUMNS)
+    engine_steps["compiled"] = [False, False] + [True] * compiled
+    engine_steps.to_parquet(path / "engine_steps.parquet")
     with (path / "records.jsonl").open("wb") as file:
         recorder = Recorder(file.write)
         for owner, event in made.events:

@@ -11,10 +11,10 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from tlt.analysis.comparison.page import figure, text, words
-from tlt.analysis.comparison.tables import html_rows, number
+from tlt.analysis.drawing.estimates import number
 from tlt.analysis.drawing.figure import Picture, draw, plain, policy_label, policy_style
-from tlt.analysis.load import Run
+from tlt.analysis.drawing.tables import TextTable
+from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
@@ -37,18 +37,6 @@ HEADERS = ("Policy", "What", "Measured", "Simulated", "Error [95 %]")
 DRIFT_HEADERS = ("Policy", "Drift", "Exponent an update [95 %]", "Exponent at the start [95 %]",
                  "Training shrinks the lag to 1/e in (tokens) [95 %]", "Read from")  # fmt: skip
 MEDIAN_HEADERS = ("Policy", "What was timed", "Unit", "Median", "Quartiles", "Steps")
-NOTE = (
-    "Fitted on the first half of the steps: acceptance by position, drift, and the times of all but the "
-    "engine, whose step times are those of a calibration. Simulated: all steps, with their recorded lengths, "
-    "the same schedulers and seeds. Judged: the second half alone. Errors are simulated over measured, less "
-    "1, of the sums over the judged steps."
-)
-DRIFT_NOTE = (
-    "A head's exponent is the power to which the acceptance of a head that is trained in full has to be "
-    "raised to give its own: 1 is as good as it gets, more is worse. Intervals are bootstraps over steps, "
-    "expanded for their small number. Where the interval of the drift holds 0, none is visible and none is "
-    "simulated."
-)
 
 
 def find_prediction(folder: Path) -> PredictedTraining | None:
@@ -61,22 +49,16 @@ def find_prediction(folder: Path) -> PredictedTraining | None:
     return read_struct(path, PredictedTraining) if path.is_file() else None
 
 
-def prediction_section(told: PredictedTraining, picture: Picture) -> list[str]:
-    """Return the section of a page: HTML, every text escaped. `picture` is that of `draw_prediction`."""
-    answer = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences(told))
-    source = f"Step times {told.calibration}; off by {told.step_time_error:.1%} on points not fitted."
-    return [
-        "<h2>What the simulator predicts of the second half</h2>",
-        f"<ul>{answer}</ul>",
-        html_rows(HEADERS, error_rows(told), names=(1,)),
-        f'<p class="dim">{text(f"{NOTE} {source}")}</p>',
-        figure(picture),
-        "<h3>Drift of the drafter</h3>",
-        words(DRIFT_HEADERS, drift_rows(told)),
-        f'<p class="dim">{text(DRIFT_NOTE)}</p>',
-        "<h3>Times that were fitted</h3>",
-        words(MEDIAN_HEADERS, median_rows(told)),
-    ]
+def prediction_values(told: PredictedTraining, picture: Picture) -> dict[str, object]:
+    """Return what the section of a page shows; `picture` is that of `draw_prediction`."""
+    return {
+        "sentences": sentences(told),
+        "errors": TextTable(HEADERS, error_rows(told), names=(1,)),
+        "source": f"Step times {told.calibration}; off by {told.step_time_error:.1%} on points not fitted.",
+        "picture": picture,
+        "drifts": TextTable(DRIFT_HEADERS, drift_rows(told)),
+        "medians": TextTable(MEDIAN_HEADERS, median_rows(told)),
+    }
 
 
 def error_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
@@ -150,7 +132,7 @@ def draw_prediction(told: PredictedTraining, runs: Sequence[Run]) -> Picture:
         _legend(figure, runs)
         return _title(told)
 
-    title, png = draw(build, 3.9, runs)
+    title, png = draw(build, 3.9, basis_of(runs))
     caption = (
         "Dots and full lines are measured, dashed lines simulated. Grey: the steps that were fitted; to the "
         "right of them everything dashed is predicted."
@@ -197,7 +179,7 @@ def _drift(axes: Axes, drifts: Sequence[tuple[int, DriftFit]]) -> None:
 
 def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
     handles = [Line2D([], [], color=policy_style(index)["color"]) for index in range(len(runs))]
-    labels = [policy_label(run) for run in runs]
+    labels = [policy_label(run.policy) for run in runs]
     handles += [
         Line2D([], [], color="#555555", marker="o", markersize=3.5, linewidth=1.0),
         Line2D([], [], color="#555555", linestyle="--"),

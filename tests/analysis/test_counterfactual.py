@@ -137,7 +137,9 @@ def test_names_are_escaped(folder: Path, told: Counterfactual, tmp_path: Path) -
     text = io.StringIO()
     present(tmp_path / "out", Console(file=text, width=200))
     assert "[red]x[/red]" in text.getvalue()
-    assert "<script>" not in (tmp_path / "out" / "counterfactual.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "counterfactual.html").read_text(encoding="utf-8")
+    assert "<script>" not in page
+    assert "<h1>Counterfactual of &lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
 def test_without_a_price_and_times_no_money_is_told(tmp_path: Path) -> None:

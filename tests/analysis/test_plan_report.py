@@ -146,12 +146,14 @@ def test_a_report_of_finalists_shows_the_plan(tmp_path: Path) -> None:
     evil = files(best=BEST, name="<script>")
     evil.designs.loc[0, "reason"] = ""
     evil.designs.loc[4, "reason"] = "<script>alert(1)</script>"
+    evil.designs.loc[0, "provenance"] = "<script>alert(2)</script>"
     write_plan(tmp_path, evil)
     console = Console(file=io.StringIO(), width=160)
     present(tmp_path, console)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.index("The plan") < page.index('<div class="answer">')
     assert "<script>" not in page
+    assert '<td class="name">&lt;script&gt;alert(2)&lt;/script&gt;</td>' in page
     assert (tmp_path / "pictures" / "plan.png").is_file()
     assert isinstance(console.file, io.StringIO)
     printed = console.file.getvalue()

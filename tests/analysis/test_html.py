@@ -1,0 +1,45 @@
+"""Pages from templates: what no template wrote is escaped, and what a template asks for must be given."""
+
+from __future__ import annotations
+
+import re
+
+import jinja2
+import pytest
+
+from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.drawing.html import TEMPLATES, page
+from tlt.analysis.drawing.tables import TextTable
+
+EVIL = '<script>alert("x")</script>\'"><b>'
+
+
+def test_no_template_switches_escaping_off() -> None:
+    templates = sorted(TEMPLATES.glob("**/*.html"))
+    assert len(templates) >= 8
+    for path in templates:
+        source = path.read_text(encoding="utf-8")
+        assert not re.search(r"\|\s*safe|autoescape", source), path
+
+
+def test_cells_and_captions_are_escaped_and_their_figures_stay_in_one_line() -> None:
+    values = {
+        "sentences": (EVIL,),
+        "errors": TextTable((EVIL, "Error"), [(EVIL, "+1.0% [-2.0, +3.0] 5 %")], names=(1,)),
+        "source": EVIL,
+        "picture": Picture(EVIL, EVIL, EVIL, b"\x89PNG"),
+        "drifts": TextTable((EVIL,), [(EVIL,)]),
+        "medians": TextTable((EVIL,), [(EVIL,)]),
+    }
+    html = page("crosscheck/predicted_training.html", predicted=values)
+    assert "<script" not in html
+    assert "<b>" not in html
+    assert html.count("&lt;script&gt;") == 10
+    assert '<td class="name">+1.0% [-2.0,\u00a0+3.0] 5\u00a0%</td>' in html
+    assert 'alt="&lt;script&gt;' in html
+    assert "data:image/png;base64,iVBORw==" in html
+
+
+def test_a_value_that_is_missing_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        page("crosscheck/predicted_training.html", predicted={})

@@ -139,7 +139,7 @@ def _next(plan: Plan) -> str:
 def _searched(found: PlanFiles) -> str:
     plan, table = found.plan, found.designs
     rounds = ", ".join(
-        f"{rung.designs:,} over {rung.steps} {'step' if rung.steps == 1 else 'steps'}" for rung in plan.rungs
+        f"{each.designs:,} over {each.steps} {'step' if each.steps == 1 else 'steps'}" for each in plan.rounds
     )
     out = table[table["stage"] == "left out"]
     words = f"Searched {len(table):,} designs of at most {plan.gpus_budget} GPUs: {rounds}."

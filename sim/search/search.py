@@ -13,7 +13,7 @@ from tlt.sim.search.successive_halving import Tried, best_by_hardware, halve
 from tlt.sim.search.unknowns import Uncertain, inputs_of, probes
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace
-from tlt.traces.results.plan import Rung
+from tlt.traces.results.plan import SearchRound
 from tltsched.errors import InputError
 
 FINALISTS = 3  # the best of all, and as many of other hardware; the reference and the best on-policy one
@@ -65,7 +65,7 @@ class SearchResult:
     inputs: list[Uncertain]
     tried: list[Tried]
     left_out: dict[Design, str]  # design -> why it could not run
-    rungs: list[Rung]
+    rounds: list[SearchRound]
 
 
 class Planner:
@@ -82,7 +82,7 @@ class Planner:
             raise InputError(
                 "--gpus-budget", task.space.gpus_budget, "a budget and designs that fit", reasons
             )
-        whole, dropped, rungs = halve(
+        whole, dropped, rounds = halve(
             candidates, task.trace, task.objective, lambda part: self._simulate(part, "searching")
         )
         tried = [*whole, *dropped]
@@ -100,7 +100,7 @@ class Planner:
         ]
         return SearchResult(
             task=task, decision=decide(judged, inputs, task.seed), finalists=finalists, judged=judged,
-            inputs=inputs, tried=tried, left_out=left_out, rungs=rungs,
+            inputs=inputs, tried=tried, left_out=left_out, rounds=rounds,
         )  # fmt: skip
 
     def _simulate(self, simulations: Sequence[Simulation], words: str) -> list[Timing]:

@@ -17,7 +17,7 @@ from tlt.sim.parallel import Timing
 from tlt.sim.search.space import Candidate
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace
-from tlt.traces.results.plan import Rung
+from tlt.traces.results.plan import SearchRound
 
 FIRST_ROUNDS = (1, 4)  # RL steps
 KEPT = 0.2  # of the designs of a schedule, in each round
@@ -37,13 +37,13 @@ class Tried(msgspec.Struct, frozen=True):
 
 def halve(
     candidates: Sequence[Candidate], trace: Trace, objective: Objective, simulate: Simulate
-) -> tuple[list[Tried], list[Tried], list[Rung]]:
+) -> tuple[list[Tried], list[Tried], list[SearchRound]]:
     """Return the designs that ran all steps, the best first; those that were dropped; and the rounds."""
     steps = int(trace.rows["step"].nunique())
-    rounds = [*(count for count in FIRST_ROUNDS if count < steps), steps]
-    left, dropped, rungs = list(candidates), [], []
+    counts = [*(count for count in FIRST_ROUNDS if count < steps), steps]
+    left, dropped, rounds = list(candidates), [], []
     tried: list[Tried] = []
-    for count in rounds:
+    for count in counts:
         part = first_steps(trace, count)
         timings = simulate([each.simulation.on(part) for each in left])
         tried = sorted(
@@ -53,12 +53,12 @@ def halve(
             ),
             key=lambda each: each.objective,
         )
-        rungs.append(Rung(steps=count, designs=len(left)))
+        rounds.append(SearchRound(steps=count, designs=len(left)))
         if count < steps:
             kept = _kept(tried)
             dropped += [each for each in tried if each not in kept]
             left = [each.candidate for each in kept]
-    return tried, dropped, rungs
+    return tried, dropped, rounds
 
 
 def _kept(tried: list[Tried]) -> list[Tried]:

@@ -78,7 +78,7 @@ def _plan(result: SearchResult) -> Plan:
         objective=objective,
         usd_per_gpu_hour=dict(task.prices),
         only_on_policy=space.only_on_policy,
-        rungs=tuple(result.rungs),
+        rounds=tuple(result.rounds),
         best=str(best.design),
         runner_up=None if decision.runner_up is None else str(finalists[decision.runner_up].candidate.design),
         best_on_policy=own[0] if own else None,

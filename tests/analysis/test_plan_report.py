@@ -16,7 +16,7 @@ from tlt.analysis.plan.picture import draw_plan
 from tlt.analysis.plan.report import plan_of, plan_values
 from tlt.analysis.plan.words import design_cells, input_cells, percent, plan_sentences
 from tlt.analysis.report import present
-from tlt.traces.results.plan import Input, Plan, PlanFiles, Rung, write_plan
+from tlt.traces.results.plan import Input, Plan, PlanFiles, SearchRound, write_plan
 
 HARDWARE = "8 x H200 TP1"
 BEST, SECOND = f"goodput@bounded_async on {HARDWARE}", f"static:4@bounded_async on {HARDWARE}"
@@ -41,7 +41,8 @@ def design(name: str, step_s: float, stage: str = "finalist", **changes: Any) ->
 def files(**changes: Any) -> PlanFiles:
     plan = Plan(
         name="job", model="Qwen2.5-7B", gpus_budget=8, objective="seconds a step", usd_per_gpu_hour={},
-        only_on_policy=False, rungs=(Rung(steps=1, designs=4), Rung(steps=12, designs=3)), best=BEST,
+        only_on_policy=False, best=BEST,
+        rounds=(SearchRound(steps=1, designs=4), SearchRound(steps=12, designs=3)),
         runner_up=SECOND, best_on_policy=SURE, ratio=1.03, ratio_low=0.91, ratio_high=1.22,
         runner_up_better=0.31, other_better=0.4, expected_loss=0.021, loss_if_wrong=0.06,
         inputs=(

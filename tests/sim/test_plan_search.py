@@ -60,8 +60,10 @@ def test_the_plan_lists_every_design(found: tuple[SearchResult, Path]) -> None:
     files = read_plan(out)
     assert len(files.designs) == len(SPACE.designs()) == files.designs["design"].nunique()
     assert list(files.designs.columns) == list(PLAN_COLUMNS)
-    assert files.plan.rungs[0].designs == len(files.designs) - len(files.designs.query("stage == 'left out'"))
-    assert [rung.steps for rung in files.plan.rungs] == [1, 2]
+    assert files.plan.rounds[0].designs == len(files.designs) - len(
+        files.designs.query("stage == 'left out'")
+    )
+    assert [each.steps for each in files.plan.rounds] == [1, 2]
     assert (files.designs.query("stage != 'finalist'")["reason"] != "").all()
 
 
@@ -182,8 +184,8 @@ def test_halving_runs_few_designs_on_all_steps(found: tuple[SearchResult, Path])
         return simulate_all(simulations, 1, quiet)
 
     designs = [each.candidate for each in search.tried]
-    whole, dropped, rungs = halve(designs, search.task.trace, search.task.objective, simulate)
-    assert calls == [rung.designs for rung in rungs]
+    whole, dropped, rounds = halve(designs, search.task.trace, search.task.objective, simulate)
+    assert calls == [each.designs for each in rounds]
     assert len(whole) + len(dropped) == len(designs)
     assert [each.objective for each in whole] == sorted(each.objective for each in whole)
 

@@ -36,6 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "off_state": ("when_off",),
     "probe_every_cycles": ("probe_every_engine_steps",),
     "request_cycles": ("request_steps",),
+    "rungs": ("rounds",),
     "stretches": ("intervals",),
     "warmup_cycles": ("warmup_engine_steps",),
 }

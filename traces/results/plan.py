@@ -53,7 +53,7 @@ class Input(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     command: str  # that measures it
 
 
-class Rung(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class SearchRound(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """One round of the search."""
 
     steps: int
@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True
     objective: Objective
     usd_per_gpu_hour: dict[str, float]
     only_on_policy: bool
-    rungs: tuple[Rung, ...]
+    rounds: tuple[SearchRound, ...]
     best: str
     runner_up: str | None
     best_on_policy: str | None

@@ -7,7 +7,7 @@ A run folder holds
     scheduler.json         what rebuilds the schedulers for a replay (tltsched.event_log.SchedulerSetup)
     records.jsonl          every event and command, in order (tltsched.event_log)
     responses.parquet      a row a response (RESPONSE_COLUMNS)
-    intervals.parquet      a row a stretch of time that one worker spent on one cause (INTERVAL_COLUMNS)
+    intervals.parquet      a row an interval that one worker spent on one cause (INTERVAL_COLUMNS)
     steps.parquet          a row an RL step (STEP_COLUMNS)
 
 A run under another schedule than the plain synchronous one has

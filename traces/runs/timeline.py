@@ -1,4 +1,4 @@
-"""Where each worker's time went: stretches of one cause that tile the run."""
+"""Where each worker's time went: intervals of one cause that tile the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Timeline:
         self.ends_s: list[float] = []
 
     def book(self, cause: str, step: int, until_s: float) -> None:
-        """Book the time since the last booking to `cause`; a stretch of the same cause and step grows."""
+        """Book the time since the last booking to `cause`; an interval of the same cause and step grows."""
         if until_s <= self.booked_s:
             return
         self.booked_s = until_s

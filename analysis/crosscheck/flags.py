@@ -16,6 +16,7 @@ from tlt.traces.results.simulated_replay import SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.runfolder import read_struct
 
 FEW_ROLLOUTS = 5
 SHARE_THAT_COUNTS = 0.01  # of measured time
@@ -85,7 +86,7 @@ def _engine(measured: tuple[Run, ...], basis: SimulatedReplay) -> list[Flag]:
 
 def _engine_json(run: Run) -> dict[str, Any] | None:
     path = run.path / "engine.json"
-    return dict(msgspec.json.decode(path.read_bytes())) if path.is_file() else None
+    return read_struct(path, dict[str, Any]) if path.is_file() else None
 
 
 def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: Ints) -> list[Flag]:

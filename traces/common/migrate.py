@@ -63,11 +63,6 @@ def decode(content: bytes, kind: type[T]) -> T:
     return msgspec.convert(upgraded(msgspec.json.decode(content), kind), kind, str_keys=True)
 
 
-def decode_msgpack(content: bytes, kind: type[T]) -> T:
-    """Decode MessagePack of version 1 or 2 as `kind`; raises what `decode` raises."""
-    return msgspec.convert(upgraded(msgspec.msgpack.decode(content), kind), kind)
-
-
 def upgraded(value: Any, kind: Any) -> Any:
     """Return decoded JSON with the names that `kind`, a msgspec struct or any other type, has for them.
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tlt.sim.advise.sensitivity import PROBE_STEPS, first_steps
-from tlt.sim.parallel import Timing, simulate_all
 from tlt.sim.search.choose import Decision, Finalist, decide, response_of
+from tlt.sim.search.parallel import Timing, simulate_all
 from tlt.sim.search.space import Candidate, Design, Space
 from tlt.sim.search.successive_halving import Tried, best_by_hardware, halve
 from tlt.sim.search.unknowns import Uncertain, inputs_of, probes

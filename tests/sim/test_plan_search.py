@@ -13,7 +13,7 @@ import pytest
 from tlt.commands.sim.plan import prices_of, refuse_alone
 from tlt.sim.advise.sensitivity import PROBE, PROBED
 from tlt.sim.config import resolve
-from tlt.sim.parallel import simulate_all
+from tlt.sim.search.parallel import simulate_all
 from tlt.sim.search.search import Planner, SearchResult, Task
 from tlt.sim.search.space import Space, candidates
 from tlt.sim.search.successive_halving import halve

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -30,23 +30,17 @@ PackedAttention = Annotated[
 
 
 class TasksConfig(Section, frozen=True, kw_only=True):
-    """What the policy is asked and how answers are scored."""
+    """What the policy is asked and how answers are scored: a module, a file or random tokens."""
 
-    names: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="task families of tlt.realrun.training.tasks.tasks or reasoning-gym, in equal shares"
-        ),
-    ] = ("chain_sum", "basic_arithmetic", "simple_equations", "products", "collatz")
-    difficulty_smallest: Annotated[
-        Count, Meta(description="a problem's difficulty, about the steps of its solution, is at least this")
-    ] = 3
-    difficulty_largest: Annotated[Count, Meta(description="and at most this")] = 120
-    difficulty_tail: Annotated[
-        Positive, Meta(description="exponent of the bounded Pareto law of difficulty; smaller: heavier tail")
-    ] = 0.4
+    module: Annotated[
+        str,
+        Meta(description="own problems: a Python file, or the name of a module, that has make_problems"),
+    ] = ""
+    settings: Annotated[
+        dict[str, Any], Meta(description="what tasks.module is given as setup.settings, and checks itself")
+    ] = {}  # noqa: RUF012 -- msgspec copies it
     prompts: Annotated[
-        str, Meta(description="own prompts: JSONL with question, answer and scorer; empty: the task families")
+        str, Meta(description="own prompts: JSONL with question, answer and scorer (number or exact)")
     ] = ""
     random_prompt_tokens: Annotated[
         int,
@@ -54,13 +48,13 @@ class TasksConfig(Section, frozen=True, kw_only=True):
     ] = 0
 
     def __post_init__(self) -> None:
-        if self.difficulty_largest < self.difficulty_smallest:
-            raise InputError(
-                "tasks.difficulty_largest", self.difficulty_largest,
-                f"at least {self.difficulty_smallest} (tasks.difficulty_smallest)", "raise it",
-            )  # fmt: skip
-        if not self.names and not self.prompts and not self.random_prompt_tokens:
-            raise InputError("tasks.names", self.names, "at least one family", "name one")
+        kinds = ("module", "prompts", "random_prompt_tokens")
+        given = [f"tasks.{name}" for name in kinds if getattr(self, name)]
+        if len(given) > 1:
+            raise InputError("tasks", " and ".join(given), "one of them", "remove the others")
+        if self.settings and not self.module:
+            allowed = "none without tasks.module"
+            raise InputError("tasks.settings", self.settings, allowed, "set tasks.module as well")
 
 
 class AdamWConfig(Section, frozen=True, kw_only=True):
@@ -69,22 +63,6 @@ class AdamWConfig(Section, frozen=True, kw_only=True):
     weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.0
     betas: Annotated[tuple[float, float], Meta(description="AdamW")] = (0.9, 0.95)
     grad_clip: Annotated[Positive, Meta(description="largest norm of the gradient")] = 1.0
-
-
-class WarmUpConfig(AdamWConfig, frozen=True, kw_only=True):
-    """Supervised training on worked solutions, before RL. Problems follow from the seed and `tasks`."""
-
-    tokens: Annotated[Count, Meta(description="response tokens trained on")] = 12_000_000
-    learning_rate: Annotated[Positive, Meta(description="AdamW, the highest: falls linearly to 0")] = 1e-3
-    warmup_share: Annotated[Share, Meta(description="share of the tokens over which the rate rises")] = 0.03
-    weight_decay: Annotated[float, Meta(ge=0, description="AdamW")] = 0.01
-    batch_tokens: Annotated[Count, Meta(description="tokens of an optimizer step, prompts included")] = 32_768
-    token_budget: Annotated[Count, Meta(description="tokens of one packed pass, there and back")] = 16_384
-    held_out: Annotated[Count, Meta(description="problems kept for the held-out loss")] = 200
-    processes: Annotated[
-        int, Meta(ge=0, description="processes that make problems; 0: the training process does")
-    ] = 4
-    attention: PackedAttention = "varlen"
 
 
 class RolloutConfig(Section, frozen=True, kw_only=True):
@@ -154,7 +132,6 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     engine: EngineConfig = EngineConfig()
     workers: WorkersConfig = WorkersConfig()
     tasks: TasksConfig = TasksConfig()
-    warm_up: WarmUpConfig = WarmUpConfig()
     rollout: RolloutConfig = RolloutConfig()
     update: UpdateConfig = UpdateConfig()
     head: HeadConfig = HeadConfig()

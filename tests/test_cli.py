@@ -30,7 +30,7 @@ SURFACE: dict[str, set[str]] = {
     "real drafter warm-up": {"--config", "--draft-vocab", "--out", "--responses", "--set", "--tokens"},
     "real train": {"--policies", "--calibration", "--config", "--out", "--set"},
     "real train-fields": set(),
-    "real warm-up": {"MODEL_FOLDER", "--config", "--device", "--out", "--set", "--tokens"},
+    "real warm-up": {"ARGUMENTS"},  # says where it went
     "report train": {"FOLDER"},
     "trace describe": {"NAME_OR_FILE", "--cap", "--json"},
     "trace sample": {
@@ -197,6 +197,7 @@ def test_the_version_is_known_without_an_installation() -> None:
         (["sim", "run", "--policy", "tl"], "got 'tl' for policy; allowed:"),
         (["sim", "compare", "--policies", "none,none"], "got 'none,none' for --policies; allowed:"),
         (["sim", "recommend", "--set", "cost.source=x"], "got 'x' for calibration; allowed:"),
+        (["real", "warm-up", "m"], "got 'warm-up' for tlt real; allowed: python -m examples.rl"),
     ],
 )
 def test_bad_input_ends_with_2_and_one_line(

@@ -24,6 +24,7 @@ PAGES = sorted(
         PROJECT / "CHANGELOG.md",
         *(PROJECT / "docs").rglob("*.md"),
         *(PROJECT / "evidence").rglob("README.md"),
+        *(PROJECT / "examples").rglob("README.md"),
     }
 )
 README_LINES = 130

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.training.tasks.problems import Problems
+from tlt.realrun.training.problems.load import load_problems
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.seeds import RESPONSES, sequence
 from tltsched.errors import InputError
@@ -19,7 +19,7 @@ class RequestSource:
     def __init__(self, config: TrainConfig) -> None:
         """Raises InputError if prompts cannot be made, or forced lengths do not fit."""
         self.config = config
-        self._problems = Problems(config)
+        self._problems = load_problems(config)
         path = config.rollout.forced_lengths
         self._forced = _forced_lengths(Path(path), config) if path else None
         most = config.engine.max_context_tokens

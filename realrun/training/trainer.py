@@ -19,7 +19,7 @@ from tlt.realrun.training.flat_state import read_state, write_state
 from tlt.realrun.training.policy.collective import Collective
 from tlt.realrun.training.policy.grpo import Update
 from tlt.realrun.training.policy.model import Sample, Scored, load_policy
-from tlt.realrun.training.tasks.problems import Problems
+from tlt.realrun.training.problems.load import load_problems
 from tlt.realrun.workers.messages import HeadStep, Phase, PrepareTraining, Probe, Publish
 
 POLICY = "policy.safetensors"
@@ -36,7 +36,7 @@ class Trainer:
         self.policy = load_policy(config)
         self.reference = load_policy(config) if config.update.kl_coefficient else None
         self.update = Update(self.policy, config.update)
-        self.problems = Problems(config)
+        self.problems = load_problems(config)
         self.collective = Collective(self.rank, len(order.ranks), order.host, order.port, device)
         self.drafter = Drafter(config, self.policy, self.rank) if order.train_head else None
         self.step = -1

@@ -18,6 +18,7 @@ from tlt import analysis, realrun, sim, traces
 from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.step import LiveStep
 from tlt.realrun.training.checkpoints import Stamp
+from tlt.realrun.training_config import TasksConfig, TrainConfig
 from tlt.sim.model.drift import DriftCurve
 from tlt.traces.common import migrate
 from tlt.traces.common.migrate import decode, upgraded, upgraded_settings
@@ -262,6 +263,28 @@ def test_names_that_a_user_chose_stay(tmp_path: Path) -> None:
     path = tmp_path / "config.json"  # of a model: no file of ours
     path.write_text('{"arm": 1, "cycles": {"entry": 2}}', encoding="utf-8")
     assert read_struct(path, dict[str, Any]) == {"arm": 1, "cycles": {"entry": 2}}
+
+
+RUNS = Path(__file__).resolve().parents[2] / "evidence" / "runs"
+
+
+def test_the_problem_families_of_a_training_run_are_those_of_a_module_now() -> None:
+    settings = RUNS / "h200-smollm2-train" / "natural" / "none" / "resolved_config.json"
+    text = settings.read_bytes()
+    assert {"tasks", "warm_up"} <= set(json.loads(text))
+    config = decode(text, TrainConfig)
+    assert config.tasks.module == "examples/rl_smollm2/problems.py"
+    families = ["chain_sum", "basic_arithmetic", "simple_equations", "products", "collatz"]
+    assert config.tasks.settings == {
+        "names": families, "difficulty_smallest": 3, "difficulty_largest": 200, "difficulty_tail": 0.4,
+    }  # fmt: skip
+    assert decode(msgspec.json.encode(config), TrainConfig) == config
+
+
+@pytest.mark.parametrize("other", [{"prompts": "own.jsonl"}, {"random_prompt_tokens": 8}])
+def test_families_that_were_not_asked_are_forgotten(other: dict[str, Any]) -> None:
+    unused = {"names": ["collatz"], "difficulty_tail": 0.4, "prompts": "", "random_prompt_tokens": 0}
+    assert decode(msgspec.json.encode(unused | other), TasksConfig) == TasksConfig(**other)
 
 
 @pytest.mark.parametrize(("version", "is_read"), [(1, True), (2, True), (3, False), (99, False)])

@@ -54,10 +54,13 @@ def cli() -> None:
     """Idle GPU time of long-tail rollouts, and the speculative-decoding policy that uses it best."""
 
 
-def main() -> None:
-    """Run `tlt`: exits with 0, 1 a check failed, 2 bad input, 3 GPU time does not add up, 130 stopped."""
+def main(command: click.Command = cli) -> None:
+    """Run `tlt`, or another command as it does.
+
+    Exits with 0, 1 a check failed, 2 bad input, 3 GPU time does not add up, 130 stopped.
+    """
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(command.main(standalone_mode=False))
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)

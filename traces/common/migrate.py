@@ -1,8 +1,9 @@
 """Files and settings of version 1 of the formats, under the names of version 2.
 
-Version 2 renamed keys, columns, kinds of events, a few values and five files; nothing else changed. What is
-read goes through here, nothing is written back. A name that a reader has as its own is never translated, so
-what is in version 2 already stays as it is.
+Version 2 renamed keys, columns, kinds of events, a few values and five files, and the problem families of a
+training run became a module that its settings name; nothing else changed. What is read goes through here,
+nothing is written back. A name that a reader has as its own is never translated, so what is in version 2
+already stays as it is.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ FILES = {  # new name -> old name
     "simulated_replay.json": "resimulation.json",
 }
 GONE = {"executor": "local"}  # old key -> the one value with which it says nothing any more
+# Settings of a training run that the library had itself, and the module that has them now.
+FAMILY_SETTINGS = ("names", "difficulty_smallest", "difficulty_largest", "difficulty_tail")
+FAMILY_MODULE, WARM_UP = "examples/rl_smollm2/problems.py", "warm_up"
 OLD_LINE = b'"arm":{'  # stands in every line of a record that version 2 writes otherwise, and in no new one
 VERSION = "format_version"
 
@@ -184,12 +188,25 @@ def _struct(table: dict[str, Any], struct: inspect.StructType, where: str) -> di
     renamed = {
         name: inner for name, inner in renamed.items() if name in fields or (name, inner) not in GONE.items()
     }
+    renamed = _tasks(renamed, fields)
     if VERSION in renamed and VERSION in fields:
         renamed[VERSION] = _version(renamed[VERSION], fields[VERSION].default, where)
     return {
         name: _fitted(inner, fields[name].type, f"{where}{name}.") if name in fields else inner
         for name, inner in renamed.items()
     }
+
+
+def _tasks(table: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Return a table without what the settings of a training run, or its tasks, have elsewhere now."""
+    if "tasks" in known and WARM_UP in table and WARM_UP not in known:
+        return {name: inner for name, inner in table.items() if name != WARM_UP}
+    old = {name: table[name] for name in FAMILY_SETTINGS if name in table}
+    if not old or "module" not in known:
+        return table
+    kept = {name: inner for name, inner in table.items() if name not in old}
+    other = kept.get("prompts") or kept.get("random_prompt_tokens")  # the families were not asked
+    return kept if other else kept | {"module": FAMILY_MODULE, "settings": old}
 
 
 def _version(given: Any, newest: int, where: str) -> Any:

@@ -17,8 +17,8 @@ from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head, draft_ids, export_head, new_head
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
+from tlt.realrun.training.problems.load import load_problems
 from tlt.realrun.training.requests import response_seed
-from tlt.realrun.training.tasks.problems import Problems
 from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.service import resolve
 
@@ -59,7 +59,7 @@ def generate(
 
     With `lengths` each response is forced to its length.
     """
-    problems = Problems(config)
+    problems = load_problems(config)
     asked: list[EngineRequest] = []
     places: list[tuple[int, int]] = []
     step = first_step

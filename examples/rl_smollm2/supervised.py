@@ -21,12 +21,13 @@ from tlt.realrun.config import Dtype
 from tlt.realrun.models.folder import RECORD, Prepared
 from tlt.realrun.training.policy.model import PolicyModel, Sample
 from tlt.realrun.training.policy.packing import Pack
-from tlt.realrun.training.tasks.tasks import HELD_OUT, require_families
-from tlt.realrun.training.tasks.worked import require_worked
-from tlt.realrun.training.tasks.worked_samples import WorkedSample, make_samples, sample_stream, template_of
-from tlt.realrun.training_config import TasksConfig, TrainConfig, WarmUpConfig
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
+
+from .families import HELD_OUT, require_families
+from .settings import TaskSettings, WarmUpConfig
+from .worked import require_worked
+from .worked_samples import WorkedSample, make_samples, sample_stream, template_of
 
 REPORTS = 20  # lines of progress
 HELD_OUT_REPORTS = 5
@@ -62,7 +63,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     date: str
     device: str
     seed: int
-    tasks: TasksConfig
+    tasks: TaskSettings
     warm_up: WarmUpConfig
     steps: int
     tokens: int
@@ -165,8 +166,8 @@ def batches(samples: Iterator[WorkedSample], batch_tokens: int) -> Iterator[list
 
 
 def warm_up(
-    folder: Path, out: Path, config: TrainConfig, *, device: str, date: str, clock: Callable[[], float],
-    report: Callable[[Progress | HeldOut], None],
+    folder: Path, out: Path, seed: int, tasks: TaskSettings, config: WarmUpConfig, *, device: str, date: str,
+    clock: Callable[[], float], report: Callable[[Progress | HeldOut], None],
 ) -> WarmedUp:  # fmt: skip
     """Train the model in `folder` on worked solutions and write it to `out`, which must be new or empty.
 
@@ -175,13 +176,13 @@ def warm_up(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("--out", str(out), "a new or empty folder", "give another one")
-    require_families(config.tasks.names)
-    require_worked(config.tasks.names)
+    require_families(tasks.names)
+    require_worked(tasks.names)
     template = template_of(folder)
-    stream = sample_stream(template, config.tasks, config.seed, config.warm_up.processes)
+    stream = sample_stream(template, tasks, seed, config.processes)
     try:
-        held_out = make_samples(template, config.tasks, config.seed, HELD_OUT, 0, config.warm_up.held_out)
-        trainer = WarmUp(folder, config.warm_up, device)
+        held_out = make_samples(template, tasks, seed, HELD_OUT, 0, config.held_out)
+        trainer = WarmUp(folder, config, device)
         began = clock()
         before = trainer.held_out(held_out)
         report(before)
@@ -191,8 +192,8 @@ def warm_up(
     finally:
         stream.close()
     recipe = Recipe(
-        base=folder.name, date=date, device=_device_name(device), seed=config.seed, tasks=config.tasks,
-        warm_up=config.warm_up, steps=steps, tokens=tokens, samples=samples, elapsed_s=clock() - began,
+        base=folder.name, date=date, device=_device_name(device), seed=seed, tasks=tasks,
+        warm_up=config, steps=steps, tokens=tokens, samples=samples, elapsed_s=clock() - began,
         before=before, after=after,
     )  # fmt: skip
     return _write(folder, out, trainer.policy, recipe)

@@ -8,12 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from examples.rl_smollm2.expressions import apply
+from examples.rl_smollm2.families import FAMILIES, Problem, make_step, score
+from examples.rl_smollm2.settings import TaskSettings
+from examples.rl_smollm2.worked import WORKED, require_worked, solve
 from tests.realrun.small_models import need
-from tlt.realrun.training.tasks.expressions import apply
-from tlt.realrun.training.tasks.scoring import score
-from tlt.realrun.training.tasks.tasks import FAMILIES, Problem, make_problems
-from tlt.realrun.training.tasks.worked import WORKED, require_worked, solve
-from tlt.realrun.training_config import TasksConfig
 from tltsched.errors import InputError
 
 OPERATION = re.compile(r"^(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)$", re.MULTILINE)
@@ -41,15 +40,15 @@ def test_solutions_reach_the_familys_own_answer(task: str) -> None:
 
 
 def test_every_default_family_has_solutions() -> None:
-    require_worked(TasksConfig().names)
+    require_worked(TaskSettings().names)
     assert set(WORKED) == set(FAMILIES)
-    with pytest.raises(InputError, match=r"'gsm_symbolic' for tasks\.names"):
+    with pytest.raises(InputError, match=r"'gsm_symbolic' for tasks\.settings\.names"):
         require_worked(("chain_sum", "gsm_symbolic"))
 
 
 def test_lengths_spread_widely() -> None:
     need("reasoning_gym")
-    lengths = np.array([len(solve(problem)) for problem in make_problems(TasksConfig(), 0, 0, 1000)])
+    lengths = np.array([len(solve(problem)) for problem in make_step(TaskSettings(), 0, 0, 1000)])
     median, high = np.percentile(lengths, (50, 95))
     assert high > 4 * median
     assert lengths.max() > 8 * median

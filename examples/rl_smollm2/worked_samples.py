@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
-from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training.tasks.tasks import WARM_UP, chat, make_problem
-from tlt.realrun.training.tasks.worked import solve
-from tlt.realrun.training_config import TasksConfig
+from tlt.realrun.training.problems.questions import chat, load_tokenizer
 from tlt.traces.common.seeds import Stream
 from tltsched.errors import InputError
+
+from .families import WARM_UP, make_problem
+from .settings import TaskSettings
+from .worked import solve
 
 CHUNK = 256  # problems that a process makes at a time
 AHEAD = 2  # chunks that wait for each process
@@ -47,26 +48,20 @@ class Template(msgspec.Struct, frozen=True):
 
 def template_of(folder: Path) -> Template:
     """Return the template of a model folder; raises InputError if it has no tokenizer with one."""
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise InputError("model", str(folder), "a model folder with a tokenizer", "prepare SmolLM2-135M")
-    vllm_compat.hide_cuda_companions()
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         allowed = "a tokenizer with a chat template and a token that ends a turn"
         raise InputError("model", str(folder), allowed, "take an instruction-tuned model")
     text = tokenizer.apply_chat_template(chat(_MARK), add_generation_prompt=True, tokenize=False)
     before, _, after = text.partition(_MARK)
-    return Template(str(file), before, after, int(tokenizer.eos_token_id))
+    return Template(str(folder / "tokenizer.json"), before, after, int(tokenizer.eos_token_id))
 
 
 def make_samples(
-    template: Template, config: TasksConfig, seed: int, stream: Stream, start: int, number: int
+    template: Template, settings: TaskSettings, seed: int, stream: Stream, start: int, number: int
 ) -> list[WorkedSample]:
     """Return the worked solutions of problems `start` to `start` + `number` of a stream."""
-    problems = [make_problem(config, seed, 0, index, stream) for index in range(start, start + number)]
+    problems = [make_problem(settings, seed, 0, index, stream) for index in range(start, start + number)]
     tokenizer = _tokenizer(template.tokenizer)
     prompts = _encode(
         tokenizer, [template.before + problem.question + template.after for problem in problems]
@@ -79,19 +74,19 @@ def make_samples(
 
 
 def sample_stream(
-    template: Template, config: TasksConfig, seed: int, processes: int, stream: Stream = WARM_UP
+    template: Template, settings: TaskSettings, seed: int, processes: int, stream: Stream = WARM_UP
 ) -> Generator[WorkedSample]:
     """Yield samples without end, the same ones for any number of processes; close it to end them."""
     if processes == 0:
         for start in count(0, CHUNK):
-            yield from make_samples(template, config, seed, stream, start, CHUNK)
+            yield from make_samples(template, settings, seed, stream, start, CHUNK)
     # A forked process would share the GPU's driver state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin)
     try:
         waiting: deque[Future[bytes]] = deque()
         for start in count(0, CHUNK):
-            waiting.append(pool.submit(_make_chunk, template, config, seed, stream, start))
+            waiting.append(pool.submit(_make_chunk, template, settings, seed, stream, start))
             if len(waiting) > AHEAD * processes:
                 yield from msgspec.msgpack.decode(waiting.popleft().result(), type=list[WorkedSample])
     finally:
@@ -111,8 +106,8 @@ def _end_with_parent() -> None:
     os._exit(1)  # it was killed: nobody else would end this process
 
 
-def _make_chunk(template: Template, config: TasksConfig, seed: int, stream: Stream, start: int) -> bytes:
-    return msgspec.msgpack.encode(make_samples(template, config, seed, stream, start, CHUNK))
+def _make_chunk(template: Template, settings: TaskSettings, seed: int, stream: Stream, start: int) -> bytes:
+    return msgspec.msgpack.encode(make_samples(template, settings, seed, stream, start, CHUNK))
 
 
 def _encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from hashlib import sha256
 from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,52 +12,30 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from examples.rl_smollm2.families import HELD_OUT, WARM_UP, make_problem
+from examples.rl_smollm2.settings import TaskSettings, WarmUpConfig
+from examples.rl_smollm2.warm_up import warm_up as command
+from examples.rl_smollm2.worked import solve
+from examples.rl_smollm2.worked_samples import WorkedSample, make_samples, sample_stream, template_of
+from tests.realrun.byte_tokenizer import write_tokenizer
 from tests.realrun.small_models import need
-from tlt.commands.real.warm_up import warm_up as command
-from tlt.realrun.engine import vllm_compat
 from tlt.realrun.models.target import prepare_model
-from tlt.realrun.training.tasks.tasks import HELD_OUT, WARM_UP, encode, make_problem
-from tlt.realrun.training.tasks.worked import solve
-from tlt.realrun.training.tasks.worked_samples import (
-    WorkedSample,
-    make_samples,
-    sample_stream,
-    template_of,
-)
-from tlt.realrun.training_config import TasksConfig, TrainConfig, WarmUpConfig
+from tlt.realrun.training.problems.questions import encode
 from tltsched.errors import InputError
 
-TASKS = TasksConfig(names=("chain_sum", "collatz"), difficulty_largest=6)
+pytestmark = pytest.mark.slow
+
+TASKS = TaskSettings(names=("chain_sum", "collatz"), difficulty_largest=6)
 RECIPE = WarmUpConfig(
     tokens=6000, learning_rate=1e-2, batch_tokens=1500, token_budget=1000, held_out=6, processes=0
 )
-CONFIG = TrainConfig(tasks=TASKS, warm_up=RECIPE)
-CHAT = (
-    "{% for message in messages %}<s>{{ message['role'] }}\n{{ message['content'] }}</s>\n{% endfor %}"
-    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-)
-
-
-SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a tiny model folder whose tokens are bytes."""
     need("torch", "transformers", "reasoning_gym")
-    vllm_compat.hide_cuda_companions()
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    place = prepare_model("tiny", tmp_path_factory.mktemp("models") / "tiny", vocab=512)
-    letters = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
-    fast.chat_template = CHAT
-    fast.save_pretrained(place)
-    return place
+    return write_tokenizer(prepare_model("tiny", tmp_path_factory.mktemp("models") / "tiny", vocab=512))
 
 
 def _samples(folder: Path, number: int) -> list[WorkedSample]:
@@ -69,8 +48,13 @@ def test_samples_are_the_prompts_that_rl_asks_and_their_solutions(folder: Path) 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for index, sample in enumerate(_samples(folder, 4)):
         problem = make_problem(TASKS, 0, 0, index, WARM_UP)
-        assert sample.prompt == encode(tokenizer, problem)
+        assert sample.prompt == encode(tokenizer, problem.question)
         assert tokenizer.decode(sample.response) == solve(problem) + "</s>"
+
+
+def test_samples_of_a_seed_stay_what_they_were(folder: Path) -> None:
+    samples = make_samples(template_of(folder), TaskSettings(), 3, WARM_UP, 0, 30)
+    assert sha256(msgspec.json.encode(samples)).hexdigest()[:16] == "e62e3bf178a583c1"
 
 
 def test_a_stream_does_not_depend_on_its_processes(folder: Path) -> None:
@@ -86,7 +70,7 @@ def test_a_stream_does_not_depend_on_its_processes(folder: Path) -> None:
 def test_a_packed_loss_is_the_loss_of_each_sample_alone(folder: Path) -> None:
     import torch
 
-    from tlt.realrun.training.tasks.warm_up import WarmUp
+    from examples.rl_smollm2.supervised import WarmUp
 
     samples = _samples(folder, 9)
     trainer = WarmUp(folder, RECIPE, "cpu")
@@ -131,8 +115,8 @@ def test_the_kernel_with_borders_gives_the_loss_and_gradient_of_the_mask(
 ) -> None:
     import torch
 
+    from examples.rl_smollm2.supervised import WarmUp
     from tlt.realrun.training.policy import packed_attention
-    from tlt.realrun.training.tasks.warm_up import WarmUp
 
     monkeypatch.setattr(packed_attention, "varlen_attn", _reference_kernel)
     samples = _samples(folder, 9)
@@ -153,13 +137,13 @@ def test_training_lowers_the_held_out_loss_and_writes_a_model_folder(folder: Pat
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from tlt.realrun.training.tasks.warm_up import HeldOut, Progress, WarmedUp, warm_up
+    from examples.rl_smollm2.supervised import HeldOut, Progress, WarmedUp, warm_up
 
     ticks = count()
     seen: list[Progress | HeldOut] = []
     out = tmp_path / "warm"
     record = warm_up(
-        folder, out, CONFIG, device="cpu", date="2026-01-01", clock=lambda: float(next(ticks)),
+        folder, out, 0, TASKS, RECIPE, device="cpu", date="2026-01-01", clock=lambda: float(next(ticks)),
         report=seen.append,
     )  # fmt: skip
     assert record.recipe.after.loss < 0.7 * record.recipe.before.loss
@@ -182,14 +166,16 @@ def test_training_lowers_the_held_out_loss_and_writes_a_model_folder(folder: Pat
 
 
 def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
-    from tlt.realrun.training.tasks.warm_up import warm_up
+    from examples.rl_smollm2.supervised import warm_up
 
-    config = msgspec.structs.replace(CONFIG, warm_up=msgspec.structs.replace(RECIPE, tokens=1000))
+    recipe = msgspec.structs.replace(RECIPE, tokens=1000)
     for name in ("one", "two"):
         warm_up(
             folder,
             tmp_path / name,
-            config,
+            0,
+            TASKS,
+            recipe,
             device="cpu",
             date="",
             clock=count().__next__,
@@ -200,19 +186,23 @@ def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> Non
 
 
 def test_an_interrupt_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
-    from tlt.realrun.training.tasks.warm_up import HeldOut, Progress, warm_up
+    from examples.rl_smollm2.supervised import HeldOut, Progress, warm_up
 
     def stop(facts: Progress | HeldOut) -> None:
         if isinstance(facts, Progress):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        warm_up(folder, tmp_path / "warm", CONFIG, device="cpu", date="", clock=count().__next__, report=stop)
+        warm_up(
+            folder, tmp_path / "warm", 0, TASKS, RECIPE, device="cpu", date="", clock=count().__next__,
+            report=stop,
+        )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
-    from tlt.realrun.training.tasks.warm_up import learning_rate
+    need("torch")
+    from examples.rl_smollm2.supervised import learning_rate
 
     config = WarmUpConfig(tokens=1000, learning_rate=1.0, warmup_share=0.1)
     rates = [learning_rate(config, tokens) for tokens in (50, 100, 550, 1000, 1010)]
@@ -221,7 +211,8 @@ def test_the_rate_rises_then_falls_to_nothing() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_rate_at_the_ends_of_the_warm_up_share(share: float) -> None:
-    from tlt.realrun.training.tasks.warm_up import learning_rate
+    need("torch")
+    from examples.rl_smollm2.supervised import learning_rate
 
     config = WarmUpConfig(tokens=1000, learning_rate=1.0, warmup_share=share)
     assert 0 <= learning_rate(config, 500) <= 1
@@ -229,11 +220,13 @@ def test_the_rate_at_the_ends_of_the_warm_up_share(share: float) -> None:
 
 
 def test_errors_of_the_user(folder: Path, tmp_path: Path) -> None:
-    from tlt.realrun.training.tasks.warm_up import warm_up
+    from examples.rl_smollm2.supervised import warm_up
 
-    def run(model: Path, out: Path, tasks: TasksConfig = TASKS) -> None:
-        config = TrainConfig(tasks=tasks, warm_up=RECIPE)
-        warm_up(model, out, config, device="cpu", date="", clock=count().__next__, report=lambda _: None)
+    def run(model: Path, out: Path, tasks: TaskSettings = TASKS) -> None:
+        warm_up(
+            model, out, 0, tasks, RECIPE, device="cpu", date="", clock=count().__next__,
+            report=lambda _: None,
+        )  # fmt: skip
 
     full = tmp_path / "full"
     full.mkdir()
@@ -241,7 +234,7 @@ def test_errors_of_the_user(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--out"):
         run(folder, full)
     with pytest.raises(InputError, match="gsm_symbolic"):
-        run(folder, tmp_path / "out", TasksConfig(names=("gsm_symbolic",)))
+        run(folder, tmp_path / "out", TaskSettings(names=("gsm_symbolic",)))
     bare = tmp_path / "bare"
     shutil.copytree(folder, bare)
     (bare / "tokenizer.json").unlink()
@@ -252,7 +245,8 @@ def test_errors_of_the_user(folder: Path, tmp_path: Path) -> None:
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     settings = tmp_path / "train.toml"
     settings.write_text(
-        'seed = 3\n[tasks]\nnames = ["collatz"]\n[warm_up]\nbatch_tokens = 500\nheld_out = 2\nprocesses = 0\n'
+        'seed = 3\n[tasks.settings]\nnames = ["collatz"]\n'
+        "[warm_up]\nbatch_tokens = 500\nheld_out = 2\nprocesses = 0\n"
     )
     out = tmp_path / "warm"
     done = CliRunner().invoke(
@@ -267,7 +261,7 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
 
 def test_held_out_problems_are_not_trained_on(folder: Path) -> None:
     template = template_of(folder)
-    trained = {sample.prompt for sample in make_samples(template, TasksConfig(), 0, WARM_UP, 0, 200)}
-    held_out = [sample.prompt for sample in make_samples(template, TasksConfig(), 0, HELD_OUT, 0, 200)]
+    trained = {sample.prompt for sample in make_samples(template, TaskSettings(), 0, WARM_UP, 0, 200)}
+    held_out = [sample.prompt for sample in make_samples(template, TaskSettings(), 0, HELD_OUT, 0, 200)]
     shared = sum(prompt in trained for prompt in held_out)
     assert shared < 20  # the short ones of collatz are few

@@ -1,9 +1,9 @@
-"""Problems with answers that can be checked, and how a model is asked.
+"""Problems with answers that can be checked.
 
-Families of reasoning-gym and one of our own (collatz), or the user's own prompts. A problem follows from the
-run's seed, a stream, a step and an index alone, so every process makes the same ones. The difficulty of a
-problem is about the number of steps of its solution, drawn from a bounded Pareto law, so that few problems
-need far longer answers than most.
+Families of reasoning-gym and one of our own (collatz). A problem follows from the run's seed, a stream, a
+step and an index alone, so every process makes the same ones. The difficulty of a problem is about the number
+of steps of its solution, drawn from a bounded Pareto law, so that few problems need far longer answers than
+most.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import importlib.util
 from collections.abc import Callable
 from functools import lru_cache
 from math import isqrt
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from tlt.realrun import prompts
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training.tasks.expressions import NotWholeError, reductions
-from tlt.realrun.training_config import TasksConfig
+from tlt.realrun.training.problems.questions import number, parse_answer
 from tlt.traces.common.seeds import HELD_OUT_PROBLEMS, PROBLEMS, WARM_UP_PROBLEMS, Stream, generator
 from tltsched.errors import InputError
 
-RL, WARM_UP, HELD_OUT = PROBLEMS, WARM_UP_PROBLEMS, HELD_OUT_PROBLEMS  # they share nothing
-SYSTEM = 'Solve the problem step by step. End with a line "Answer: " and the result.'
+from .expressions import NotWholeError, reductions
+from .settings import TaskSettings
 
-Scorer = Literal["reasoning_gym", "number", "exact"]
+RL, WARM_UP, HELD_OUT = PROBLEMS, WARM_UP_PROBLEMS, HELD_OUT_PROBLEMS  # they share nothing
+
+Scorer = Literal["reasoning_gym", "number"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -43,103 +42,30 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metadata: str = "{}"
 
 
-def make_problems(
-    config: TasksConfig, seed: int, step: int, count: int, stream: Stream = RL
-) -> list[Problem]:
-    """Return the `count` problems of a step.
+def make_step(settings: TaskSettings, seed: int, step: int, count: int, stream: Stream = RL) -> list[Problem]:
+    """Return the first `count` problems of a step; each follows from (seed, stream, step, index) alone.
 
-    Each follows from (seed, stream, step, index), whatever the count; own prompts are taken in a shuffled
-    order, each once before any comes again. Raises InputError for unknown families or a bad file of prompts.
+    Raises InputError for unknown families.
     """
-    if config.prompts:
-        return _own_problems(Path(config.prompts), seed, step, count, stream)
-    require_families(config.names)
-    return [make_problem(config, seed, step, index, stream) for index in range(count)]
+    require_families(settings.names)
+    return [make_problem(settings, seed, step, index, stream) for index in range(count)]
 
 
-def make_problem(config: TasksConfig, seed: int, step: int, index: int, stream: Stream = RL) -> Problem:
+def make_problem(settings: TaskSettings, seed: int, step: int, index: int, stream: Stream = RL) -> Problem:
     """Return one problem of the configured families, which take turns."""
     rng = generator(seed, stream, step, index)
-    name = config.names[(step + index) % len(config.names)]
+    name = settings.names[(step + index) % len(settings.names)]
     family = FAMILIES.get(name)
     if family is None:
         return _unscaled(name, rng)
-    return family(draw_difficulty(config, rng), rng)
+    return family(draw_difficulty(settings, rng), rng)
 
 
-def draw_difficulty(config: TasksConfig, rng: np.random.Generator) -> int:
+def draw_difficulty(settings: TaskSettings, rng: np.random.Generator) -> int:
     """Return a difficulty from the bounded Pareto law, by inversion of its distribution function."""
-    low, high = float(config.difficulty_smallest), float(config.difficulty_largest + 1)
-    kept = 1 - (low / high) ** config.difficulty_tail
-    return int(low * (1 - rng.random() * kept) ** (-1 / config.difficulty_tail))
-
-
-def random_prompts(config: TasksConfig, vocab: int, seed: int, step: int, count: int) -> list[prompts.Prompt]:
-    """Return the prompts of a step for a model without a tokenizer: random ids (see scoring.score_tokens)."""
-    rng = generator(seed, RL, step)
-    return prompts.random_prompts(vocab, count, config.random_prompt_tokens, rng)
-
-
-def chat(question: str) -> list[dict[str, str]]:
-    """Return the conversation that asks a question."""
-    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
-
-
-def encode(tokenizer: Any, problem: Problem) -> prompts.Prompt:
-    """Return the prompt of a problem in the tokenizer's own chat template, as token ids."""
-    ids = tokenizer.apply_chat_template(chat(problem.question), add_generation_prompt=True, return_dict=False)
-    return tuple(ids)
-
-
-# --- own prompts ------------------------------------------------------------------------------------------
-
-
-class OwnPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of a file of prompts."""
-
-    question: str
-    answer: str
-    scorer: Literal["number", "exact"]
-
-
-def read_prompts(path: Path) -> list[Problem]:
-    """Read JSONL lines of question, answer and scorer; raises InputError that names the line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("tasks.prompts", str(path), "a readable JSONL file", str(error)) from None
-    problems = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            own = msgspec.json.decode(line, type=OwnPrompt)
-        except msgspec.DecodeError as error:
-            allowed = '{"question": text, "answer": text, "scorer": "number" or "exact"} in each line'
-            fix = f"correct line {number}: {error}"
-            raise InputError("tasks.prompts", f"{path}, line {number}", allowed, fix) from None
-        problems.append(Problem(question=own.question, answer=own.answer, task=path.stem, scorer=own.scorer))
-    if not problems:
-        raise InputError("tasks.prompts", f"{path} without lines", "at least one prompt", "add one")
-    return problems
-
-
-_read_once = lru_cache(maxsize=4)(read_prompts)
-
-
-def _own_problems(path: Path, seed: int, step: int, count: int, stream: Stream) -> list[Problem]:
-    problems = _read_once(path)
-    found = []
-    for place in range(step * count, (step + 1) * count):
-        epoch, index = divmod(place, len(problems))
-        found.append(problems[_shuffled(len(problems), seed, stream, epoch)[index]])
-    return found
-
-
-@lru_cache(maxsize=4)
-def _shuffled(count: int, seed: int, stream: Stream, epoch: int) -> tuple[int, ...]:
-    rng = generator(seed, stream, epoch)
-    return tuple(rng.permutation(count).tolist())
+    low, high = float(settings.difficulty_smallest), float(settings.difficulty_largest + 1)
+    kept = 1 - (low / high) ** settings.difficulty_tail
+    return int(low * (1 - rng.random() * kept) ** (-1 / settings.difficulty_tail))
 
 
 # --- families ---------------------------------------------------------------------------------------------
@@ -155,13 +81,13 @@ def require_families(names: tuple[str, ...]) -> None:
     if all(name == "collatz" for name in names):
         return
     if importlib.util.find_spec("reasoning_gym") is None:
-        fix = "pip install reasoning-gym, or set tasks.names to collatz"
-        raise InputError("tasks.names", "no reasoning_gym package", "reasoning-gym installed", fix)
+        fix = "pip install reasoning-gym, or set tasks.settings.names to collatz"
+        raise InputError("tasks.settings.names", "no reasoning_gym package", "reasoning-gym installed", fix)
     known = {*FAMILIES, *_gym().factory.DATASETS}
     for name in names:
         if name not in known:
             allowed = f"{', '.join(FAMILIES)}, or a family of reasoning-gym"
-            raise InputError("tasks.names", name, allowed, "correct it")
+            raise InputError("tasks.settings.names", name, allowed, "correct it")
 
 
 def chain_sum(difficulty: int, rng: np.random.Generator) -> Problem:
@@ -286,14 +212,22 @@ def _problem(name: str, item: dict[str, Any], scorer: Scorer, difficulty: int) -
     )  # fmt: skip
 
 
-def gym_score(task: str, answer: str, problem: Problem) -> float:
+def score(problem: Problem, text: str) -> float:
+    """Return the reward of a decoded response, 0 to 1; 0 for one without an answer."""
+    answer = parse_answer(text)
+    if not answer:
+        return 0.0
+    return number(problem.answer, answer) if problem.scorer == "number" else _gym_score(problem, answer)
+
+
+def _gym_score(problem: Problem, answer: str) -> float:
     """Return what a family of reasoning-gym itself gives an answer, 0 to 1."""
     entry = {
         "question": problem.question,
         "answer": problem.answer,
         "metadata": msgspec.json.decode(problem.metadata),
     }
-    return min(1.0, max(0.0, float(_scorer(task)(answer, entry))))
+    return min(1.0, max(0.0, float(_scorer(problem.task)(answer, entry))))
 
 
 @lru_cache

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tlt.realrun.training.tasks.expressions import apply, reductions
-from tlt.realrun.training.tasks.scoring import MARK
-from tlt.realrun.training.tasks.tasks import Problem
+from tlt.realrun.training.problems.questions import MARK
 from tltsched.errors import look_up
+
+from .expressions import apply, reductions
+from .families import Problem
 
 Steps = tuple[list[str], int]  # lines, and the result
 _TERM = re.compile(r"(\d+)|(?:(\d+)\*)?([a-z])")
@@ -24,7 +25,9 @@ _TERM = re.compile(r"(\d+)|(?:(\d+)\*)?([a-z])")
 
 def solve(problem: Problem) -> str:
     """Return the worked solution of a problem; raises InputError for a family without one."""
-    lines, result = look_up(WORKED, "tasks.names", problem.task)(msgspec.json.decode(problem.metadata))
+    lines, result = look_up(WORKED, "tasks.settings.names", problem.task)(
+        msgspec.json.decode(problem.metadata)
+    )
     assert str(result) == problem.answer, (problem, lines)
     return "\n".join([*lines, f"{MARK} {result}"])
 
@@ -32,7 +35,7 @@ def solve(problem: Problem) -> str:
 def require_worked(names: tuple[str, ...]) -> None:
     """Raise InputError unless every family has worked solutions."""
     for name in names:
-        look_up(WORKED, "tasks.names", name)
+        look_up(WORKED, "tasks.settings.names", name)
 
 
 def chain_sum(facts: dict[str, Any]) -> Steps:

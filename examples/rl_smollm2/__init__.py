@@ -1,0 +1,1 @@
+"""Arithmetic that gives a 135M model a reward in RL, and the supervised warm-up that teaches its form."""

@@ -1,0 +1,1 @@
+"""The door for problems: what training asks its policy and what an answer is worth, own Python included."""

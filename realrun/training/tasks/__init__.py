@@ -1,1 +1,0 @@
-"""Problems, their rewards, worked solutions and the warm-up that teaches their form."""

@@ -69,9 +69,7 @@ def export(
 
 def _simulation(folder: Path | None, config: Path | None, assignments: tuple[str, ...]) -> Simulation:
     from tlt.sim.advise.export.files import simulation_of
-    from tlt.sim.config import resolve
-    from tlt.sim.simulation import Simulation
-    from tlt.sim.workload import load_workload
+    from tlt.sim.policy_set import policy_set
     from tlt.traces.common.settings import settings_of
     from tltsched.errors import InputError
 
@@ -81,5 +79,4 @@ def _simulation(folder: Path | None, config: Path | None, assignments: tuple[str
         return simulation_of(folder)
     if config is None and not assignments:
         raise InputError("FOLDER", None, "a folder, or --config and --set", "give one of them")
-    resolved = resolve(settings_of(config, assignments), "none")
-    return Simulation(resolved, load_workload(resolved.workload, resolved.run.seed))
+    return policy_set(settings_of(config, assignments), ["none"]).baseline

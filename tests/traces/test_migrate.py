@@ -125,7 +125,7 @@ def test_old_keys_of_a_configuration_are_accepted_and_the_last_one_wins(tmp_path
     path.write_text(
         '[workload]\ncap_tokens = 100\nsteps = 2\n[policy]\nkind = "threshold"\nwarmup_cycles = 2\n'
         'threshold_requests = 3\noff_state = "in_step"\n[policy.inner]\nkind = "static"\narm = "4"\n'
-        "[calibration]\ncycles_per_repeat = 3\n",
+        '[calibration]\ncycles_per_repeat = 3\n[workers]\ncount = 2\nexecutor = "local"\n',
         encoding="utf-8",
     )
     expected = {
@@ -135,6 +135,7 @@ def test_old_keys_of_a_configuration_are_accepted_and_the_last_one_wins(tmp_path
             "inner": {"kind": "static", "draft_config": "4"},
         },
         "calibration": {"engine_steps_per_repeat": 3},
+        "workers": {"count": 2},
     }  # fmt: skip
     assert settings_of(path, ()) == expected
     for name in ("cap_tokens", "max_response_tokens"):

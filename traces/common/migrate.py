@@ -137,7 +137,11 @@ def names_today(names: Iterable[str], known: Container[str]) -> list[str]:
 
 def _under_new_names(table: dict[str, Any], known: Container[str] | None, where: str) -> dict[str, Any]:
     new = new_names(table, known, where)
-    return {new.get(name, name): _value(new.get(name, ""), inner) for name, inner in table.items()}
+    return {
+        new.get(name, name): _value(new.get(name, ""), inner)
+        for name, inner in table.items()
+        if (name, inner) not in GONE.items() or (known is not None and name in known)
+    }
 
 
 def _value(name: str, value: Any) -> Any:
@@ -185,9 +189,6 @@ def _branch(value: Any, union: inspect.UnionType) -> inspect.Type:
 def _struct(table: dict[str, Any], struct: inspect.StructType, where: str) -> dict[str, Any]:
     fields = {field.encode_name: field for field in struct.fields}
     renamed = _under_new_names(table, fields, where)
-    renamed = {
-        name: inner for name, inner in renamed.items() if name in fields or (name, inner) not in GONE.items()
-    }
     renamed = _tasks(renamed, fields)
     if VERSION in renamed and VERSION in fields:
         renamed[VERSION] = _version(renamed[VERSION], fields[VERSION].default, where)

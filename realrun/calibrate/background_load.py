@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.factory import engine_factory
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.workers.process import cores_of, finish, start_child
 
@@ -56,8 +56,7 @@ def neighbours(config: RealConfig, make_engine: str, logs: Path) -> Iterator[Non
 def keep_busy(pipe: Connection) -> None:
     """Decode one batch after the other until the other end of the pipe is closed."""
     task = msgspec.json.decode(pipe.recv_bytes(), type=Task)
-    module, _, function = task.make_engine.partition(":")
-    engine = getattr(import_module(module), function)(task.config, False)
+    engine = engine_factory(task.make_engine)(task.config, False)
     settings = task.config.engine
     tokens = settings.max_context_tokens - PROMPT_TOKENS
     prompt = tuple(range(1, PROMPT_TOKENS + 1))

@@ -38,9 +38,7 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
         return self.batch * self.prompt_tokens
 
     def fill_engine_steps(self, chunk_tokens: int) -> int:
-        """Return within how many engine steps all prompts are prefilled; early requests emit tokens
-        meanwhile.
-        """
+        """Return within how many engine steps all prompts are prefilled; early ones emit tokens meanwhile."""
         return FILL_ENGINE_STEPS + ceil(self.tokens() / chunk_tokens)
 
 

@@ -1,5 +1,4 @@
-"""Measures what the simulator needs of a live engine: engine steps by batch, context and K, prefill,
-switches.
+"""Measures what the simulator needs of a live engine: steps by batch, context and K, prefill, switches.
 
 Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
 a replay has them. The repeats of a point are spread over rounds through the whole grid. The order of engines
@@ -13,7 +12,6 @@ import datetime
 import random
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -24,6 +22,7 @@ from tlt.realrun.calibrate.points import to_points, to_prefill_points, to_switch
 from tlt.realrun.calibrate.progress_file import CHUNK_TOKENS, Facts, PartialFile
 from tlt.realrun.calibrate.time_steps import BatchNotWholeError, Bench, EngineKind
 from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.factory import MAKE_ENGINE, engine_factory
 from tlt.realrun.engine.protocol import Engine
 from tlt.realrun.engine.vllm_settings import GRAPH_BATCHES
 from tlt.realrun.workers.machine import device_name, engine_version
@@ -33,10 +32,8 @@ from tlt.traces.runs.runfolder import write_json
 Progress = Callable[[float, float, str], None]
 """Takes (work done, work in all, what is being done); work has no unit but is in proportion to time."""
 
-MAKE_ENGINE = "tlt.realrun.engine.vllm_engine:make_engine"
-ENGINE_STEP_WORK_TOKENS = (
-    300  # prompt tokens whose prefill takes about as long as an engine step: for the progress bar
-)
+# Prompt tokens whose prefill takes about as long as an engine step: for the progress bar.
+ENGINE_STEP_WORK_TOKENS = 300
 
 
 def calibrate(
@@ -81,8 +78,7 @@ class Sweep:
 
     def run(self, make_engine: str) -> None:
         """Measure what is missing; starts no engine that nothing is missing of."""
-        module, _, attribute = make_engine.partition(":")
-        make = getattr(import_module(module), attribute)
+        make = engine_factory(make_engine)
         engines: dict[EngineKind, Engine] = {}
         try:
             for kind in self.kinds:

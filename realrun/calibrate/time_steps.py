@@ -14,9 +14,7 @@ from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
 
 # Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
 TOKEN_IDS = range(20, 250)
-PATIENCE_ENGINE_STEPS = (
-    4  # engine steps without prefill after which a batch that is not whole is taken for stuck
-)
+PATIENCE_ENGINE_STEPS = 4  # without prefill, until a batch that is not whole is taken for stuck
 UNBOUNDED = 1 << 60  # tokens of a KV cache whose size the engine does not tell
 
 EngineKind = Literal["plain", "speculating"]

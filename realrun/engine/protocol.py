@@ -44,9 +44,7 @@ class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     drafted_tokens: int
     accepted_by_position: tuple[int, ...]
     finished: tuple[int, ...]
-    compiled: bool = (
-        False  # something was compiled or captured inside the engine step: its time means nothing
-    )
+    compiled: bool = False  # or captured, something in it: its time means nothing
 
 
 class Engine(Protocol):
@@ -61,9 +59,7 @@ class Engine(Protocol):
         """Queue requests; they are admitted by the engine's own scheduler."""
 
     def step(self, k: int) -> EngineStepFacts:
-        """Run one engine step and draft `k` tokens a request for the next one. There must be pending
-        requests.
-        """
+        """Run one engine step and draft `k` tokens a request for the next; requests must be pending."""
 
     def running(self) -> tuple[int, int]:
         """Return (requests in the running batch, their context tokens) as of now."""

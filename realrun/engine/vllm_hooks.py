@@ -1,5 +1,4 @@
-"""What is mixed into vLLM's scheduler: K goes into each engine step's plan, and each engine step's facts come
-out.
+"""What is mixed into vLLM's scheduler: K goes into the plan of each engine step, and its facts come out.
 
 Only attributes of vLLM's objects are used here, so that this file loads without vLLM.
 """

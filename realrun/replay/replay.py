@@ -16,13 +16,13 @@ from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf, plan_policies
 from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
 from tlt.realrun.driver.step import Drafter, LiveStep
+from tlt.realrun.engine.factory import MAKE_ENGINE
 from tlt.realrun.replay.parts import RunLog
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.executor import Executor, await_ready
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, Prepare
-from tlt.realrun.workers.service import MAKE_ENGINE
 from tltsched.event_log import CLUSTER, RecordedCluster
 
 

@@ -9,6 +9,7 @@ from time import perf_counter
 import msgspec
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.factory import engine_factory, engine_name
 from tlt.realrun.training.trainer import Trainer
 from tlt.realrun.workers.machine import engine_info
 from tlt.realrun.workers.messages import (
@@ -28,7 +29,7 @@ from tlt.realrun.workers.messages import (
     Trained,
     Work,
 )
-from tlt.realrun.workers.service import Service, engine_name, resolve
+from tlt.realrun.workers.service import Service
 from tltsched.drafter_choice import Serving
 
 
@@ -70,7 +71,7 @@ class TrainingService(Service):
         if order.fallback:
             drafters["model_free"] = without_model(config)
         for drafter, settings in drafters.items():
-            engine = resolve(order.factory)(settings, policy.speculating)
+            engine = engine_factory(order.factory)(settings, policy.speculating)
             engine.warm_up(order.batches, order.ks if policy.speculating else (0,))
             self._engines[drafter] = engine
         self._engine = self._engines[order.serving]

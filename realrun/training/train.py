@@ -11,6 +11,7 @@ from tlt.realrun.driver.engine_record import EngineRecord, engine_record
 from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf
 from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
 from tlt.realrun.driver.step import Drafter
+from tlt.realrun.engine.factory import MAKE_ENGINE
 from tlt.realrun.training.checkpoints import HEADS, PolicyLog
 from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training.policy.collective import free_port
@@ -21,7 +22,6 @@ from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.executor import Executor, WorkerError, await_ready
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, PrepareTraining, Save, Saved
-from tlt.realrun.workers.service import MAKE_ENGINE
 from tlt.traces.runs.runfolder import Comparison, write_json
 from tltsched.event_log import CLUSTER, RecordedCluster
 

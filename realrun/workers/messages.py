@@ -60,8 +60,7 @@ class Close(Message, frozen=True, tag="close", gc=False):
 
 
 class PrepareTraining(Message, frozen=True, tag="prepare_training", gc=False):
-    """As Prepare, for one policy of RL training, with the model it trains and, if it drafts with a head, a
-    head's trainer.
+    """As Prepare, for one policy of RL training: with the model that is trained, and a head if one is.
 
     Workers sum gradients through a store at `host` and `port`; rank 0 holds it. `ranks` are the workers in
     order of rank. `checkpoint` is a folder to go on from, or empty; `drafter_version` is of the head that
@@ -228,8 +227,7 @@ class Trained(Message, frozen=True, tag="trained", gc=False):
 
 
 class PhaseDone(Message, frozen=True, tag="phase_done", gc=False):
-    """The worker's part of a phase is done; `facts` add up over workers
-    (traces.runs.training.UPDATE_COLUMNS)."""
+    """The worker's part of a phase is done; `facts` (UPDATE_COLUMNS) add up over workers."""
 
     phase: str
     t_s: float

@@ -8,11 +8,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from time import perf_counter
 from typing import Protocol
 
-from tlt.realrun.config import RealConfig
+from tlt.realrun.engine.factory import engine_factory, engine_name
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.workers.machine import engine_info
 from tlt.realrun.workers.messages import (
@@ -35,7 +34,6 @@ from tltsched.event_log import RecordedWorker, Recorder, build_worker, read
 from tltsched.events import WorkerEvent
 
 PLAIN_OR_DRAFTING = ("plain", "drafting")  # engines, by whether speculation is configured
-MAKE_ENGINE = "tlt.realrun.engine.vllm_engine:make_engine"
 
 
 class Channel(Protocol):
@@ -49,18 +47,6 @@ class Channel(Protocol):
 
     def send(self, message: bytes) -> None:
         """Send an answer."""
-
-
-def resolve(factory: str) -> Callable[[RealConfig, bool], Engine]:
-    """Return the engine factory named `module:function`."""
-    module, _, function = factory.partition(":")
-    make: Callable[[RealConfig, bool], Engine] = getattr(import_module(module), function)
-    return make
-
-
-def engine_name(factory: str) -> str:
-    """Return the name of the engine that a factory makes."""
-    return "vLLM" if factory == MAKE_ENGINE else factory
 
 
 class Service:
@@ -103,7 +89,7 @@ class Service:
 
     def _prepare(self, order: Prepare) -> None:
         start_s = perf_counter()
-        make_engine = resolve(order.factory)
+        make_engine = engine_factory(order.factory)
         for speculating in sorted({policy.speculating for policy in order.policies.values()}):
             engine = make_engine(order.config, speculating)
             engine.warm_up(order.batches, order.ks if speculating else (0,))

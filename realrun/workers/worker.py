@@ -81,6 +81,11 @@ class Worker:
         self.log = Log()
         self._off_cause = "decode_off" if engine.max_k else "decode"
         self._held: EngineStepFacts | None = None
+        self._more: Callable[[], Sequence[EngineRequest]] = lambda: ()
+        self._prompt_tokens_left = 0
+        self._asked: dict[int, EngineRequest] = {}
+        self._responses: dict[int, tuple[int, ...]] = {}
+        self._started_s = self._now_s = self._before_s = 0.0  # last step: begin, end; end of the one before
 
     def rollout(
         self,
@@ -94,8 +99,6 @@ class Worker:
         """
         self._more = more
         self._prompt_tokens_left = 0
-        self._asked: dict[int, EngineRequest] = {}
-        self._responses: dict[int, tuple[int, ...]] = {}
         self._now_s = self._before_s = self.clock()
         self.scheduler.handle(RolloutBegan(self._now_s, self.index, step, self.drafter_version))
         self._submit(requests)

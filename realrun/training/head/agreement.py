@@ -29,9 +29,7 @@ class Agreement(NamedTuple):
     chains: int
 
     def lengths_with_bonus(self) -> tuple[float, float]:
-        """Return the tokens an engine step emits with drafts at all positions: greedy, and expected if
-        sampled.
-        """
+        """Return the tokens that a request gets with drafts at all positions: greedy, and if sampled."""
         return 1.0 + sum(self.greedy), 1.0 + sum(self.sampled)
 
 

@@ -9,6 +9,7 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
+from tlt.realrun.engine.factory import engine_factory
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models.drafter import aux_layers
 from tlt.realrun.models.target import target_config
@@ -20,7 +21,6 @@ from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
 from tlt.realrun.training.problems.load import load_problems
 from tlt.realrun.training.requests import response_seed
 from tlt.realrun.training_config import TrainConfig
-from tlt.realrun.workers.service import resolve
 
 BEFORE_RL = 1_000_000  # steps from here on are not those of a training run
 AFTER_RL = 2_000_000
@@ -92,7 +92,7 @@ def warm_up_head(
     report: Report,
 ) -> Path:  # fmt: skip
     """Train a new head on `responses` of the policy for `tokens` chain starts, and write it to `out`."""
-    engine = resolve(factory)(config.engine_settings(), False)
+    engine = engine_factory(factory)(config.engine_settings(), False)
     said = generate(config, engine, responses, BEFORE_RL)
     engine.close()
     report(said.describe())
@@ -177,7 +177,7 @@ def measure_head(
     Every K of drafter.ks generates the lengths that the plain engine came to by itself.
     """
     settings = config.engine_settings()
-    make = resolve(factory)
+    make = engine_factory(factory)
     plain, drafting = make(settings, False), make(settings, True)
     ks = sorted(set(config.drafter.ks))
     plain.warm_up(batches, (0,))

@@ -82,9 +82,8 @@ class Update:
         `total_tokens` are the response tokens of the minibatch on all workers. Returns shares of means over
         those tokens, which add up over workers: loss, entropy, kl, ratio_mean, clip_share.
         """
-        facts = torch.zeros(
-            len(FACTS), device=self.policy.device
-        )  # read once: each reading waits for the GPU
+        # Read once, at the end: each reading waits for the GPU.
+        facts = torch.zeros(len(FACTS), device=self.policy.device)
         for packed in self.policy.packs(samples):
             mine = [samples[index] for index in packed.indices]
             with self.policy.autocast():

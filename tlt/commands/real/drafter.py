@@ -41,8 +41,8 @@ def warm_up(
     draft_vocab: int,
 ) -> None:  # fmt: skip
     """Train a new EAGLE-3 head on the policy's own responses to problems that RL does not use."""
+    from tlt.realrun.engine.factory import MAKE_ENGINE
     from tlt.realrun.training.head.warm_up import warm_up_head
-    from tlt.realrun.workers.service import MAKE_ENGINE
 
     warm_up_head(
         _resolve(config, assignments), out, responses=responses, tokens=tokens, draft_vocab=draft_vocab,
@@ -72,8 +72,8 @@ def measure(
     config: Path | None, assignments: tuple[str, ...], batches: str, repeats: int, out: Path | None
 ) -> None:
     """Measure what the head in drafter.folder gains over no speculation, for each K of drafter.ks."""
+    from tlt.realrun.engine.factory import MAKE_ENGINE
     from tlt.realrun.training.head.warm_up import measure_head
-    from tlt.realrun.workers.service import MAKE_ENGINE
     from tlt.traces.runs.runfolder import write_json
 
     sizes = numbers_of("--batches", batches, int)

@@ -96,6 +96,10 @@ def test_a_simulation_keeps_its_files_while_it_is_held() -> None:
 def test_settings_are_checked_as_those_of_the_commands() -> None:
     with pytest.raises(InputError, match=r"hardware\.gpu"):
         tlt.simulate("r1-client35", "none", settings={"hardware.gpuss": 2})
+    run = tlt.simulate(
+        [40, 60, 900, 30] * 4, "none", settings=SMALL | {"workload.cap_tokens": 50}
+    )  # its old name
+    assert run.responses()["response_tokens"].max() == 50
 
 
 def test_the_quickstart_runs_and_prints_a_decision(tmp_path: Path) -> None:

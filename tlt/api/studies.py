@@ -14,6 +14,7 @@ from tlt.sim.config import resolve
 from tlt.sim.policy_set import policy_set
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
+from tlt.traces.common.migrate import upgraded_settings
 from tlt.traces.common.settings import merge, settings_of
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
@@ -106,7 +107,7 @@ def _settings(
         nested: Any = dict(value) if isinstance(value, Mapping) else value
         for part in reversed(str(name).split(".")):
             nested = {part: nested}
-        merged = merge(merged, nested)
+        merged = merge(merged, upgraded_settings(nested))
     if lengths is None:
         return merged
     if not isinstance(lengths.recorded, Trace) and merged.get("workload", {}).get("replay_steps"):

@@ -55,7 +55,7 @@ def inline_commands(text: str) -> list[list[str]]:
 def resolved(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
     """Return the command that these words call, its context, and the words that are left."""
     command: click.Command = main.cli
-    context = click.Context(command, info_name="tlt")
+    context = click.Context(command, info_name="tlt", **command.context_settings)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         command.parse_args(context, list(words))  # a group may put in the command that is meant
         words = [*context._protected_args, *context.args]

@@ -39,6 +39,9 @@ def test_lengths_come_from_names_files_logs_and_memory(tmp_path: Path) -> None:
     assert shipped.describe().max <= 32_768
     given = tlt.load([3, 5, 8], name="three")
     assert given.to_pandas()["response_tokens"].tolist() == [3, 5, 8]
+    assert "<td>8</td>" in given._repr_html_()
+    hostile = tlt.load([1], name="<script>")._repr_html_()
+    assert "<script>" not in hostile
     assert tlt.load(pd.DataFrame({"response_tokens": [3, 5, 8]})).describe().p50 == 5
     file = tmp_path / "lengths.csv"
     file.write_text("response_tokens\n3\n5\n8\n", encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -63,13 +62,14 @@ class Lengths:
 
     def _repr_html_(self) -> str:
         """Show the percentiles in a notebook."""
+        from tlt.analysis.drawing.html import page
+
         seen = self.describe()
-        rows: dict[str, float] = {"responses": seen.rows, "mean": seen.mean, "median": seen.p50}
-        rows |= {"p90": seen.p90, "p99": seen.p99, "longest": seen.max, "share at the cap": seen.share_at_cap}
-        cells = "".join(
-            f"<tr><th>{escape(name)}</th><td>{value:,.6g}</td></tr>" for name, value in rows.items()
-        )
-        return f"<p>Response tokens: {escape(self.origin.text())}</p><table>{cells}</table>"
+        headers = ("Responses", "Mean", "Median", "p90", "p99", "Longest", "At the cap")
+        lengths = (seen.rows, seen.mean, seen.p50, seen.p90, seen.p99, seen.max)
+        row = (*(f"{value:,.0f}" for value in lengths), f"{seen.share_at_cap:.1%}")
+        table = {"headers": headers, "rows": [row], "names": ()}
+        return page("drawing/notebook_table.html", title=self.origin.text(), table=table)
 
 
 def load(

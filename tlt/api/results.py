@@ -115,10 +115,17 @@ class Comparison:
         return _report(self.folder)
 
     def _repr_html_(self) -> str:
-        """Show the table and the verdict in a notebook."""
-        from tlt.analysis.comparison.tables import html_table
+        """Show the verdict, the table and what has to be read with them in a notebook."""
+        from tlt.analysis.comparison.page import shared_warnings
+        from tlt.analysis.comparison.tables import policy_table
+        from tlt.analysis.drawing.html import page
 
-        return f"<p>{_escaped(self.answer)}</p>{html_table(self.table)}"
+        return page(
+            "comparison/notebook.html",
+            answer=self.answer,
+            table=policy_table(self.table),
+            warnings=shared_warnings(self.table),
+        )
 
 
 @dataclass(frozen=True)
@@ -162,9 +169,3 @@ def _report(folder: Path) -> Path:
     from tlt.analysis.report import write_report  # draws: matplotlib is loaded only for this
 
     return write_report(folder)
-
-
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)

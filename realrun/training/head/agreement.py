@@ -64,7 +64,10 @@ def compare(
     head: Head, features: Sequence[Features], embedding: torch.Tensor, output: torch.Tensor,
     temperature: float,
 ) -> Chains:  # fmt: skip
-    """Return each chain's agreement at each step; chains are those that PROBE_STEPS drafts fit into."""
+    """Return each chain's agreement at each step; chains are those that PROBE_STEPS drafts fit into.
+
+    `embedding` and `output` [vocabulary, H] are the target's.
+    """
     batch = collate(features, PROBE_STEPS, whole=True).to(str(embedding.device))
     heat = temperature or 1.0
     needed, places = torch.cat(batch.labels).unique(return_inverse=True)

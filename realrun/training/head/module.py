@@ -202,7 +202,7 @@ def _attend(
 
 
 def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head:
-    """Return a head that starts from the target's last layer, its norm and its output layer.
+    """Return a head for `draft_ids` [size] that starts from the target's last layer, norm and output layer.
 
     So it learns in few tokens: what reads the target's last state is the target's own, the rest is noise.
     """

@@ -45,7 +45,7 @@ class HeadTrainer:
         self.set_target(embedding, output_layer)
 
     def set_target(self, embedding: torch.Tensor, output_layer: torch.Tensor) -> None:
-        """Predict another target from now on."""
+        """Predict another target from now on; both [vocabulary, H]."""
         self._embedding = embedding.to(self._device)
         self._output = output_layer.to(self._device)[self.head.draft_ids].to(self._dtype)
 
@@ -95,7 +95,7 @@ class HeadTrainer:
     # --- averaging over workers -----------------------------------------------------------------------
 
     def changes(self) -> list[torch.Tensor]:
-        """Return what was learned since the last average, a tensor a parameter."""
+        """Return what was learned since the last average, a tensor a parameter, of its shape."""
         return [
             parameter.detach() - before
             for parameter, before in zip(self._parameters, self._baseline, strict=True)

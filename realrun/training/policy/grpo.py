@@ -77,7 +77,7 @@ class Update:
         total_tokens: int,
         temperature: float,
     ) -> dict[str, float]:
-        """Add the gradient of these responses; `values` are their advantages.
+        """Add the gradient of these responses; `values` are their advantages, log-probabilities are [tokens].
 
         `total_tokens` are the response tokens of the minibatch on all workers. Returns shares of means over
         those tokens, which add up over workers: loss, entropy, kl, ratio_mean, clip_share.
@@ -110,7 +110,7 @@ class Update:
         return torch.cat(parts).to(self.policy.device)
 
     def gradients(self) -> list[torch.Tensor]:
-        """Return the gradients, zeros where none was added, to be summed over workers in place."""
+        """Return the gradients, shaped as parameters, zeros where none was added; to be summed in place."""
         gradients = []
         for parameter in self._parameters:
             assert parameter.grad is not None

@@ -119,7 +119,7 @@ class PolicyModel:
         return states
 
     def rows(self, packed: Pack, hidden: torch.Tensor, prompts: Sequence[int], temperature: float) -> Rows:
-        """Return log-probabilities and entropies of the response tokens of a pack.
+        """Return log-probabilities and entropies of the response tokens of a pack from `hidden` [T, H].
 
         `prompts` are the prompt lengths of its sequences. Logits are made some rows at a time, and again in
         the backward pass, so that they never all exist.

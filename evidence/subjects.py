@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import msgspec
 
 from evidence.live_claims import RANKING
-from evidence.recording import Evidence, value_of
+from evidence.recording import HERE, Evidence, value_of
 
 SUBJECTS: dict[str, dict[str, str]] = {
     "The simulator against live engines": {
@@ -33,8 +36,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "speed": "How fast it simulates",
     },
     "RL training on live engines": {
-        "training_h200": "TLT end to end, natural lengths",
-        "training_forced": "TLT end to end, equal lengths",
+        "training_h200": "TLT's loop with the goodput policy, end to end, natural lengths",
+        "training_forced": "TLT's loop with the goodput policy, end to end, equal lengths",
         "training_7b": "The same with a 7B model, simulated",
         "training_staleness": "A frozen drafter against one that is trained",
         "head_served": "The drafter served by stock vLLM",
@@ -118,7 +121,18 @@ def _end_to_end(record: Evidence) -> str:
     figure = record.value["end to end"]
     assert isinstance(figure, tuple)
     value, low, high = map(times, figure)
-    return f"TLT end to end on a 135M model: {value} [{low}, {high}] measured, 1.7x aimed at"
+    own = next(row for row in _points(record) if row["policy"].startswith("tlt_chains"))
+    rule = "{} [{}, {}]".format(*map(times, own["end to end"]))
+    return (
+        f"TLT's loop on a 135M model, end to end: {value} [{low}, {high}] with the goodput policy, "
+        f"{rule} with TLT's own rule; 1.7x aimed at"
+    )
+
+
+def _points(record: Evidence) -> list[dict[str, Any]]:
+    """Return the raw points beside a record."""
+    assert record.raw is not None
+    return [msgspec.json.decode(line) for line in (HERE / record.raw).read_bytes().splitlines()]
 
 
 HEADLINES: Mapping[str, Callable[[Evidence], str]] = {

@@ -6,6 +6,7 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -161,6 +162,26 @@ def test_readme_is_short_and_no_line_hides_a_table() -> None:
 def test_every_picture_is_shown() -> None:
     shown = {target.rpartition("/")[2] for page in PAGES for target in LINK.findall(page.read_text("utf-8"))}
     assert {picture.name for picture in (PROJECT / "docs/pictures").iterdir()} - shown == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lengths = "\n".join(str(100 + 37 * place % 1900) for place in range(200))
+    Path("lengths.csv").write_text(f"response_tokens\n{lengths}\n", encoding="utf-8")
+    Path("job.toml").write_text(
+        '[hardware]\ngpus = 2\ntp = 1\nmodel = "Qwen2.5-7B"\n[cost]\nsource = "vllm-0.32-h100-qwen2.5-7b"\n'
+        '[acceptance]\nkind = "geometric"\n'
+        "[workload]\nsteps = 2\nprompts_per_step = 8\nsamples_per_prompt = 2\n",
+        encoding="utf-8",
+    )
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    (block,) = [body for language, body in FENCED.findall(text) if language == "python"]
+    names: dict[str, Any] = {}
+    exec(compile(block, page, "exec"), names)  # noqa: S102
+    table = names["answer"].to_pandas()
+    assert list(table.index) == ["none", "static:4", "goodput"]
+    assert table["speedup"].max() > 1
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -26,9 +26,10 @@ def acceptance_by_step(run: Run) -> Floats:
 
 
 def drafter_age(run: Run) -> Floats:
-    """Return the drafter's age in RL steps; NaN where there is no drafter."""
+    """Return the drafter's age in RL steps; NaN where there is no drafter, or where it never drafted."""
     ages = run.steps["drafter_age_steps"].to_numpy().astype(np.float64)
-    return np.where(run.steps["drafter_version"].to_numpy() >= 0, ages, np.nan)
+    drafted = bool(run.steps["request_steps"].any())
+    return np.where((run.steps["drafter_version"].to_numpy() >= 0) & drafted, ages, np.nan)
 
 
 def draw_course(runs: tuple[Run, ...]) -> Picture:

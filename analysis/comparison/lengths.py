@@ -14,8 +14,12 @@ from tlt.traces.common.arrays import Floats
 POINTS = 2_000  # points of the curve: more than the pixels across
 
 
-def draw_lengths(run: Run) -> Picture:
-    """Draw the CDF of response lengths of all steps (simulated or replayed policies all have the same)."""
+def draw_lengths(runs: tuple[Run, ...]) -> Picture:
+    """Draw the CDF of the response lengths of all steps of the first policy, the baseline.
+
+    All policies have the same, but for those that trained a policy or change the order of samples.
+    """
+    run = runs[0]
     lengths = np.sort(run.responses["response_tokens"].to_numpy().astype(np.float64))
     truncated = run.responses["truncated"].to_numpy()
     cap = float(run.responses["response_tokens"][truncated].max()) if truncated.any() else None
@@ -35,7 +39,8 @@ def draw_lengths(run: Run) -> Picture:
         return f"The longest response is {ratio} the median; p99 is {p99:,.0f} tokens"
 
     title, png = draw(build, 3.9, basis_of((run,)))
-    owner = f"{run.policy} generated" if run.trained_policy() else "every policy rolled out"
+    own = any(other.trained_policy() or not other.keeps_order() for other in runs)
+    owner = f"{run.policy} rolled out" if own else "every policy rolled out"
     caption = (
         f"Distribution of the {len(lengths):,} response lengths that {owner}. The end of a rollout waits for "
         "the right end of this curve."

@@ -35,7 +35,7 @@ def draw_all(
     shown = median_step(runs[0]) if step is None else step
     if shown is not None:
         pictures += [draw_gantt(runs, shown), draw_running(runs, shown)]
-    pictures.append(draw_lengths(runs[0]))
+    pictures.append(draw_lengths(runs))
     if len(runs[0].steps) > 1:
         pictures.append(draw_course(runs))
     return pictures

@@ -239,7 +239,7 @@ def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:
     drafted = [seconds for row in rows if (seconds := row.drafted_s()) is not None]
     means = [("lengths known, no drafts", _mean([row.plain_s() for row in rows]))]
     if len(drafted) == len(rows):
-        means.append(("lengths known, best policy throughout", _mean(drafted)))
+        means.append(("lengths known, best drafts throughout", _mean(drafted)))
     means.append(("rollouts take no time (Amdahl)", _mean([row.phases_s for row in rows])))
     means.append(("responses carried over, all workers busy", _mean([row.carried_s() for row in rows])))
     return [Ceiling(words, seconds, step_s / seconds) for words, seconds in means if seconds > 0]

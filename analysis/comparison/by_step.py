@@ -1,4 +1,4 @@
-"""The course of a run over its RL steps: step time, acceptance length and drafter age."""
+"""Curves over RL steps: step time, acceptance length and drafter age."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drafter_age(run: Run) -> Floats:
     return np.where((run.steps["drafter_version"].to_numpy() >= 0) & drafted, ages, np.nan)
 
 
-def draw_course(runs: tuple[Run, ...]) -> Picture:
+def draw_by_step(runs: tuple[Run, ...]) -> Picture:
     """Draw step time, acceptance length with bonus and drafter age over RL steps, where there are any."""
     panels: list[tuple[str, Callable[[Run], Floats]]] = [("step time (s)", Run.step_seconds)]
     if any(np.isfinite(acceptance_by_step(run)).any() for run in runs):
@@ -53,7 +53,7 @@ def draw_course(runs: tuple[Run, ...]) -> Picture:
 
     title, png = draw(build, 1.5 + 1.45 * len(panels), basis_of(runs))
     caption = "Each RL step in turn. Policies without drafting have no acceptance length and no drafter age."
-    return Picture("course", title, caption, png)
+    return Picture("by_step", title, caption, png)
 
 
 def _panel(axes: Axes, runs: Sequence[Run], label: str, values: Callable[[Run], Floats]) -> None:

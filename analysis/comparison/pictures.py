@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tlt.analysis.comparison.by_step import draw_course
+from tlt.analysis.comparison.by_step import draw_by_step
 from tlt.analysis.comparison.gain_by_batch import draw_gain
 from tlt.analysis.comparison.gantt import draw_gantt, median_step
 from tlt.analysis.comparison.idle_bars import draw_bars
@@ -27,7 +27,7 @@ def draw_all(
     The bars show the `bounds`.
 
     `step` is the RL step that the Gantt and the running requests show; None takes the baseline's step of
-    median duration. A run without steps has neither picture, and a single step has no course. Raises
+    median duration. A run without steps has neither picture, and one step alone has no curves. Raises
     InputError if a run has no such step.
     """
     pictures = [draw_gain(runs, advice)] if advice is not None and advice.rows else []
@@ -37,5 +37,5 @@ def draw_all(
         pictures += [draw_gantt(runs, shown), draw_running(runs, shown)]
     pictures.append(draw_lengths(runs))
     if len(runs[0].steps) > 1:
-        pictures.append(draw_course(runs))
+        pictures.append(draw_by_step(runs))
     return pictures

@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...]
 
 
-def answer_of(told: Counterfactual, runs: RunSet, table: ComparisonTable) -> Answer:
+def answer_of(case: Counterfactual, runs: RunSet, table: ComparisonTable) -> Answer:
     """Return the answer; raises InputError if the runs are not of the same steps."""
     step_s = {run.policy: _counted_s(run, runs) for run in runs.runs}
     ranked = [run.policy for run, row in zip(runs.runs, table.rows, strict=True) if _is_ranked(run, row)]
@@ -71,7 +71,7 @@ def answer_of(told: Counterfactual, runs: RunSet, table: ComparisonTable) -> Ans
     )  # stable: the observed one wins a tie
     return Answer(
         policies=tuple(
-            _policy(told, (run, runs.runs[0]), row, step_s, (order, won))
+            _policy(case, (run, runs.runs[0]), row, step_s, (order, won))
             for run, row in zip(runs.runs, table.rows, strict=True)
         ),
         steps=table.steps,
@@ -110,7 +110,7 @@ def _counted_s(run: Run, runs: RunSet) -> Floats:
 
 
 def _policy(
-    told: Counterfactual,
+    case: Counterfactual,
     pair: tuple[Run, Run],
     row: Row,
     step_s: dict[str, Floats],
@@ -125,7 +125,7 @@ def _policy(
         gain = Estimate(1.0, (1.0, 1.0), "the observed policy itself")
         saved_s = Estimate(0.0, (0.0, 0.0), "the observed policy itself")
     gpu_hours = run.summary.gpus * len(run.steps) / HOUR_S  # of a second a step on all GPUs
-    price, factor = told.price_usd_per_gpu_hour, token_factor(run, observed)
+    price, factor = case.price_usd_per_gpu_hour, token_factor(run, observed)
     mean_s = float(own_s[0].mean())
     return PolicyAnswer(
         policy=row.policy,

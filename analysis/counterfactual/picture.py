@@ -20,12 +20,12 @@ PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.2} 
 LINE_ROWS = 0.5  # height of a bound's label, in bars
 
 
-def draw_counterfactual(told: Counterfactual, answer: Answer, runs: RunSet) -> Picture:
+def draw_counterfactual(case: Counterfactual, answer: Answer, runs: RunSet) -> Picture:
     """Draw a bar a policy with its interval."""
 
     def build(figure: SubFigure) -> str:
         axes = figure.subplots()
-        logged = told.logged("step")
+        logged = case.logged("step")
         longest = max(
             [_reach(policy, answer.policies[0]) for policy in answer.policies]
             + ([logged.mean_s] if logged else [])

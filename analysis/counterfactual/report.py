@@ -50,53 +50,53 @@ def present_counterfactual(
 
     Raises InputError if counterfactual.json is malformed.
     """
-    told = read_counterfactual(folder)
-    answer = answer_of(told, runs, table)
-    picture = draw_counterfactual(told, answer, runs)
+    case = read_counterfactual(folder)
+    answer = answer_of(case, runs, table)
+    picture = draw_counterfactual(case, answer, runs)
     write_json(folder / ANSWER, answer)
     save([picture], folder / "pictures")
     path = folder / f"{NAME}.html"
-    path.write_text(render(told, answer, runs, table, picture), encoding="utf-8")
-    console.print(Text(f"{told.source}, read as {told.read_as}"))
-    console.print(Text(observed_sentence(told)))
+    path.write_text(render(case, answer, runs, table, picture), encoding="utf-8")
+    console.print(Text(f"{case.source}, read as {case.read_as}"))
+    console.print(Text(observed_sentence(case)))
     console.print()
-    console.print(Text(reproduction_sentence(told), style="bold"))
-    if told.fit is not None:
-        console.print(_terminal(TextTable(STEP_HEADERS, step_cells(told)[:SHOWN_STEPS])))
-        if len(told.steps) > SHOWN_STEPS:
-            console.print(Text(f"and {len(told.steps) - SHOWN_STEPS} more steps, in {path.name}"))
+    console.print(Text(reproduction_sentence(case), style="bold"))
+    if case.fit is not None:
+        console.print(_terminal(TextTable(STEP_HEADERS, step_cells(case)[:SHOWN_STEPS])))
+        if len(case.steps) > SHOWN_STEPS:
+            console.print(Text(f"and {len(case.steps) - SHOWN_STEPS} more steps, in {path.name}"))
     console.print()
-    priced = told.price_usd_per_gpu_hour is not None
+    priced = case.price_usd_per_gpu_hour is not None
     console.print(_terminal(policy_table(answer, priced)))
     console.print()
     console.print(_terminal(consequence_table(answer)))
     console.print()
-    for sentence in (*answer_sentences(answer), limit_sentence(told, answer)):
+    for sentence in (*answer_sentences(answer), limit_sentence(case, answer)):
         if sentence:
             console.print(Text(sentence))
-    for sentence in basis(told):
+    for sentence in basis(case):
         console.print(Text(sentence))
-    for flag in flags_of(told, answer, runs, table):
+    for flag in flags_of(case, answer, runs, table):
         console.print(Text(f"! {flag}", style="yellow"))
     console.print(Text(f"counterfactual: {path}"), soft_wrap=True)
     return [picture]
 
 
-def flags_of(told: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable) -> list[str]:
+def flags_of(case: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable) -> list[str]:
     """Return all that must be read with the figures."""
     # What a comparison says of other batches is said of speedups by response, and here they are by token.
     own = msgspec.structs.replace(table, warnings=tuple(differences(runs.runs)))
-    return [*told.flags, *batch_sentences(answer), *shared_warnings(own)]
+    return [*case.flags, *batch_sentences(answer), *shared_warnings(own)]
 
 
-def basis(told: Counterfactual) -> list[str]:
+def basis(case: Counterfactual) -> list[str]:
     """Return sentences on what the figures rest on, and on what was assumed."""
-    found = [f"Step times: {told.cost_source}.", f"Acceptance: {told.acceptance_source}."]
-    found += [f"Lengths: {told.lengths_source}".rstrip(".") + "."]
-    return [*found, *(f"Taken: {each}." for each in told.assumptions)]
+    found = [f"Step times: {case.cost_source}.", f"Acceptance: {case.acceptance_source}."]
+    found += [f"Lengths: {case.lengths_source}".rstrip(".") + "."]
+    return [*found, *(f"Taken: {each}." for each in case.assumptions)]
 
 
-def step_cells(told: Counterfactual) -> list[tuple[str, ...]]:
+def step_cells(case: Counterfactual) -> list[tuple[str, ...]]:
     """Return a row a step of the observed run."""
     return [
         (
@@ -104,7 +104,7 @@ def step_cells(told: Counterfactual) -> list[tuple[str, ...]]:
             number(step.rollout_s), number(step.modelled_rollout_s),
             number(step.step_s), number(step.modelled_step_s),
         )
-        for step in told.steps
+        for step in case.steps
     ]  # fmt: skip
 
 
@@ -147,23 +147,23 @@ def _cost_cells(policy: PolicyAnswer) -> tuple[str, ...]:
 
 
 def render(
-    told: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable, picture: Picture
+    case: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable, picture: Picture
 ) -> str:
     """Return the page."""
     return page(
         TEMPLATE,
-        title=f"Counterfactual of {told.source}",
-        read_as=told.read_as,
-        observed=observed_sentence(told),
-        reproduction=reproduction_sentence(told),
-        steps=TextTable(STEP_HEADERS, step_cells(told)) if told.fit is not None else None,
+        title=f"Counterfactual of {case.source}",
+        read_as=case.read_as,
+        observed=observed_sentence(case),
+        reproduction=reproduction_sentence(case),
+        steps=TextTable(STEP_HEADERS, step_cells(case)) if case.fit is not None else None,
         answer=" ".join(filter(None, answer_sentences(answer))),
-        warnings=flags_of(told, answer, runs, table),
+        warnings=flags_of(case, answer, runs, table),
         picture=picture,
-        policies=policy_table(answer, told.price_usd_per_gpu_hour is not None),
+        policies=policy_table(answer, case.price_usd_per_gpu_hour is not None),
         consequences=consequence_table(answer),
-        limit=limit_sentence(told, answer),
-        basis=[(sentence,) for sentence in basis(told)],
+        limit=limit_sentence(case, answer),
+        basis=[(sentence,) for sentence in basis(case)],
         sources=source_rows(runs.runs),
     )
 

@@ -9,28 +9,28 @@ from tlt.traces.results.counterfactual import Counterfactual
 from tlt.traces.results.predicted_training import figure, signed
 
 
-def observed_sentence(told: Counterfactual) -> str:
+def observed_sentence(case: Counterfactual) -> str:
     """Say what was read."""
-    facts, steps = told.lengths, len(told.steps)
+    facts, steps = case.lengths, len(case.steps)
     words = (
-        f"Observed under {told.policy}: {_count(steps, 'step')}, {facts.responses:,} responses to "
+        f"Observed under {case.policy}: {_count(steps, 'step')}, {facts.responses:,} responses to "
         f"{facts.prompts:,} prompts; tokens of a response: mean {facts.mean:,.0f}, median "
         f"{facts.median:,.0f}, p90 {facts.p90:,.0f}, p99 {facts.p99:,.0f}, longest {facts.longest:,} "
         f"({facts.truncated:,} cut)."
     )
-    if not told.times:
+    if not case.times:
         return f"{words} The log has no times."
-    times = ", ".join(f"{time.name} {number(time.mean_s)} s" for time in told.times)
-    return f"{words} Mean times of a step, {told.times_source}: {times}."
+    times = ", ".join(f"{time.name} {number(time.mean_s)} s" for time in case.times)
+    return f"{words} Mean times of a step, {case.times_source}: {times}."
 
 
-def reproduction_sentence(told: Counterfactual) -> str:
+def reproduction_sentence(case: Counterfactual) -> str:
     """Say how far the model is from the log."""
-    fit = told.fit
+    fit = case.fit
     if fit is None:
         return (
             "Reproduction: not checked, since the log has no rollout seconds. All that follows is modelled, "
-            f"with step times {told.cost_source}."
+            f"with step times {case.cost_source}."
         )
     scale = f"x {figure(fit.scale, '.3f')}"
     if not fit.errors:
@@ -41,7 +41,7 @@ def reproduction_sentence(told: Counterfactual) -> str:
     errors = ", ".join(f"{signed(error.error)} in {error.quantity}" for error in fit.errors)
     assert fit.fitted_scale is not None, "there are errors"
     return (
-        f"Reproduction of {told.policy}: {errors}, over {_count(len(fit.judged_steps), 'further step')} "
+        f"Reproduction of {case.policy}: {errors}, over {_count(len(fit.judged_steps), 'further step')} "
         "(modelled less logged; 95 % intervals over steps). One factor on all step times was "
         f"fitted to the {len(fit.fitted_steps)} before: x {figure(fit.fitted_scale, '.3f')}. Below it is "
         f"that of all steps, {scale}."
@@ -84,12 +84,12 @@ def batch_sentences(answer: Answer) -> list[str]:
     return found
 
 
-def limit_sentence(told: Counterfactual, answer: Answer) -> str:
+def limit_sentence(case: Counterfactual, answer: Answer) -> str:
     """Say how far anything could go."""
     parts = [f"{each.speedup:.2f}x ({each.words})" for each in answer.ceilings]
     bounds = [f"{policy.speedup.value:.2f}x ({policy.policy})" for policy in answer.policies if policy.bound]
     words = "Bounds, modelled: " + ", ".join((*bounds, *parts)) + "." if parts or bounds else ""
-    amdahl = told.amdahl()
+    amdahl = case.amdahl()
     if amdahl is not None:
         share, ceiling = amdahl
         words += (

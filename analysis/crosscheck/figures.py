@@ -176,7 +176,7 @@ def _makespans(run: Run, steps: Ints) -> Floats:
 
 def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
     real, model = pair.measured[index], pair.simulated[index]
-    told = next(policy for policy in pair.basis.policies if policy.run == model.path.name)
+    predicted = next(policy for policy in pair.basis.policies if policy.run == model.path.name)
     real_steps = real.steps[real.steps["step"].isin(pair.steps)]
     model_steps = model.steps[model.steps["step"].isin(pair.steps)]
     engine_steps = load_engine_steps(model.path, pair.steps)
@@ -190,7 +190,7 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         speedup_error=sample.estimate(lambda r, m: (m[0] / m[index]) / (r[0] / r[index]) - 1.0),
         measured_acceptance=acceptance_length_with_bonus(real_steps),
         simulated_acceptance=acceptance_length_with_bonus(model_steps),
-        break_even_length=told.break_even_length,
+        break_even_length=predicted.break_even_length,
         causes=_causes(pair, sample, index),
         between_engine_steps=_between(real, pair, float(engine_steps["seconds"].sum()))
         if engine_steps is not None

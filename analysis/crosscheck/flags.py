@@ -109,8 +109,8 @@ def _workers(real: Run, model: Run, basis: SimulatedReplay) -> list[Flag]:
     if path.is_file() and _LOST.search(path.read_bytes()):
         text = f"{real.policy} lost a worker: what it had generated was generated again elsewhere"
         return [Flag("workers", text, True)]
-    told = next(policy for policy in basis.policies if policy.run == model.path.name)
-    if not told.same_placement:
+    predicted = next(policy for policy in basis.policies if policy.run == model.path.name)
+    if not predicted.same_placement:
         text = f"{real.policy}: requests ran on other workers than in the simulation"
         return [Flag("placement", text, True)]
     return []
@@ -121,17 +121,17 @@ def _acceptance(real: Run, model: Run, basis: SimulatedReplay, steps: Ints) -> l
     length = acceptance_length_with_bonus(rows)
     if length is None:
         return []
-    told = next(policy for policy in basis.policies if policy.run == model.path.name)
+    predicted = next(policy for policy in basis.policies if policy.run == model.path.name)
     if int(rows["accepted_tokens"].sum()) == 0:
         text = f"{real.policy}: no draft was accepted, so its time says nothing about speculation that works"
         return [Flag("acceptance", text, False)]
     if _all_accepted(real, steps):
         text = f"{real.policy}: every draft was accepted, which no drafter achieves: nothing was verified"
         return [Flag("acceptance", text, True)]
-    if told.break_even_length is not None and length < told.break_even_length:
+    if predicted.break_even_length is not None and length < predicted.break_even_length:
         text = (
             f"{real.policy}: acceptance length {length:.2f} is below the break-even of "
-            f"{told.break_even_length:.2f} (with bonus) at its batches: a loss was to be expected"
+            f"{predicted.break_even_length:.2f} (with bonus) at its batches: a loss was to be expected"
         )
         return [Flag("acceptance", text, False)]
     return []

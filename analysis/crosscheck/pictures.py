@@ -145,7 +145,7 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
             thin = ordered.iloc[:: -(-len(ordered) // MOST_POINTS)]
             axes.scatter(thin["context"], thin["error"], s=4, color=colour, alpha=0.15, linewidths=0)
             name = "not configured" if series == -1 else f"K = {series}"
-            axes.plot(*_course(ordered), color=colour, marker="o", label=name)
+            axes.plot(*_curve(ordered), color=colour, marker="o", label=name)
         low, high = np.quantile(rows["error"], [0.01, 0.99])
         reach = max(abs(float(low)), abs(float(high)), 0.02) * 1.1
         axes.set_ylim(-reach, reach)
@@ -172,7 +172,7 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
     return Picture("crosscheck_engine_steps", title, caption, png)
 
 
-def _course(some: pd.DataFrame) -> tuple[list[float], list[float]]:
+def _curve(some: pd.DataFrame) -> tuple[list[float], list[float]]:
     """Return the median error in bins of about as many engine steps each; `some` is in order of context."""
     bins = min(CURVE_BINS, 1 + len(some) // BIN_ENGINE_STEPS)
     parts = [part for part in np.array_split(np.arange(len(some)), bins) if len(part)]

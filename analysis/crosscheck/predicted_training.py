@@ -49,21 +49,22 @@ def find_prediction(folder: Path) -> PredictedTraining | None:
     return read_struct(path, PredictedTraining) if path.is_file() else None
 
 
-def prediction_values(told: PredictedTraining, picture: Picture) -> dict[str, object]:
+def prediction_values(prediction: PredictedTraining, picture: Picture) -> dict[str, object]:
     """Return what the section of a page shows; `picture` is that of `draw_prediction`."""
+    error = f"{prediction.step_time_error:.1%}"
     return {
-        "sentences": sentences(told),
-        "errors": TextTable(HEADERS, error_rows(told), names=(1,)),
-        "source": f"Step times {told.calibration}; off by {told.step_time_error:.1%} on points not fitted.",
+        "sentences": sentences(prediction),
+        "errors": TextTable(HEADERS, error_rows(prediction), names=(1,)),
+        "source": f"Step times {prediction.calibration}; off by {error} on points not fitted.",
         "picture": picture,
-        "drifts": TextTable(DRIFT_HEADERS, drift_rows(told)),
-        "medians": TextTable(MEDIAN_HEADERS, median_rows(told)),
+        "drifts": TextTable(DRIFT_HEADERS, drift_rows(prediction)),
+        "medians": TextTable(MEDIAN_HEADERS, median_rows(prediction)),
     }
 
 
-def error_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
+def error_rows(prediction: PredictedTraining) -> list[tuple[str, ...]]:
     """Return a row a policy and quantity."""
-    return [_error_row(policy, error) for policy in told.policies for error in policy.errors]
+    return [_error_row(policy, error) for policy in prediction.policies for error in policy.errors]
 
 
 def _error_row(policy: PredictedPolicy, error: PredictionError) -> tuple[str, ...]:
@@ -71,9 +72,9 @@ def _error_row(policy: PredictedPolicy, error: PredictionError) -> tuple[str, ..
     return (policy.policy, QUANTITIES[error.quantity], measured, simulated, signed(error.error))
 
 
-def drift_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
+def drift_rows(prediction: PredictedTraining) -> list[tuple[str, ...]]:
     """Return a row a policy."""
-    return [_drift_row(policy, policy.fit.drift) for policy in told.policies]
+    return [_drift_row(policy, policy.fit.drift) for policy in prediction.policies]
 
 
 def _drift_row(policy: PredictedPolicy, drift: DriftFit | None) -> tuple[str, ...]:
@@ -91,9 +92,9 @@ def _drift_row(policy: PredictedPolicy, drift: DriftFit | None) -> tuple[str, ..
     )
 
 
-def median_rows(told: PredictedTraining) -> list[tuple[str, ...]]:
+def median_rows(prediction: PredictedTraining) -> list[tuple[str, ...]]:
     """Return a row a policy and thing that was timed."""
-    return [_median_row(policy, median) for policy in told.policies for median in policy.fit.medians]
+    return [_median_row(policy, median) for policy in prediction.policies for median in policy.fit.medians]
 
 
 def _median_row(policy: PredictedPolicy, median: Median) -> tuple[str, ...]:
@@ -108,20 +109,24 @@ def _median_row(policy: PredictedPolicy, median: Median) -> tuple[str, ...]:
     )
 
 
-def draw_prediction(told: PredictedTraining, runs: Sequence[Run]) -> Picture:
+def draw_prediction(prediction: PredictedTraining, runs: Sequence[Run]) -> Picture:
     """Draw steps as measured and simulated, and what the drift was read from.
 
     `runs` are the measured policies, in the order of the comparison.
     """
-    drafting = any(step.measured_length is not None for policy in told.policies for step in policy.steps)
-    drifts = [(index, policy.fit.drift) for index, policy in enumerate(told.policies) if policy.fit.drift]
+    drafting = any(
+        step.measured_length is not None for policy in prediction.policies for step in policy.steps
+    )
+    drifts = [
+        (index, policy.fit.drift) for index, policy in enumerate(prediction.policies) if policy.fit.drift
+    ]
 
     def build(figure: SubFigure) -> str:
         panels = figure.subplots(1, 1 + drafting + bool(drifts), squeeze=False)[0]
-        _course(panels[0], told, "step_s", "RL step (s)")
+        _curve(panels[0], prediction, "step_s", "RL step (s)")
         panels[0].set_ylim(0, None)
         if drafting:
-            _course(panels[1], told, "length", "acceptance length\n(tokens, bonus counted)")
+            _curve(panels[1], prediction, "length", "acceptance length\n(tokens, bonus counted)")
         if drifts:
             _drift(panels[-1], drifts)
         for axes in panels:
@@ -130,7 +135,7 @@ def draw_prediction(told: PredictedTraining, runs: Sequence[Run]) -> Picture:
             axes.margins(x=0.04)
             axes.grid()
         _legend(figure, runs)
-        return _title(told)
+        return _title(prediction)
 
     title, png = draw(build, 3.9, basis_of(runs))
     caption = (
@@ -145,15 +150,15 @@ def draw_prediction(told: PredictedTraining, runs: Sequence[Run]) -> Picture:
     return Picture("train_prediction", title, caption, png)
 
 
-def _course(axes: Axes, told: PredictedTraining, name: str, label: str) -> None:
-    for index, policy in enumerate(told.policies):
+def _curve(axes: Axes, prediction: PredictedTraining, name: str, label: str) -> None:
+    for index, policy in enumerate(prediction.policies):
         steps = np.array([step.step for step in policy.steps], np.float64)
         colour = policy_style(index)["color"]
         axes.plot(
             steps, _values(policy, f"measured_{name}"), "o-", color=colour, markersize=3.5, linewidth=1.0
         )
         axes.plot(steps, _values(policy, f"simulated_{name}"), "--", color=colour, linewidth=1.6)
-    fitted = told.policies[0].fit.steps
+    fitted = prediction.policies[0].fit.steps
     axes.axvspan(fitted[0] - 0.5, fitted[-1] + 0.5, color="#eeeeee", zorder=0, linewidth=0)
     axes.set_ylabel(label)
 
@@ -189,18 +194,18 @@ def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
     )
 
 
-def _title(told: PredictedTraining) -> str:
+def _title(prediction: PredictedTraining) -> str:
     worst = max(
         (
             (policy, error)
-            for policy in told.policies
+            for policy in prediction.policies
             for error in policy.errors
             if error.quantity == "step seconds"
         ),
         key=lambda pair: abs(pair[1].error.value),
     )
     judged = sum(step.judged for step in worst[0].steps)
-    only = "" if len(told.policies) == 1 else f" (the worst is {plain(worst[0].policy)})"
+    only = "" if len(prediction.policies) == 1 else f" (the worst is {plain(worst[0].policy)})"
     return (
         f"Fitted on {len(worst[0].fit.steps)} steps, the simulator predicts the time of the next {judged} "
         f"within {abs(worst[1].error.value):.1%}{only}"

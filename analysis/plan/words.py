@@ -62,8 +62,15 @@ def percent(share: float, digits: int = 1) -> str:
 def plan_sentences(found: PlanFiles) -> list[str]:
     """Return the answer, how sure it is, what to measure next, and what was searched."""
     plan = found.plan
-    told = [_choice(found), _known(found), _sureness(plan), _policy(found), _next(plan), _searched(found)]
-    return [sentence for sentence in told if sentence]
+    sentences = [
+        _choice(found),
+        _known(found),
+        _sureness(plan),
+        _policy(found),
+        _next(plan),
+        _searched(found),
+    ]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _choice(found: PlanFiles) -> str:

@@ -26,11 +26,11 @@ def find_flags(runs: TrainSet, policies: tuple[PolicyFacts, ...]) -> tuple[Flag,
             *_rewards(policy, policies[0]),
         ]
         flags += [*_compiled(run), *_stops(run), *_unbooked(run, policy)]
-        flags += [Flag("run", f"{run.policy}: {text}", False) for text in _told(run)]
+        flags += [Flag("run", f"{run.policy}: {text}", False) for text in _own_warnings(run)]
     return tuple(sorted(flags, key=lambda flag: not flag.stops))
 
 
-def _told(run: TrainRun) -> list[str]:
+def _own_warnings(run: TrainRun) -> list[str]:
     """Return the run's own warnings, but for those on compilations, which are counted here."""
     return [text.rstrip(".") for text in run.run.summary.warnings if "compilation" not in text]
 

@@ -31,18 +31,18 @@ def present_training(folder: Path, console: Console) -> TrainFacts:
     """
     runs = load_training(folder)
     facts = examine(runs)
-    told = find_prediction(folder)
+    prediction = find_prediction(folder)
     pictures = draw_training(runs, facts)
-    if told is not None:
-        pictures.append(draw_prediction(told, runs.runs))
+    if prediction is not None:
+        pictures.append(draw_prediction(prediction, runs.runs))
     write_json(folder / f"{NAME}.json", facts)
     save(pictures, folder / "pictures")
     path = folder / f"{NAME}.html"
-    path.write_text(render(runs, facts, pictures, told), encoding="utf-8")
+    path.write_text(render(runs, facts, pictures, prediction), encoding="utf-8")
     console.print(terminal(facts))
     console.print()
     console.print(Text(judge_training(facts)))
-    for sentence in sentences(told) if told else ():
+    for sentence in sentences(prediction) if prediction else ():
         console.print(Text(sentence))
     for flag in facts.flags:
         style = "red" if flag.stops else "yellow"
@@ -52,9 +52,9 @@ def present_training(folder: Path, console: Console) -> TrainFacts:
 
 
 def render(
-    runs: TrainSet, facts: TrainFacts, pictures: list[Picture], told: PredictedTraining | None = None
+    runs: TrainSet, facts: TrainFacts, pictures: list[Picture], prediction: PredictedTraining | None = None
 ) -> str:
-    """Return the page; the last of `pictures` is that of `told`, if that is given."""
+    """Return the page; the last of `pictures` is that of `prediction`, if that is given."""
     return page(
         TEMPLATE,
         title=f"{facts.name}: RL training",
@@ -63,7 +63,7 @@ def render(
         answer=judge_training(facts),
         tables=tables_of(facts),
         pictures={picture.name: picture for picture in pictures},
-        predicted=prediction_values(told, pictures[-1]) if told else None,
+        predicted=prediction_values(prediction, pictures[-1]) if prediction else None,
         sources=source_rows(runs.runs),
         runs=runs.runs,
     )

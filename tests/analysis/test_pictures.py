@@ -30,7 +30,7 @@ def test_all_pictures_of_a_comparison_are_drawn_and_saved(tmp_path: Path) -> Non
     runs = load_runs(write_comparison(tmp_path, steps=4))
     table = compare(runs)
     paths = save(draw_all(runs.runs, tuple(row.ledger for row in table.rows)), tmp_path / "pictures")
-    assert sorted(path.stem for path in paths) == ["course", "gantt", "ledger", "lengths", "running"]
+    assert sorted(path.stem for path in paths) == ["by_step", "gantt", "ledger", "lengths", "running"]
     for path in paths:
         assert path.read_bytes().startswith(PNG)
         assert path.stat().st_size > 10_000
@@ -39,7 +39,7 @@ def test_all_pictures_of_a_comparison_are_drawn_and_saved(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("workers", "steps", "requests"), [(1, 1, 1), (1, 2, 3), (64, 2, 2), (2, 400, 2)])
 def test_pictures_of_small_and_large_runs(tmp_path: Path, workers: int, steps: int, requests: int) -> None:
     folder = write_run(tmp_path, workers=workers, steps=steps, requests_per_worker=requests)
-    assert ("course" in _draw(load_runs(folder.path))) == (steps > 1)
+    assert ("by_step" in _draw(load_runs(folder.path))) == (steps > 1)
 
 
 def test_many_policies_with_strange_names(tmp_path: Path) -> None:

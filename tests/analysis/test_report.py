@@ -54,7 +54,7 @@ def test_report_of_a_comparison_is_one_file_with_everything(tmp_path: Path) -> N
     for _, meaning in CAUSES.values():
         assert meaning in text
     assert sorted(file.name for file in (tmp_path / "pictures").iterdir()) == [
-        "course.png",
+        "by_step.png",
         "gantt.png",
         "ledger.png",
         "lengths.png",

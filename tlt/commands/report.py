@@ -8,7 +8,7 @@ import click
 
 from tlt.commands.options import EXISTING_FOLDER, PATH
 
-CHECK_FAILED, BOOKS_DO_NOT_CLOSE = 1, 3  # exit codes
+CHECK_FAILED, TIME_DOES_NOT_ADD_UP = 1, 3  # exit codes
 
 
 class DefaultGroup(click.Group):
@@ -54,7 +54,7 @@ def run(ctx: click.Context, folder: Path, open_step: int | None) -> None:
         present(folder, Console(), open_step)
     except AccountingError as error:
         click.echo(f"error: the GPU time does not add up: {error}", err=True)
-        ctx.exit(BOOKS_DO_NOT_CLOSE)
+        ctx.exit(TIME_DOES_NOT_ADD_UP)
 
 
 @report.command()
@@ -102,7 +102,7 @@ def train(ctx: click.Context, folder: Path) -> None:
         present_training(folder, Console())
     except AccountingError as error:
         click.echo(f"error: the GPU time does not add up: {error}", err=True)
-        ctx.exit(BOOKS_DO_NOT_CLOSE)
+        ctx.exit(TIME_DOES_NOT_ADD_UP)
 
 
 @report.command()

@@ -86,7 +86,7 @@ def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: P
     intervals = RunFolder(folder).intervals()
     wall_s = intervals.groupby("worker")["end_s"].max()
     booked_s = (intervals["end_s"] - intervals["start_s"]).groupby(intervals["worker"]).sum()
-    assert booked_s.to_numpy() == pytest.approx(wall_s.to_numpy())  # the books close
+    assert booked_s.to_numpy() == pytest.approx(wall_s.to_numpy())  # the GPU time adds up
     assert (intervals["cause"] == "drafter_training").any()
     assert list((folder / "heads").glob("*.safetensors"))
     records = list(read((folder / "records.jsonl").read_bytes().splitlines()))

@@ -105,6 +105,7 @@ def test_settings_are_checked_as_those_of_the_commands() -> None:
     assert run.responses()["response_tokens"].max() == 50
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs_and_prints_a_decision(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(PROJECT / "examples" / "quickstart.py"), str(tmp_path / "out")],

@@ -211,6 +211,7 @@ def test_bad_input_ends_with_2_and_one_line(
     assert printed.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_bad_input_shows_no_traceback_to_a_user(tmp_path: Path) -> None:
     done = call("sim", "run", "--set", "workload.steps=none", "--out", tmp_path / "out")
     assert done.returncode == 2
@@ -264,6 +265,7 @@ def test_fields_and_calibrations_are_listed() -> None:
     assert "published: TLT on SGLang" in one
 
 
+@pytest.mark.slow
 def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = call("sim", "run", *TINY, "--policy", "static:8_8_32", "--out", out, "--no-report")
@@ -286,6 +288,7 @@ def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
     assert broken.stderr.startswith("error: the GPU time does not add up: ")
 
 
+@pytest.mark.slow
 def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     arguments = ("sim", "recommend", *TINY, "--policies", "none,tlt", "--draws", "1", "--out", out)
@@ -294,6 +297,7 @@ def test_a_recommendation_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (out / name).is_file(), name
 
 
+@pytest.mark.slow
 def test_a_plan_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     arguments = (
@@ -306,6 +310,7 @@ def test_a_plan_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "The plan" in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_comparison_says_how_sure_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     assert enter(monkeypatch, "sim", "compare", *TINY, "--policies", "none,tlt", "--out", out) == 0

@@ -75,6 +75,7 @@ def test_the_gain_is_drawn(tmp_path: Path, rows: tuple[BatchAdvice, ...]) -> Non
     assert picture.png.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_report_of_a_recommendation_shows_the_advice(tmp_path: Path) -> None:
     text = write_report(write_recommendation(tmp_path, TWO, steps=12)).read_text(encoding="utf-8")
     plain = text.replace("\u00a0", " ")
@@ -87,6 +88,7 @@ def test_the_report_of_a_recommendation_shows_the_advice(tmp_path: Path) -> None
     assert (tmp_path / "pictures" / "gain.png").is_file()
 
 
+@pytest.mark.slow
 def test_a_recommendation_is_printed_within_80_columns(tmp_path: Path) -> None:
     evil = batch_advice(4, 1.5, draft_config="[red]x")
     write_recommendation(tmp_path, TWO, advice=advice_of(evil), steps=12)
@@ -100,6 +102,7 @@ def test_a_recommendation_is_printed_within_80_columns(tmp_path: Path) -> None:
     assert max(len(line) for line in text.splitlines() if not line.startswith(("report", "pict"))) <= 80
 
 
+@pytest.mark.slow
 def test_advice_without_rows_is_said_and_not_drawn(tmp_path: Path) -> None:
     write_recommendation(tmp_path, TWO, advice=advice_of(), draws=2, steps=2)
     console = Console(width=200, record=True, file=io.StringIO())
@@ -109,6 +112,7 @@ def test_advice_without_rows_is_said_and_not_drawn(tmp_path: Path) -> None:
     assert not (tmp_path / "pictures" / "gain.png").exists()
 
 
+@pytest.mark.slow
 def test_names_in_the_advice_are_escaped(tmp_path: Path) -> None:
     advice = advice_of(batch_advice(1, 1.8, draft_config="<script>", runner_up="<b>"))
     text = write_report(write_recommendation(tmp_path, TWO, advice=advice, draws=1)).read_text(

@@ -42,6 +42,7 @@ def test_without_a_drafted_bound_it_is_left_out(tmp_path: Path) -> None:
     assert ceiling_sentence(None, baseline) == ""
 
 
+@pytest.mark.slow
 def test_a_report_shows_them_and_its_bars_have_lines(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     before = make_report(tmp_path)
@@ -62,6 +63,7 @@ def test_bounds_of_other_steps_are_refused(tmp_path: Path) -> None:
         load_runs(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_comparison_with_cost_draws_has_intervals_over_step_times_and_no_advice(tmp_path: Path) -> None:
     write_recommendation(tmp_path, draws=40, steps=12)
     (tmp_path / "advice.json").unlink()

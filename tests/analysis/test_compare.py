@@ -161,6 +161,7 @@ def test_threshold_is_found_at_any_depth(tmp_path: Path) -> None:
     assert load_runs(write_run(tmp_path / "b", config={"x": [1]}).path).runs[0].threshold_requests() is None
 
 
+@pytest.mark.slow
 def test_tables_show_the_same_rows(tmp_path: Path) -> None:
     policies = {"a|b": SLOW, "<b>[red]": SLOW | {"speed": 2.0}}
     table = compare(load_runs(write_comparison(tmp_path, policies, steps=12)))

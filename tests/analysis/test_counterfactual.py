@@ -130,6 +130,7 @@ def test_the_report_comes_in_order(folder: Path) -> None:
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_names_are_escaped(folder: Path, told: Counterfactual, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "out")
     odd = msgspec.structs.replace(told, source="<script>alert(1)</script> [red]x[/red]")
@@ -142,6 +143,7 @@ def test_names_are_escaped(folder: Path, told: Counterfactual, tmp_path: Path) -
     assert "<h1>Counterfactual of &lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
+@pytest.mark.slow
 def test_without_a_price_and_times_no_money_is_told(tmp_path: Path) -> None:
     trace, _ = write_observed(tmp_path, lengths(steps=2))
     observed = observe(trace, None, Options())

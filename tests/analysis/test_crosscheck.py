@@ -238,6 +238,7 @@ def test_rollouts_that_acceptance_was_measured_on_are_left_out(copy: World) -> N
     )
 
 
+@pytest.mark.slow
 def test_a_single_rollout_has_no_intervals(copy: World) -> None:
     _basis(copy, acceptance_steps=(0, 1, 2, 3, 4))
     check = checked(copy)
@@ -252,6 +253,7 @@ def test_other_policies_are_refused(world: World, tmp_path: Path) -> None:
         load_pair(world[0], tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_the_page_escapes_names_and_loads_nothing(copy: World) -> None:
     for folder in (copy[0], copy[2]):
         summary = RunFolder(folder / "none").summary()
@@ -272,6 +274,7 @@ class Simulator:
         simulate_replay(run_folder, calibration, out)
 
 
+@pytest.mark.slow
 def test_the_command_simulates_writes_and_judges(copy: World) -> None:
     measured, calibration, _ = copy
     arguments = ["crosscheck", str(measured), "--calibration", str(calibration)]
@@ -292,6 +295,7 @@ def test_the_command_needs_a_calibration_or_a_simulation(copy: World) -> None:
     assert isinstance(result.exception, InputError)
 
 
+@pytest.mark.slow
 def test_the_same_folders_give_the_same_pictures(world: World) -> None:
     pair = load_pair(world[0], world[2])
     first, second = (draw_crosscheck(pair, crosscheck(pair)) for _ in range(2))

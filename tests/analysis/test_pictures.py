@@ -36,12 +36,14 @@ def test_all_pictures_of_a_comparison_are_drawn_and_saved(tmp_path: Path) -> Non
         assert path.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "steps", "requests"), [(1, 1, 1), (1, 2, 3), (64, 2, 2), (2, 400, 2)])
 def test_pictures_of_small_and_large_runs(tmp_path: Path, workers: int, steps: int, requests: int) -> None:
     folder = write_run(tmp_path, workers=workers, steps=steps, requests_per_worker=requests)
     assert ("by_step" in _draw(load_runs(folder.path))) == (steps > 1)
 
 
+@pytest.mark.slow
 def test_many_policies_with_strange_names(tmp_path: Path) -> None:
     names = ["$x^2$", "漢字", "a" * 60, "_hidden", *(f"policy {n}" for n in range(6))]
     policies = {name: {"speed": 1 + index / 10} for index, name in enumerate(names)}

@@ -141,6 +141,7 @@ def test_designs_of_several_sizes_stand_over_their_gpus() -> None:
     assert draw_plan(found).png != draw_plan(files()).png
 
 
+@pytest.mark.slow
 def test_a_report_of_finalists_shows_the_plan(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     assert plan_of(tmp_path) is None

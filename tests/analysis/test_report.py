@@ -74,6 +74,7 @@ def test_names_warnings_and_settings_are_escaped(tmp_path: Path) -> None:
     assert "$title ${answer}" in text
 
 
+@pytest.mark.slow
 def test_reports_are_reproducible(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     first = write_report(folder.path).read_bytes()

@@ -16,6 +16,8 @@ from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 PICTURES = (
     "train_step_time", "train_amdahl", "train_acceptance", "train_rewards", "train_lengths",
     "ledger", "gantt",

@@ -136,6 +136,7 @@ def test_bad_settings_are_named(tmp_path: Path, settings: dict[str, object], fie
         setup.read(TaskSettings)
 
 
+@pytest.mark.slow
 # Made by the code that the first measured training runs ran on.
 @pytest.mark.parametrize(
     ("settings", "expected"),

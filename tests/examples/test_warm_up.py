@@ -57,6 +57,7 @@ def test_samples_of_a_seed_stay_what_they_were(folder: Path) -> None:
     assert sha256(msgspec.json.encode(samples)).hexdigest()[:16] == "e62e3bf178a583c1"
 
 
+@pytest.mark.slow
 def test_a_stream_does_not_depend_on_its_processes(folder: Path) -> None:
     template = template_of(folder)
     streams = [sample_stream(template, TASKS, 0, processes) for processes in (0, 2)]
@@ -67,6 +68,7 @@ def test_a_stream_does_not_depend_on_its_processes(folder: Path) -> None:
     assert first[:4] == _samples(folder, 4)
 
 
+@pytest.mark.slow
 def test_a_packed_loss_is_the_loss_of_each_sample_alone(folder: Path) -> None:
     import torch
 
@@ -110,6 +112,7 @@ def _reference_kernel(
     return torch.cat(found)
 
 
+@pytest.mark.slow
 def test_the_kernel_with_borders_gives_the_loss_and_gradient_of_the_mask(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +136,7 @@ def test_the_kernel_with_borders_gives_the_loss_and_gradient_of_the_mask(
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_held_out_loss_and_writes_a_model_folder(folder: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
@@ -165,6 +169,7 @@ def test_training_lowers_the_held_out_loss_and_writes_a_model_folder(folder: Pat
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
     from examples.rl_smollm2.supervised import warm_up
 
@@ -185,6 +190,7 @@ def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> Non
     assert one == two
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
     from examples.rl_smollm2.supervised import HeldOut, Progress, warm_up
 
@@ -242,6 +248,7 @@ def test_errors_of_the_user(folder: Path, tmp_path: Path) -> None:
         run(bare, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     settings = tmp_path / "train.toml"
     settings.write_text(

@@ -92,6 +92,7 @@ def test_without_the_engine_the_check_says_what_to_install(
         check_export(written(tmp_path))
 
 
+@pytest.mark.slow
 def test_vllm_reads_the_table_as_it_was_meant(tmp_path: Path) -> None:
     need_vllm()
     found = check_export(written(tmp_path))

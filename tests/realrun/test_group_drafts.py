@@ -83,6 +83,7 @@ def _accepted(engine: VllmEngine, first: EngineRequest, later: list[EngineReques
     return accepted / len(later) / sum(engine_step.batch > 0 for engine_step in facts)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_group_is_a_better_source_than_the_own_context(tmp_path: Path) -> None:
     """Greedy responses to one prompt are equal, so all that a finished one said is right."""

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from tlt.commands.main import cli
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 DATA = PROJECT / "evidence/runs/h100-qwen2.5-7b/replay"
 CALIBRATION = PROJECT / "sim/steptimes/calibrations" / "vllm-0.32-h100-qwen2.5-7b.json"

@@ -174,6 +174,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_replay_can_be_read_and_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(SCRIPT, encoding="utf-8")

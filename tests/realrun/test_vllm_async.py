@@ -18,7 +18,7 @@ from tests.realrun.small_models import PROMPT_TOKENS, need_vllm, requests, run, 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.vllm_engine import VllmEngine, _build, _scheduler_class
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 ACCEPTED = 1  # drafts that the fake model accepts, if so many were made
 

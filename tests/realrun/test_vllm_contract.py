@@ -16,7 +16,7 @@ from tlt.realrun.engine.compile_watch import CompileWatch
 from tlt.realrun.engine.repairs import graph_dispatch
 from tlt.realrun.engine.vllm_settings import graph_sizes, k_table
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 # module -> names in it that realrun.engine.vllm_* use
 NAMES: dict[str, Sequence[str]] = {

@@ -17,7 +17,7 @@ from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 from tltsched.errors import InputError
 
 # vLLM and torch warn of their own future.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 LENGTHS = [40, 3, 25, 90, 61, 1]
 MIXED_KS = (0, 1, 2, 4, 4, 2, 0, 0)

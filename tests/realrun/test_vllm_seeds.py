@@ -12,7 +12,10 @@ from tests.realrun.small_models import need_vllm, run, tiny_config
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.slow,
+]  # warnings of the engine's own libraries
 
 PROMPT = tuple(range(1, 9))
 

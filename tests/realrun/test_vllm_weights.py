@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 Weights = dict[str, "Tensor"]
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the engine's own libraries
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.slow,
+]  # warnings of the engine's own libraries
 
 LENGTHS = [20, 31, 12]
 DRAFT_VOCAB = 256

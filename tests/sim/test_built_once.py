@@ -54,6 +54,7 @@ def test_a_comparison_builds_each_policy_once(built: Counter[str], tmp_path: Pat
     assert built == {"resolved": 5, "built": 5}
 
 
+@pytest.mark.slow
 def test_a_recommendation_builds_each_policy_once(built: Counter[str], tmp_path: Path) -> None:
     enter("sim", "recommend", *SMALL, "--out", tmp_path, "--draws", 1)
     assert built == {"resolved": 5, "built": 5}
@@ -69,6 +70,7 @@ def test_a_counterfactual_builds_each_policy_once(built: Counter[str], tmp_path:
     assert built == {"resolved": 3, "built": 3}
 
 
+@pytest.mark.slow
 def test_a_search_builds_each_design_once(built: Counter[str], tmp_path: Path) -> None:
     budget = ("--gpus-budget", 2, "--schedules", "synchronous,bounded_async", "--policies", "none,static:2")
     enter("sim", "recommend", *SMALL, *budget, "--jobs", 1, "--out", tmp_path)

@@ -146,6 +146,7 @@ def test_designs_compete_inside_their_schedule_first(found: tuple[SearchResult, 
     assert hardware == {each.candidate.design.hardware for each in search.tried}
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_timings(found: tuple[SearchResult, Path]) -> None:
     simulations = [each.candidate.simulation for each in found[0].finalists[:2]]
     here, there = (simulate_all(simulations, processes, lambda: None) for processes in (1, 2))

@@ -24,6 +24,8 @@ from tlt.traces.results.predicted_training import PredictedTraining, StepPredict
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct, write_json
 from tltsched.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 Folders = tuple[Path, Path, Path]
 
 

@@ -47,6 +47,7 @@ def check_batches(told: Run) -> None:
     assert (told.responses["finish_s"] <= ends * (1 + 1e-9)).all()
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(NAMES),
     policy=st.sampled_from(["none", "static:3", "goodput:off+2+5", "tlt_chains"]),
@@ -90,6 +91,7 @@ def test_without_drafts_jump_mode_is_exact_under_every_schedule(name: str) -> No
         assert here == pytest.approx(there)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["oversample_partial", "tail_batching", "repack", "bounded_async"])
 def test_with_drafts_jump_mode_meets_exact_mode_in_the_mean(name: str) -> None:
     walls = {

@@ -159,6 +159,7 @@ POLICIES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     policy=POLICIES,
     seed=st.integers(0, 1000),
@@ -344,6 +345,7 @@ JUMP_CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_jump_mode_meets_exact_mode_within_half_a_percent_in_the_mean() -> None:
     ratios, variances = [], []
     for number, (policy, extra) in enumerate(JUMP_CASES):

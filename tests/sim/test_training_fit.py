@@ -31,6 +31,8 @@ from tlt.traces.results.predicted_training import TrainingFit
 from tlt.traces.runs.acceptance_counts import NOTHING, PositionCounts
 from tltsched.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 STEPS = 24
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -284,4 +285,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 Cluster.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestCluster = Cluster.TestCase
+TestCluster = pytest.mark.slow(Cluster.TestCase)

@@ -22,6 +22,7 @@ print(status.split("VmHWM:")[1].split()[0], file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_ten_million_rows_are_described_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
     rng = np.random.default_rng(1)

@@ -39,6 +39,7 @@ def traces(draw: st.DrawFn) -> Trace:
     return to_trace(frame, Origin(source=text, kind="rollout", max_response_tokens=cap, note=text[::-1]))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(trace=traces(), suffix=st.sampled_from(SUFFIXES))
 def test_what_was_written_is_read_back(

@@ -33,6 +33,7 @@ def words(texts: object) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_mutated_samples_never_end_in_a_traceback(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

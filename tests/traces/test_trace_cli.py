@@ -50,6 +50,7 @@ def test_describe_as_json_with_a_cap() -> None:
     assert [batch["batch"] for batch in told["batches"]] == [8, 64, 256, 1024]
 
 
+@pytest.mark.slow
 def test_fit_shows_distance_advice_and_kind() -> None:
     text = answer("fit", "azure-conversation")
     for part in ("KS", "do not use for prediction; sample the histogram", "not RL rollouts", "weibull"):

@@ -54,6 +54,7 @@ def need_two_gpus(device: str) -> None:
         pytest.skip("two GPUs are needed for NCCL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_sums_are_the_same_on_all_ranks(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need_two_gpus(device)
@@ -86,6 +87,7 @@ def inputs(rank: int, device: str) -> list[Any]:
     return [*floats, torch.tensor([rank, 7], device=device)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("fate", ["os._exit(0)", "sys.stdin.read()"])
 def test_a_rank_that_is_gone_or_stuck_raises(device: str, fate: str) -> None:

@@ -188,6 +188,7 @@ def test_an_update_makes_good_responses_likelier(folder: Path) -> None:
     assert all(not gradient.any() for gradient in update.gradients())  # ready for the next minibatch
 
 
+@pytest.mark.slow
 def test_the_kl_term_holds_the_policy_back(folder: Path) -> None:
     samples = make_samples()
     found = {}
@@ -218,6 +219,7 @@ def test_the_gradient_is_clipped_and_the_rate_warms_up(folder: Path) -> None:
         torch.testing.assert_close(old - new.detach(), torch.full_like(old, 1e-3), rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_same_responses_give_the_same_bits(folder: Path) -> None:
     first, second = make_update(folder), make_update(folder)
     assert step(first, 3) == step(second, 3)
@@ -225,6 +227,7 @@ def test_the_same_responses_give_the_same_bits(folder: Path) -> None:
         assert torch.equal(tensor, second.state_dict()[name])
 
 
+@pytest.mark.slow
 def test_an_update_goes_on_from_its_file_as_if_it_had_not_stopped(folder: Path, tmp_path: Path) -> None:
     unbroken = make_update(folder)
     step(unbroken, 2)

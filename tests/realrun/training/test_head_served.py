@@ -47,6 +47,7 @@ def predicted(same: Any) -> list[int]:
     return accepted
 
 
+@pytest.mark.slow
 def test_an_engine_accepts_the_drafts_that_training_predicts(tmp_path: Path) -> None:
     need_vllm()
     from tlt.realrun.engine.vllm_engine import make_engine

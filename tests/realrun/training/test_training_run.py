@@ -55,6 +55,7 @@ def long_tail(root: Path, config: TrainConfig) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_rewards(tmp_path: Path) -> None:
     need_vllm()
     from tlt.realrun.training.train import train
@@ -71,6 +72,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_rewards(tmp_path: Path) -> N
     pd.testing.assert_frame_equal(resumed, unbroken)
 
 
+@pytest.mark.slow
 def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: Path) -> None:
     need_vllm()
     from tlt.realrun.training.train import train
@@ -98,6 +100,7 @@ def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: P
     assert msgspec.json.decode((folder / "summary.json").read_bytes())["kind"] == "measured"
 
 
+@pytest.mark.slow
 def test_drafts_come_without_a_model_while_the_head_is_below_break_even(tmp_path: Path) -> None:
     need_vllm()
     from tlt.realrun.training.train import train

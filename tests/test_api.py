@@ -71,6 +71,7 @@ def test_a_comparison_has_the_figures_of_the_command(comparison: tlt.Comparison,
     pd.testing.assert_frame_equal(tlt.Comparison(out).to_pandas(), comparison.to_pandas())
 
 
+@pytest.mark.slow
 def test_a_comparison_is_a_table_an_answer_and_a_page(comparison: tlt.Comparison) -> None:
     table = comparison.to_pandas()
     assert table.index.tolist() == POLICIES

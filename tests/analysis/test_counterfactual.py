@@ -116,6 +116,7 @@ def test_the_picture_is_one(told: Counterfactual, runs: RunSet) -> None:
     assert height > 300
 
 
+@pytest.mark.slow
 def test_the_report_comes_in_order(folder: Path) -> None:
     text = io.StringIO()
     present(folder, Console(file=text, width=120))

@@ -26,6 +26,7 @@ def _draw(runs: RunSet, step: int | None = None) -> dict[str, bytes]:
     return {picture.name: picture.png for picture in pictures}
 
 
+@pytest.mark.slow
 def test_all_pictures_of_a_comparison_are_drawn_and_saved(tmp_path: Path) -> None:
     runs = load_runs(write_comparison(tmp_path, steps=4))
     table = compare(runs)
@@ -58,6 +59,7 @@ def test_a_run_of_no_length_is_drawn(tmp_path: Path) -> None:
     assert sorted(_draw(load_runs(tmp_path))) == ["ledger", "lengths"]
 
 
+@pytest.mark.slow
 def test_steps_that_take_no_time_are_drawn(tmp_path: Path) -> None:
     folder = write_run(tmp_path, steps=2, requests_per_worker=2)
     frames = [folder.responses(), folder.intervals(), folder.steps()]

@@ -76,6 +76,7 @@ def test_draws_that_lie_wholly_below_one_are_no_gain(tmp_path: Path) -> None:
     assert verdict.order_may_flip
 
 
+@pytest.mark.slow
 def test_the_policy_that_would_replace_the_choice_is_named_with_its_share(tmp_path: Path) -> None:
     factors = {"none": ONES, "second": ONES, "first": [1.0] * 36 + [1.1] * 4}
     verdict = _judge(write_recommendation(tmp_path, THREE, factors, steps=12))

@@ -41,6 +41,7 @@ def _parse(path: Path) -> tuple[_Page, str]:
     return page, text
 
 
+@pytest.mark.slow
 def test_report_of_a_comparison_is_one_file_with_everything(tmp_path: Path) -> None:
     path = write_report(write_comparison(tmp_path, steps=12))
     assert path == tmp_path / "report.html"
@@ -63,6 +64,7 @@ def test_report_of_a_comparison_is_one_file_with_everything(tmp_path: Path) -> N
     assert all((tmp_path / policy / "trace.json").is_file() for policy in ("none", "tlt", "goodput"))
 
 
+@pytest.mark.slow
 def test_names_warnings_and_settings_are_escaped(tmp_path: Path) -> None:
     folder = write_run(
         tmp_path, name=EVIL, policy=EVIL, warnings=(EVIL,), config={"key": f"{EVIL} $title ${{answer}}"}
@@ -83,6 +85,7 @@ def test_reports_are_reproducible(tmp_path: Path) -> None:
     assert (tmp_path / "trace.json").read_bytes() == trace
 
 
+@pytest.mark.slow
 def test_present_prints_the_table_the_verdict_and_the_paths(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path, {"none": {"speed": 1.0}, "[red]x": {"speed": 2.0}}, steps=12)
     console = Console(width=80, record=True, file=io.StringIO())
@@ -105,6 +108,7 @@ def test_nothing_is_written_if_the_gpu_time_does_not_add_up(tmp_path: Path) -> N
     assert not (tmp_path / "none" / "trace.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_without_settings_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     (folder.path / "resolved_config.json").unlink()

@@ -11,6 +11,7 @@ from tlt.traces.runs.runfolder import RunFolder
 from tltsched.errors import InputError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["run"]])
 def test_report_with_and_without_the_command(tmp_path: Path, words: list[str]) -> None:
     folder = write_comparison(tmp_path)
@@ -21,6 +22,7 @@ def test_report_with_and_without_the_command(tmp_path: Path, words: list[str]) -
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_options_may_come_first(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     result = CliRunner().invoke(report, ["--open-step", "2", str(folder.path)], catch_exceptions=False)

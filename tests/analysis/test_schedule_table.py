@@ -39,12 +39,14 @@ def folder(path: Path, facts: ScheduleFacts | None = FACTS) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_plain_runs_have_no_schedule_table(tmp_path: Path) -> None:
     table = compare(load_runs(folder(tmp_path, None)))
     assert not scheduled(table)
     assert "On-policy" not in markdown(table) + write_report(tmp_path).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_consequences_stand_beside_the_time(tmp_path: Path) -> None:
     runs = load_runs(folder(tmp_path))
     table = compare(runs)
@@ -71,6 +73,7 @@ def test_the_terminal_table_fits_80_columns(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_a_report_of_schedules_is_written(tmp_path: Path) -> None:
     console = Console(width=100)
     with console.capture() as capture:

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from examples.rl_smollm2.settings import TaskSettings, WarmUpFile
 from tests.realrun.byte_tokenizer import model_folder, tokens
@@ -23,6 +24,7 @@ def block(language: str) -> str:
     return str(text)
 
 
+@pytest.mark.slow
 def test_the_reward_of_the_readme_runs(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     code = block("python")

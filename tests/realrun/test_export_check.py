@@ -101,6 +101,7 @@ def test_vllm_reads_the_table_as_it_was_meant(tmp_path: Path) -> None:
     assert check_export(written(tmp_path), 100).ranges[-1] == (33, 100, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

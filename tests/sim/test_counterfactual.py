@@ -242,6 +242,7 @@ def test_the_scale_is_judged_by_steps_that_it_was_not_fitted_to() -> None:
     assert (mean.value, means.fitted_steps, means.errors) == (3.0, (), ())
 
 
+@pytest.mark.slow
 def test_a_measured_training_run_is_reproduced(tmp_path: Path) -> None:
     settings = {"cost": {"source": str(TRAINED / "calibration.json")}, "run": {"records": False},
                 "acceptance": {"kind": "per_position", "measured": "elsewhere"}}  # fmt: skip

@@ -52,6 +52,7 @@ def run(
     return drive(mode, RequestPool(submission(lengths), limits), LAW, choose, seed)
 
 
+@pytest.mark.slow
 @given(
     lengths=st.lists(st.integers(1, 120), min_size=1, max_size=20),
     max_running=st.integers(1, 8),
@@ -112,6 +113,7 @@ def test_draft_configs_that_change_in_mid_request_keep_the_law_of_the_total(ever
     assert jump.var() == pytest.approx(exact.var(), rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_batch_that_drafts_and_shrinks_takes_the_same_time_on_average() -> None:
     lengths = np.random.default_rng(4).integers(50, 1500, 30).tolist()
     limits = Limits(12, 1e9, False)

@@ -120,6 +120,7 @@ def test_a_tolerance_gives_up_no_more_than_it_says(chains: Simulation, tolerance
     assert len(table.ranges) <= len(table_of(chains, 0.0).ranges)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.floats(0.5, 3.0), min_size=3, max_size=3), min_size=1, max_size=9), st.floats(0, 0.3)

@@ -38,6 +38,7 @@ def means(table: pd.DataFrame) -> pd.DataFrame:
     return table.pivot_table(index="draw", columns="run", values="step_s", aggfunc="mean")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "policies", "within"),
     [

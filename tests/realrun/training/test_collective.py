@@ -101,6 +101,7 @@ def test_a_rank_that_is_gone_or_stuck_raises(device: str, fate: str) -> None:
             group.sum_([tensor])
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_raises() -> None:
     with pytest.raises(RuntimeError):
         collective.Collective(0, 2, HOST, collective.free_port(), "cpu", 0.5)

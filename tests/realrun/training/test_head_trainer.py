@@ -58,6 +58,7 @@ def chain_by_chain(head: Any, embedding: Any, config: HeadConfig) -> Any:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -84,6 +85,7 @@ def test_loss_and_gradient_are_those_of_each_chain_alone(
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_a_step_counts_its_chains_and_learns(model: Path) -> None:
     trainer = made(model)
     counts = [max(length - 1, 0) for _, length in SHAPES]
@@ -133,6 +135,7 @@ def weights(trainer: Any) -> list[Any]:
     return [parameter.detach().clone() for parameter in trainer.head.parameters()]
 
 
+@pytest.mark.slow
 def test_workers_average_what_they_learned_by_their_tokens(model: Path) -> None:
     workers = [made(model) for _ in range(3)]
     start = weights(workers[0])
@@ -162,6 +165,7 @@ def test_an_average_of_nothing_is_what_was_there(model: Path) -> None:
     assert all(torch.equal(*pair) for pair in zip(before, weights(workers[0]), strict=True))
 
 
+@pytest.mark.slow
 def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
     from tlt.realrun.training.flat_state import read_state, write_state
 
@@ -178,6 +182,7 @@ def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
     assert all(torch.equal(*pair) for pair in zip(weights(trainer), weights(again), strict=True))
 
 
+@pytest.mark.slow
 def test_another_target_is_another_loss(model: Path) -> None:
     trainer, other = made(model), made(model)
     other.set_target(target(model), target(model).flip(0))
@@ -187,6 +192,7 @@ def test_another_target_is_another_loss(model: Path) -> None:
 # --- agreement -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_agreement_is_that_of_each_chain_alone(
     model: Path, temperature: float, monkeypatch: pytest.MonkeyPatch

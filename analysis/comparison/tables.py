@@ -37,7 +37,8 @@ _POLICY_COLUMNS = 12  # characters of a policy's name that fit the terminal's ta
 COLUMN_NOTES = (
     "Step: mean RL step time. Total: sum of the steps. Rollout: mean time from a step's start to its last "
     "response. Speedup: the baseline's total over the policy's, with its 95 % interval. "
-    "Idle: share of GPU time in which nothing was done. Drafter / idle: share of the otherwise idle GPU time "
+    "Idle: share of GPU time that waits for the longest responses or for other GPUs; waiting for rewards is "
+    "a phase, not idle. Drafter / idle: share of the otherwise idle GPU time "
     "that went to drafter training. Tokens/s: response tokens a second, whole cluster. Acceptance length: "
     "tokens a drafting engine step yields for a request, the bonus token counted."
 )

@@ -203,6 +203,7 @@ class Cluster:
         state.count_all(report.lines)
         self._spent(worker, report.intervals)
         state.engine_steps.append((worker, report.engine_steps))
+        state.acceptance += report.acceptance
         state.responses += [Response(each.request, worker, each.tokens, each.finish_s) for each in finishes]
         if report.over:
             self._due[worker] -= report.works

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from tlt.realrun.workers.messages import EngineStep, HeadStep, Probe
+from tlt.realrun.workers.messages import AcceptanceCount, EngineStep, HeadStep, Probe
 from tlt.traces.common.migrate import upgraded, upgraded_line
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving
@@ -49,9 +49,9 @@ class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class LiveStep(StepState, kw_only=True):
     """What one step of one policy has seen so far.
 
-    `lines` are its records in order of time, numbered an owner, once it is over. What follows `losses` is of
-    RL training: `drafter` is what the rollout drafted with, `drafter_next` and `serves_next` (version and age
-    in policy updates; version -1: none) are what the next step begins with.
+    `lines` are its records in order of time, numbered an owner, once it is over. What follows `acceptance` is
+    of RL training: `drafter` is what the rollout drafted with, `drafter_next` and `serves_next` (version and
+    age in policy updates; version -1: none) are what the next step begins with.
     """
 
     policy: str
@@ -62,6 +62,7 @@ class LiveStep(StepState, kw_only=True):
     )  # (worker, engine steps)
     lines: tuple[bytes, ...] = ()
     losses: list[Loss] = field(default_factory=list)
+    acceptance: list[AcceptanceCount] = field(default_factory=list)
 
     handover_end_s: float = -1.0
     rewards: dict[int, float] = field(default_factory=dict)

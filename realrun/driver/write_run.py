@@ -15,10 +15,12 @@ from tlt.realrun.driver.records import numbered
 from tlt.realrun.driver.step import LiveStep, Response
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
+from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.step_log import StepLog
 from tlt.traces.runs.timeline import Timeline
 from tlt.version import VERSION
+from tltsched.draft_config import chain
 from tltsched.event_log import read
 from tltsched.events import StepBegan
 
@@ -72,6 +74,7 @@ def write_measured(
         warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
     )
     RunFolder(folder).write(summary, responses, intervals, rows)
+    write_acceptance(folder, acceptance_table(steps))
 
 
 def response_table(step: LiveStep, truncated: Callable[[int, Response], bool]) -> pd.DataFrame:
@@ -114,6 +117,20 @@ def engine_step_table(steps: Sequence[LiveStep]) -> pd.DataFrame:
         for engine_step in engine_steps
     ]
     return pd.DataFrame(rows, columns=list(ENGINE_STEP_COLUMNS)).astype(ENGINE_STEP_COLUMNS)
+
+
+def acceptance_table(steps: Sequence[LiveStep]) -> pd.DataFrame:
+    """Return acceptance by request (ACCEPTANCE_COLUMNS), counts of the same cell summed."""
+    rows = [(step.step, *msgspec.structs.astuple(count)) for step in steps for count in step.acceptance]
+    table = pd.DataFrame(
+        rows, columns=["step", "request", "from_token", "depth", "request_steps", "accepted_tokens"]
+    )
+    cells = table.groupby(["step", "request", "from_token", "depth"], as_index=False).sum()
+    names = {depth: str(chain(depth)) for depth in cells["depth"].unique().tolist()}
+    return cells.assign(
+        draft_config=cells["depth"].map(names),
+        drafted_tokens=cells["depth"] * cells["request_steps"],
+    )
 
 
 def _compiled(plan: PolicyPlan, engine_steps: pd.DataFrame) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ realrun.engine.vllm_engine is the only module that knows vLLM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -29,12 +29,22 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     group: int = -1
 
 
+class RequestDrafts(NamedTuple):
+    """What one engine step verified of one request, whose response had `position` tokens before it."""
+
+    request: int
+    position: int
+    drafted: int
+    accepted: int  # the bonus token is not counted
+
+
 class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     """What one engine step did.
 
     `batch` requests took part, with `context_tokens` in their caches together before the engine step.
     `prompt_tokens` of prefill were computed in it (0: a pure decode engine step). `accepted_by_position[j]`
-    counts accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified.
+    counts accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified, and
+    `drafts` is both by request, of those that had some.
     """
 
     seconds: float
@@ -45,6 +55,7 @@ class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     accepted_by_position: tuple[int, ...]
     finished: tuple[int, ...]
     compiled: bool = False  # or captured, something in it: its time means nothing
+    drafts: tuple[RequestDrafts, ...] = ()
 
 
 class Engine(Protocol):

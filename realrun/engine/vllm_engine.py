@@ -29,7 +29,7 @@ from typing import Any
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
 from tlt.realrun.engine.compile_watch import CompileWatch
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
 from tlt.realrun.engine.vllm_hooks import EngineStepHooks
 from tlt.realrun.engine.vllm_lookup import GroupLookup
 from tlt.realrun.engine.vllm_settings import engine_arguments
@@ -72,6 +72,7 @@ class VllmEngine:
         self._workspace = _workspace() if config.engine.device == "cuda" else None
         self._watch = CompileWatch()
         self._pending: dict[int, str] = {}  # our id -> vLLM's
+        self._ids: dict[str, int] = {}  # vLLM's -> ours, of all that may still be in an engine step
         self._responses: dict[int, tuple[int, ...]] = {}
         self._returned_s = 0.0
         self._updatable = False
@@ -116,6 +117,7 @@ class VllmEngine:
             )
             name = self._llm.add_request(str(request.id), prompt, params)
             self._pending[request.id] = name
+            self._ids[name] = request.id
             if self._lookup and request.group >= 0:
                 self._lookup.join(name, request.group, len(request.prompt_token_ids))
 
@@ -141,6 +143,7 @@ class VllmEngine:
             accepted_by_position=engine_step.accepted_by_position,
             finished=self._finish(outputs),
             compiled=self._watch.count() != compiled,
+            drafts=tuple([RequestDrafts(self._ids[name], *counts) for name, *counts in engine_step.drafts]),
         )
 
     def running(self) -> tuple[int, int]:
@@ -219,6 +222,7 @@ class VllmEngine:
         while self._core.batch_queue or self._scheduler.has_requests():
             self._llm.step()
         self._scheduler.engine_steps.clear()
+        self._ids.clear()
 
     def _end_tokens(self) -> list[int]:
         """Return the tokens that end a response of natural length."""

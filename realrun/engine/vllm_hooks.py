@@ -22,13 +22,18 @@ class Row(msgspec.Struct, gc=False):
 
 
 class EngineStep(msgspec.Struct, gc=False):
-    """What came back of one engine step."""
+    """What came back of one engine step.
+
+    `drafts` are (vLLM's name of the request, tokens of its response before, drafted, accepted), of those that
+    had drafts verified.
+    """
 
     batch: int
     context_tokens: int
     prompt_tokens: int
     drafted_tokens: int
     accepted_by_position: tuple[int, ...]
+    drafts: list[tuple[str, int, int, int]]
 
 
 class EngineStepHooks:
@@ -68,6 +73,7 @@ class EngineStepHooks:
 def _engine_step(rows: list[Row], output: Any) -> EngineStep:
     context = prompt = drafted = 0
     accepted: list[int] = []
+    drafts: list[tuple[str, int, int, int]] = []
     for row in rows:
         if row.prefill:
             context += row.context_tokens
@@ -76,8 +82,10 @@ def _engine_step(rows: list[Row], output: Any) -> EngineStep:
         context += row.request.num_tokens - 1  # all but the newest token are in the cache
         drafted += row.drafted_tokens
         if row.drafted_tokens:
-            sampled = output.sampled_token_ids[output.req_id_to_index[row.request.request_id]]
+            name = row.request.request_id
+            gained = max(len(output.sampled_token_ids[output.req_id_to_index[name]]) - 1, 0)
             accepted += [0] * (row.drafted_tokens - len(accepted))
-            for position in range(len(sampled) - 1):
+            for position in range(gained):
                 accepted[position] += 1
-    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted))
+            drafts.append((name, row.request.num_output_tokens, row.drafted_tokens, gained))
+    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted), drafts)

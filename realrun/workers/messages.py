@@ -173,11 +173,22 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finish_s: float
 
 
+class AcceptanceCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Engine steps that verified `depth` drafts of a request in one bin of its position."""
+
+    request: int
+    from_token: int
+    depth: int
+    request_steps: int
+    accepted_tokens: int
+
+
 class Report(Message, frozen=True, tag="report", gc=False):
     """What a worker did since its last report.
 
     `intervals` are (cause, end) of its time, in order. `lines` are records of its scheduler. With `over` its
-    rollout has ended, and it had taken in `works` messages Work.
+    rollout has ended, and it had taken in `works` messages Work. `acceptance` is of requests that have
+    finished; one may be counted in a later report, too, and then both add up.
     """
 
     policy: str
@@ -189,6 +200,7 @@ class Report(Message, frozen=True, tag="report", gc=False):
     engine_steps: tuple[EngineStep, ...]
     over: bool = False
     works: int = 0
+    acceptance: tuple[AcceptanceCount, ...] = ()
 
 
 class HeadStep(msgspec.Struct, frozen=True, array_like=True, gc=False):

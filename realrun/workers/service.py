@@ -143,6 +143,7 @@ class Service:
                 tuple(log.engine_steps),
                 over,
                 self._works if over else 0,
+                tuple(log.acceptance),
             )
         )
 

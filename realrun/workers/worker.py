@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
-from tlt.realrun.workers.messages import EngineStep, Finish
+from tlt.realrun.workers.messages import AcceptanceCount, EngineStep, Finish
+from tlt.realrun.workers.request_counts import RequestCounts
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.event_log import RecordedWorker
@@ -49,12 +50,13 @@ class DecisionInterval:
 
 
 class Log:
-    """What a worker has to report: finished responses, where its time went, engine steps."""
+    """What a worker has to report: finished responses and their acceptance, its time, engine steps."""
 
     def __init__(self) -> None:
         self.finished: list[Finish] = []
         self.intervals: list[tuple[str, float]] = []
         self.engine_steps: list[EngineStep] = []
+        self.acceptance: list[AcceptanceCount] = []
 
 
 class Worker:
@@ -85,6 +87,7 @@ class Worker:
         self._prompt_tokens_left = 0
         self._asked: dict[int, EngineRequest] = {}
         self._responses: dict[int, tuple[int, ...]] = {}
+        self._counts = RequestCounts()
         self._started_s = self._now_s = self._before_s = 0.0  # last step: begin, end; end of the one before
 
     def rollout(
@@ -215,6 +218,7 @@ class Worker:
                 facts.compiled,
             )
         )
+        self._counts.add(facts.drafts)
         self.log.finished += [Finish(request, 0, self._now_s) for request in facts.finished]
 
     def _take_log(self) -> Log:
@@ -230,4 +234,5 @@ class Worker:
                 )
             self.keep(asked, response)
             log.finished[row] = Finish(finish.request, tokens, finish.finish_s)
+        log.acceptance = self._counts.take(self._asked)
         return log

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
 from tlt.traces.common.settings import merge
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
@@ -100,15 +100,20 @@ class FakeEngine:
             return self._prefill(requests, context)
         seconds = STEP_S + REQUEST_S * requests + DRAFT_S * (self._drafted + k)
         accepted = [0] * self._drafted
+        drafts = []
         for running in self._running:
+            before = running.emitted
             running.emitted += 1
             for position in range(self._drafted):
                 if self._rng.random() >= SURVIVAL:
                     break
                 accepted[position] += 1
                 running.emitted += 1
+            if self._drafted:
+                gained = running.emitted - before - 1
+                drafts.append(RequestDrafts(running.request.id, before, self._drafted, gained))
         drafted, self._drafted = self._drafted * requests, k
-        return self._facts(seconds, requests, context, 0, drafted, tuple(accepted))
+        return self._facts(seconds, requests, context, 0, drafted, tuple(accepted), tuple(drafts))
 
     def _prefill(self, requests: int, context: int) -> EngineStepFacts:
         tokens = min(self._prompt_left, self.chunk_tokens)
@@ -120,15 +125,18 @@ class FakeEngine:
         return self._facts(tokens * PROMPT_TOKEN_S, requests, context, tokens, 0, ())
 
     def _facts(
-        self, seconds: float, batch: int, context: int, prompt: int, drafted: int, accepted: tuple[int, ...]
-    ) -> EngineStepFacts:
+        self, seconds: float, batch: int, context: int, prompt: int, drafted: int, accepted: tuple[int, ...],
+        drafts: tuple[RequestDrafts, ...] = (),
+    ) -> EngineStepFacts:  # fmt: skip
         self.now_s += seconds
         finished = [running.request for running in self._running
                     if running.emitted >= running.request.response_tokens]  # fmt: skip
         self._done |= {request.id: (7,) * request.response_tokens for request in finished}
         self._running = [running for running in self._running if running.request not in finished]
         ids = tuple(request.id for request in finished)
-        return EngineStepFacts(seconds, batch, context, prompt, drafted, accepted, ids)
+        return EngineStepFacts(
+            seconds, batch, context, prompt, drafted, accepted, ids, compiled=False, drafts=drafts
+        )
 
 
 def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:

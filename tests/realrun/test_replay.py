@@ -21,6 +21,7 @@ from tlt.realrun.driver.records import in_order
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.executor import WorkerError
+from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.commands import Command
 from tltsched.errors import InputError
@@ -277,3 +278,18 @@ def test_merging_keeps_commands_behind_their_event(replayed: Path) -> None:
             assert before.owner == record.owner
     assert any(isinstance(record.body, BatchFormed) for record in merged)
     assert msgspec.json.decode(lines[0])["seq"] == 0
+
+
+def test_acceptance_by_request_adds_up_to_the_engine_steps(replayed: Path) -> None:
+    assert read_acceptance(replayed / "none") is None
+    for folder in FOLDERS[1:]:
+        rows = read_acceptance(replayed / folder)
+        assert rows is not None
+        counts = ["drafted_tokens", "accepted_tokens"]
+        engine_steps = pd.read_parquet(replayed / folder / "engine_steps.parquet")
+        of_engines = engine_steps.groupby("step")[counts].sum().astype("int64")
+        assert rows.groupby("step")[counts].sum().equals(of_engines)
+        depth = rows["draft_config"].astype(int)
+        assert (rows["drafted_tokens"] == depth * rows["request_steps"]).all()
+        assert set(rows["from_token"]) == {0}  # the longest response has 64 tokens
+    assert set(read_acceptance(replayed / "static-2")["draft_config"]) == {"2"}  # type: ignore[index]

@@ -108,6 +108,9 @@ def test_facts_come_one_step_late_and_add_up(pipelined: tuple[VllmEngine, FakeMo
         (3, 0),
     ]
     assert [i for engine_step in facts for i in engine_step.finished] == [0, 1, 2]
+    # One token from prefill and two engine steps without drafts come before the first that verifies some.
+    assert [tuple(drafts) for drafts in facts[3].drafts] == [(0, 3, 4, 1), (1, 3, 4, 1), (2, 3, 4, 1)]
+    assert [tuple(drafts) for drafts in facts[5].drafts] == [(0, 7, 2, 1), (1, 7, 2, 1), (2, 7, 2, 1)]
     assert all(engine_step.seconds > 0 for engine_step in facts)
 
 
@@ -121,6 +124,8 @@ def test_a_finished_request_is_counted_in_the_engine_step_in_flight(
     assert [engine_step.batch for engine_step in facts[last : last + 3]] == [2, 2, 1]
     decoding = [engine_step for engine_step in facts if engine_step.drafted_tokens]
     assert all(sum(engine_step.accepted_by_position) == engine_step.batch for engine_step in decoding)
+    late = next(drafts for drafts in facts[last + 1].drafts if drafts.request == 0)
+    assert (late.position, late.accepted) == (7, 1)  # a request counts where the engine step counts it
 
 
 def test_an_emptied_engine_starts_afresh(pipelined: tuple[VllmEngine, FakeModel]) -> None:

@@ -60,7 +60,7 @@ ATTRIBUTES: dict[str, Sequence[str]] = {
     "vllm.v1.core.sched.output:SchedulerOutput": ["__dataclass_fields__"],
     "vllm.config:ModelConfig": ["get_vocab_size", "try_get_generation_config"],
     "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager": ["_init_candidates"],
-    "vllm.v1.request:Request": ["num_tokens"],
+    "vllm.v1.request:Request": ["num_tokens", "num_output_tokens"],
 }  # fmt: skip
 # "module:class" -> fields, or names that its constructor assigns
 FIELDS: dict[str, Sequence[str]] = {

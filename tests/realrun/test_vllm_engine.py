@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from evidence.lossless_sampling import compare, draw
 from tests.realrun.small_models import KS, PROMPT_TOKENS, need, need_vllm, requests, run, tiny_config
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 from tltsched.errors import InputError
 
@@ -57,6 +58,20 @@ def test_greedy_text_and_forced_lengths_are_those_without_speculation(kind: str,
                 assert sum(sum(engine_step.accepted_by_position) for engine_step in facts) > 0
 
 
+def drafts_add_up(facts: Sequence[EngineStepFacts], lengths: Sequence[int]) -> None:
+    """Demand that drafts by request sum to those of the engine step, and fill the responses without a gap."""
+    for engine_step in facts:
+        assert sum(drafts.drafted for drafts in engine_step.drafts) == engine_step.drafted_tokens
+        assert sum(drafts.accepted for drafts in engine_step.drafts) == sum(engine_step.accepted_by_position)
+    for request, length in enumerate(lengths):
+        mine = [drafts for step in facts for drafts in step.drafts if drafts.request == request]
+        assert mine
+        assert all(drafts.accepted <= drafts.drafted for drafts in mine)
+        for one, after in pairwise(mine):  # each begins where the one before has ended
+            assert after.position in (one.position + 1 + one.accepted, length)
+        assert length - 1 <= mine[-1].position + mine[-1].accepted
+
+
 def test_facts_and_refusals(tmp_path: Path) -> None:
     need_vllm()
     config = tiny_config(tmp_path, "draft_model", max_running=4)
@@ -79,6 +94,7 @@ def test_facts_and_refusals(tmp_path: Path) -> None:
         )
         assert 4 * 29 <= emitted <= 4 * (29 + 4)  # the first tokens come out of prefill; the last overshoot
         assert all(np.diff(engine_step.accepted_by_position).max(initial=0) <= 0 for engine_step in facts)
+        drafts_add_up(facts, [30] * 4)
 
         assert sorted(speculating.responses()) == [0, 1, 2, 3]
         speculating.submit(requests([50] * 2))

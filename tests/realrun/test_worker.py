@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
-from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.workers.messages import Finish
+from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
+from tlt.realrun.workers.messages import AcceptanceCount, Finish
+from tlt.realrun.workers.request_counts import RequestCounts
 from tlt.realrun.workers.worker import Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import SetDraftConfig
@@ -175,3 +177,38 @@ def test_two_rollouts_follow_one_another() -> None:
     times = [record.t_s for record in bench.records()]
     assert times == sorted(times)
     assert [body.step for body in bench.bodies(RolloutBegan)] == [0, 1]  # type: ignore[attr-defined]
+
+
+def test_each_request_has_its_drafts_counted_by_bin_and_depth() -> None:
+    bench = Bench("static:2", FakeEngine(2, 4))
+    seen: list[RequestDrafts] = []
+    step = bench.engine.step
+
+    def noting(k: int) -> EngineStepFacts:
+        facts = step(k)
+        seen.extend(facts.drafts)
+        return facts
+
+    bench.engine.step = noting  # type: ignore[method-assign]
+    bench.rollout(requests(20, 300, 150))
+    counts: Counter[tuple[int, int]] = Counter()
+    for request, position, drafted, accepted in seen:
+        assert drafted == 2
+        edge = 0 if position < 128 else 128 if position < 256 else 256
+        counts[request, edge] += 1000 + accepted
+    told = [count for log in bench.logs for count in log.acceptance]
+    assert {(c.request, c.from_token): 1000 * c.request_steps + c.accepted_tokens for c in told} == counts
+    assert {count.depth for count in told} == {2}
+    assert {edge for request, edge in counts if request == 1} == {0, 128, 256}
+    # Each is told with the log that tells that its request has finished.
+    for log in bench.logs:
+        assert {count.request for count in log.acceptance} <= {finish.request for finish in log.finished}
+
+
+def test_a_request_counted_again_after_its_end_is_told_again() -> None:
+    counts = RequestCounts()
+    counts.add([RequestDrafts(5, 127, 4, 3), RequestDrafts(6, 10, 4, 0)])
+    assert counts.take(pending={6}) == [AcceptanceCount(5, 0, 4, 1, 3)]
+    counts.add([RequestDrafts(5, 131, 4, 1), RequestDrafts(6, 11, 2, 2)])
+    assert counts.take(pending={6}) == [AcceptanceCount(5, 128, 4, 1, 1)]
+    assert counts.take(pending=()) == [AcceptanceCount(6, 0, 4, 1, 0), AcceptanceCount(6, 0, 2, 1, 2)]

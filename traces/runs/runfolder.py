@@ -15,9 +15,11 @@ A run under another schedule than the plain synchronous one has
     schedule.json          what the schedule does to the order and freshness of samples (ScheduleFacts)
     schedule.parquet       a row an RL step (SCHEDULE_COLUMNS)
 
-and a comparison folder holds comparison.json (Comparison) beside the run folders it names; one that was
-made to recommend has advice.json (Advice) and cost_draws.parquet (COST_DRAW_COLUMNS) as well. Times are
-seconds since the run began. For each worker the intervals tile [0, wall_s] without gaps or overlaps.
+a run with drafts has acceptance.parquet (tlt.traces.runs.request_acceptance), a live one has
+engine_steps.parquet (tlt.traces.runs.engine_steps), and a comparison folder holds comparison.json
+(Comparison) beside the run folders it names; one that was made to recommend has advice.json (Advice) and
+cost_draws.parquet (COST_DRAW_COLUMNS) as well. Times are seconds since the run began. For each worker the
+intervals tile [0, wall_s] without gaps or overlaps.
 """
 
 from __future__ import annotations

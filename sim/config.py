@@ -135,6 +135,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
         Mode, Meta(description="jump: closed form between decisions; exact: every engine step")
     ] = "jump"
     records: Annotated[bool, Meta(description="write every event and command to records.jsonl")] = True
+    acceptance: Annotated[
+        bool, Meta(description="write drafts by request and position to acceptance.parquet")
+    ] = True
 
 
 class Config(Section, frozen=True, kw_only=True):

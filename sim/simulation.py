@@ -14,6 +14,7 @@ from tlt.sim.kv_cache import kv_tokens
 from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.exact_engine import ExactEngine
 from tlt.sim.model.jump_engine import JumpEngine
 from tlt.sim.model.phases import phases_of
@@ -186,6 +187,11 @@ class Simulation:
             trainers=self.trainers,
         )
 
-    def run(self, recorder: Recorder | None = None, progress: Callable[[int], None] | None = None) -> Cluster:
-        """Simulate all steps; `progress(step)` is called after each."""
-        return self.assembly().run(steps_of(self.trace), recorder, progress or (lambda _: None))
+    def run(
+        self,
+        recorder: Recorder | None = None,
+        progress: Callable[[int], None] | None = None,
+        counts: DraftCounts | None = None,
+    ) -> Cluster:
+        """Simulate all steps; `progress(step)` is called after each. `counts` takes drafts by request."""
+        return self.assembly().run(steps_of(self.trace), recorder, progress or (lambda _: None), counts)

@@ -30,6 +30,7 @@ def run_into(
         steps_of(simulation.trace),
         lambda cluster: summary_of(simulation, label, cluster),
         records=simulation.config.run.records,
+        acceptance=simulation.config.run.acceptance,
         done=progress or (lambda _: None),
     )
     _write_schedule(RunFolder(folder), outcome.cluster)

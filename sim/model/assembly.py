@@ -19,6 +19,7 @@ import simpy
 
 from tlt.sim.model.acceptance import Acceptance
 from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.jump_engine import Engine, JumpEngine
 from tlt.sim.model.phases import Phases
@@ -29,6 +30,7 @@ from tlt.sim.model.worker import Listener, Worker
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
 from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary
 from tltsched.event_log import (
     RecordedCluster,
@@ -67,9 +69,13 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     trainers: int = 0  # workers that train the policy and nothing else, beside those of the setup
 
     def run(
-        self, steps: Sequence[StepRequests], recorder: Recorder | None = None, done: StepDone = _silent
+        self,
+        steps: Sequence[StepRequests],
+        recorder: Recorder | None = None,
+        done: StepDone = _silent,
+        counts: DraftCounts | None = None,
     ) -> Cluster:
-        """Simulate all steps; `done(step)` is called after each."""
+        """Simulate all steps; `done(step)` is called after each. `counts` takes drafts by request."""
         setup = self.setup
         env = simpy.Environment(0.0)  # a float from the start, as in the records that a replay writes
         children = sequence(setup.seed, CLUSTER).spawn(setup.workers + self.trainers + 2)
@@ -92,6 +98,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             self.acceptance,
             np.random.default_rng(request_seed),
             np.random.default_rng(spare_seed),
+            counts,
         )
         env.run(env.process(cluster.run(steps, done)))
         return cluster
@@ -103,15 +110,21 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         summarise: Callable[[Cluster], Summary],
         *,
         records: bool = True,
+        acceptance: bool = True,
         done: StepDone = _silent,
     ) -> Outcome:
-        """Simulate all steps and write the tables, the summary and the records into an existing folder."""
+        """Simulate all steps and write the tables, the summary and the records into an existing folder.
+
+        Without `records`, or without `acceptance`, that file is left out.
+        """
+        counts = DraftCounts() if acceptance else None
         if records:
             with (folder / RECORDS).open("wb") as file:
-                cluster = self.run(steps, Recorder(file.write), done)
+                cluster = self.run(steps, Recorder(file.write), done, counts)
         else:
-            cluster = self.run(steps, None, done)
+            cluster = self.run(steps, None, done, counts)
         responses, intervals, step_rows = cluster.tables()
         summary = summarise(cluster)
         RunFolder(folder).write(summary, responses, intervals, step_rows)
+        write_acceptance(folder, cluster.draft_table())
         return Outcome(cluster, responses, summary)

@@ -12,6 +12,7 @@ import pandas as pd
 import simpy
 
 from tlt.sim.model.acceptance import Acceptance
+from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import Drafter
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import Requests, StepRequests, Stream
@@ -61,15 +62,17 @@ class Cluster(Listener):
         acceptance: Acceptance,
         rng: np.random.Generator,
         spare_rng: np.random.Generator,
+        counts: DraftCounts | None = None,
     ) -> None:
         """`make_worker(index, listener)` builds a worker, of which some train the policy and nothing else.
 
         There are such `trainers` (their numbers follow those of the workers) under schedules whose rollouts
-        never end. `spare_rng` draws samples beyond those of the trace.
+        never end. `spare_rng` draws samples beyond those of the trace. `counts` takes drafts by request.
         """
         self.env = env
         self.scheduler = scheduler
         self.spec = scheduler.config.schedule_spec()
+        self.counts = counts
         self.workers = [make_worker(index, self) for index in range(workers)]
         self.trainers = [Timeline(workers + index) for index in range(trainers)]
         if self.trainers:
@@ -94,7 +97,7 @@ class Cluster(Listener):
             self._begin(step)
             yield self.state.over
             self.state.end_s = self.env.now
-            self.log.close(self.state, self.requests, self.scheduler.view.requests)
+            self.log.close(self.state, self.requests, self.scheduler.view.requests, self.counts)
             done(step)
         self._turn(len(steps) - 1)
 
@@ -166,6 +169,8 @@ class Cluster(Listener):
                 self.workers[move.worker].withdraw(ids)
             case Restart() | Drop():
                 self.state.wasted_tokens += self.requests.restart(ids)
+                if self.counts is not None:
+                    self.counts.forget(ids)
             case TrainOn():
                 self.state.chosen = ids
 
@@ -291,3 +296,7 @@ class Cluster(Listener):
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return responses, intervals and steps as tlt.traces.runs.runfolder wants them."""
         return self.log.tables([*(worker.timeline for worker in self.workers), *self.trainers])
+
+    def draft_table(self) -> pd.DataFrame:
+        """Return acceptance by request as tlt.traces.runs.request_acceptance wants it; empty: not counted."""
+        return (self.counts or DraftCounts()).table(self.log.acceptance)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tlt.sim.model.draft_counts import Pieces
 from tlt.sim.model.jump_engine import DecisionInterval, Engine, Running
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
@@ -83,6 +84,10 @@ class ExactEngine(Engine):
             accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
             by_position = (accepted[:, None] > np.arange(draft_config.depth)[None, :]).sum(axis=0)
             tokens += accepted
-        length = pool.requests.length[pool.running]
-        pool.emitted[pool.running] = np.minimum(pool.emitted[pool.running] + tokens, length)
+        before = pool.emitted[pool.running]
+        after = np.minimum(before + tokens, pool.requests.length[pool.running])
+        pool.emitted[pool.running] = after
+        if self.counts is not None and draft_config.depth:
+            ids, once = pool.requests.ids[pool.running], np.ones(len(tokens), np.int64)
+            self.counts.add(Pieces(draft_config, ids, before, after - before, tokens, once))
         return by_position

@@ -16,6 +16,7 @@ import numpy as np
 
 from tlt.sim.model.acceptance import Acceptance, Moments
 from tlt.sim.model.decode_closed_form import START, State, Trajectory
+from tlt.sim.model.draft_counts import DraftCounts, Pieces
 from tlt.sim.model.running_batch import Admission, RequestPool
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
@@ -48,6 +49,7 @@ class Engine:
         self.acceptance = acceptance
         self.rng = rng
         self.drafter_exponent = 1.0
+        self.counts: DraftCounts | None = None  # of all engines of a run; None: nobody wants them
         self.pool: RequestPool
         self.decision_interval: DecisionInterval
         # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
@@ -99,6 +101,7 @@ class JumpEngine(Engine):
     _moments: Moments  # in the same order
     _position = 0  # engine steps of the trajectory that are done
     _state: State = START  # of the trajectory at that position
+    _drafts: Pieces | None = None  # of the requests of the trajectory, in order of finish
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
@@ -146,6 +149,8 @@ class JumpEngine(Engine):
                 crowded = False
                 after = self._foresee(trajectory, stop, reached)
                 yield max(after.seconds - reached.seconds - cut_s, 0.0)
+            if watch or after.finished == len(self._order):
+                self._count(after.finished)  # else when the trajectory is dropped
             reached, position = after, stop
             if stop == end or self.halted:
                 end, crowded = stop, crowded and stop == end
@@ -177,8 +182,14 @@ class JumpEngine(Engine):
         engine_steps = engine_steps[order]
         self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
         # The last engine step drafts past the end of the response: the walk ends at remaining + overshoot.
-        rate = (remaining[order] + _overshoot(self._moments)) / np.maximum(engine_steps, 1)
+        left = remaining[order]
+        tokens = left + _overshoot(self._moments)
+        rate = tokens / np.maximum(engine_steps, 1)
         self._draft_config, self._order, self._position, self._state = draft_config, running[order], 0, START
+        self._drafts = None
+        if self.counts is not None and draft_config.depth:
+            ids, begun = pool.requests.ids[self._order], pool.emitted[self._order]
+            self._drafts = Pieces(draft_config, ids, begun, left, tokens, engine_steps)
         context = pool.context()[order].astype(np.float64)
         self._trajectory = Trajectory(engine_steps, context, rate, costs.fixed_s, costs.context_s_per_token)
         return self._trajectory
@@ -209,6 +220,11 @@ class JumpEngine(Engine):
         if full is not None and full < end:
             return max(full, self._position), True
         return max(end, self._position), False
+
+    def _count(self, finished: int) -> None:
+        """Count the drafts of the first so many requests of the trajectory, which have finished."""
+        if self.counts is not None and self._drafts is not None:
+            self.counts.add_until(self._drafts, finished)
 
     def _advance(self, trajectory: Trajectory, end: int, after: State) -> DecisionInterval:
         """Make `after`, the state at engine step `end`, the present one; returns what the interval did."""
@@ -255,7 +271,11 @@ class JumpEngine(Engine):
             emitted = np.rint(self._bridge(remaining, position, engine_steps, done))
         least = np.minimum(position, remaining - 1)
         most = np.minimum(position * (self._draft_config.depth + 1), remaining - 1)
-        self.pool.emitted[order] += np.clip(emitted, least, most).astype(np.int64)
+        gained = np.clip(emitted, least, most).astype(np.int64)
+        if self.counts is not None and self._drafts is not None:
+            self._drafts.end_early(done, gained, position)
+            self.counts.add(self._drafts)
+        self.pool.emitted[order] += gained
 
     def _bridge(self, remaining: Ints, position: int, engine_steps: Ints, done: int) -> Floats:
         """Draw what has been emitted after `position` of `engine_steps` in which `remaining` will be,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import simpy
 
+from tlt.sim.model.draft_counts import Counts, DraftCounts
 from tlt.sim.model.jump_engine import DecisionInterval
 from tlt.sim.model.requests import Requests
 from tlt.traces.common.arrays import Ints
@@ -40,12 +41,17 @@ class SimulatedLog(StepLog):
     def __init__(self) -> None:
         super().__init__()
         self.schedule_rows: list[Row] = []
+        self.acceptance: list[tuple[int, Counts]] = []  # of the responses of each step
         self.preemptions = 0
         self.largest_draft_batch = 0
 
-    def close(self, state: SimulatedStep, requests: Requests, alive: Iterable[int]) -> None:
+    def close(
+        self, state: SimulatedStep, requests: Requests, alive: Iterable[int], counts: DraftCounts | None
+    ) -> None:
         """Take in a step that is over; requests `alive` go on in a later one."""
         ids = np.sort(state.trained(requests))
+        if counts is not None:
+            self.acceptance.append((state.step, counts.take(ids)))
         self.add(state, _responses(state.step, requests, ids))
         self.schedule_rows.append(_schedule_row(state, requests, ids, list(alive)))
         self.preemptions += state.preemptions

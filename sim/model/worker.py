@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import simpy
 
+from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.jump_engine import DecisionInterval, Engine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
 from tlt.sim.model.step import SimulatedStep
@@ -27,6 +28,7 @@ class Listener(Protocol):
     """Who hears of what a worker has done, at the time at which it is reported."""
 
     state: SimulatedStep  # of the step that is on
+    counts: DraftCounts | None  # of all workers; None: nobody wants them
 
     def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
         """Requests, [n], will have been done at these times, once they are reported."""
@@ -77,6 +79,7 @@ class Worker:
         self.index = scheduler.worker
         self.scheduler = scheduler
         self.engine = engine
+        self.engine.counts = listener.counts
         self.limits = limits
         self.listener = listener
         self.watch = watch

@@ -12,6 +12,7 @@ import pandas as pd
 from tlt.sim.config import Config, resolve
 from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw
 from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.exact_engine import ExactEngine
 from tlt.sim.model.jump_engine import Engine, JumpEngine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
@@ -169,8 +170,8 @@ class Run(msgspec.Struct):
 
 
 def simulate(config: Config, trace: Trace, coefficients: Coefficients | None = PLAIN) -> Run:
-    """Run a configuration on a trace; records are kept as bytes."""
+    """Run a configuration on a trace; records are kept as bytes, and drafts are counted by request."""
     simulation = Simulation(config, trace, coefficients)
     lines: list[bytes] = []
-    cluster = simulation.run(Recorder(lines.append))
+    cluster = simulation.run(Recorder(lines.append), counts=DraftCounts())
     return Run(simulation, cluster, b"".join(lines), float(cluster.env.now), *cluster.tables())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import ClassVar, Literal, Protocol
 
 import msgspec
@@ -110,3 +111,11 @@ def required_times(policy: str, times: StepTimes | None, draft_configs: Iterable
     for draft_config in draft_configs:  # one that is missing is better met before the run
         times.engine_step_s(draft_config, Batch(1, 0))
     return times
+
+
+def require_at_least(config: PolicyConfig, lows: Mapping[str, float]) -> None:
+    """Raise InputError for the first field below its low, or not finite."""
+    for field, low in lows.items():
+        value = getattr(config, field)
+        if not (isfinite(value) and value >= low):
+            raise InputError(field, value, f"{low} or more", "give a larger number")

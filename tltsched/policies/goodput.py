@@ -9,7 +9,6 @@ the engine flip.
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import ClassVar
 
 import msgspec
@@ -25,9 +24,10 @@ from tltsched.policies.base import (
     Rng,
     StepTimes,
     WhenOff,
+    require_at_least,
     required_times,
 )
-from tltsched.policies.estimators.acceptance import AcceptanceEstimate
+from tltsched.policies.estimators.acceptance import AcceptanceEstimate, require_memory
 from tltsched.written.draft_config import WrittenDraftConfig, canonical, parse_draft_config
 
 # Assumed, not measured: each draft accepted with probability 0.7 given the one before it. Replace it by the
@@ -92,19 +92,14 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
                     "a tree with a length of 1 to depth + 1",
                     "correct the entry",
                 )
-        for field, low in (
-            ("decision_engine_steps", 1),
-            ("switch_cost_s", 0),
-            ("hysteresis", 0),
-            ("probe_every_engine_steps", 0),
-        ):
-            value = getattr(self, field)
-            if not (isfinite(value) and value >= low):
-                raise InputError(field, value, f"{low} or more", "give a larger number")
-        if not (isfinite(self.memory_request_steps) and self.memory_request_steps > 0):
-            raise InputError(
-                "memory_request_steps", self.memory_request_steps, "above 0", "give a number of request-steps"
-            )
+        lows = {
+            "decision_engine_steps": 1,
+            "switch_cost_s": 0,
+            "hysteresis": 0,
+            "probe_every_engine_steps": 0,
+        }
+        require_at_least(self, lows)
+        require_memory(self.memory_request_steps)
 
     def build(self, rng: Rng, times: StepTimes | None) -> GoodputPolicy:  # noqa: ARG002 (nothing is random)
         """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""

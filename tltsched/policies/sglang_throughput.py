@@ -13,12 +13,10 @@ Source: sgl-project/sglang, strategy `throughput_aware` (pull request 28045). It
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import ClassVar
 
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, chain
-from tltsched.errors import InputError
 from tltsched.policies.base import (
     Batch,
     Choice,
@@ -27,6 +25,7 @@ from tltsched.policies.base import (
     Rng,
     StepTimes,
     WhenOff,
+    require_at_least,
     required_times,
 )
 from tltsched.policies.estimators.batch_ranges import (
@@ -64,13 +63,8 @@ class SglangThroughputConfig(PolicyConfig, tag="sglang_throughput", frozen=True)
         for edge, ks in self.candidates:
             check_ks(f"candidates of batch {edge}", ks, 1)
         check_graph_batches(self.graph_batches)
-        for field, low in (
-            *(("window", 1), ("update_interval", 1), ("profile_context_tokens", 0)),
-            ("switch_margin", 0),
-        ):
-            value = getattr(self, field)
-            if not (isfinite(value) and value >= low):
-                raise InputError(field, value, f"{low} or more", "give a larger number")
+        lows = {"window": 1, "update_interval": 1, "profile_context_tokens": 0, "switch_margin": 0}
+        require_at_least(self, lows)
 
     def build(self, rng: Rng, times: StepTimes | None) -> SglangThroughputPolicy:  # noqa: ARG002 (no chance)
         """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""

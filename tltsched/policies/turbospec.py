@@ -13,7 +13,7 @@ Source: arXiv 2406.14066 (v1 SmartSpec, v3 TurboSpec).
 
 from __future__ import annotations
 
-from math import exp, isfinite
+from math import exp
 from typing import ClassVar
 
 from tltsched.commands import ResumeCost
@@ -27,8 +27,10 @@ from tltsched.policies.base import (
     Rng,
     StepTimes,
     WhenOff,
+    require_at_least,
     required_times,
 )
+from tltsched.policies.estimators.acceptance import require_memory
 
 # Where the linear law is fitted (assumed: batches of decode, contexts of reasoning responses).
 FIT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -50,15 +52,10 @@ class TurboSpecConfig(PolicyConfig, tag="turbospec", frozen=True):
     """Engine steps between two decisions (the original decides in each)."""
 
     def __post_init__(self) -> None:
-        for field in ("max_k", "decision_engine_steps"):
-            if getattr(self, field) < 1:
-                raise InputError(field, getattr(self, field), "1 or more", "give a larger number")
+        require_at_least(self, {"max_k": 1, "decision_engine_steps": 1})
         if not 0 <= self.rate_prior <= 1:
             raise InputError("rate_prior", self.rate_prior, "0 to 1", "give a probability")
-        if not (isfinite(self.memory_request_steps) and self.memory_request_steps > 0):
-            raise InputError(
-                "memory_request_steps", self.memory_request_steps, "above 0", "give a number of engine steps"
-            )
+        require_memory(self.memory_request_steps)
 
     def build(self, rng: Rng, times: StepTimes | None) -> TurboSpecPolicy:  # noqa: ARG002 (no chance in it)
         """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""

@@ -15,12 +15,10 @@ Source: vLLM 0.32, v1/worker/gpu/spec_decode/adaptive_verification.py.
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import ClassVar
 
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig, chain
-from tltsched.errors import InputError
 from tltsched.policies.base import (
     Batch,
     Choice,
@@ -29,9 +27,10 @@ from tltsched.policies.base import (
     Rng,
     StepTimes,
     WhenOff,
+    require_at_least,
     required_times,
 )
-from tltsched.policies.estimators.acceptance import AcceptanceEstimate
+from tltsched.policies.estimators.acceptance import AcceptanceEstimate, require_memory
 
 
 class VllmAdaptiveConfig(PolicyConfig, tag="vllm_adaptive", frozen=True):
@@ -49,13 +48,8 @@ class VllmAdaptiveConfig(PolicyConfig, tag="vllm_adaptive", frozen=True):
     """Engine steps between two decisions (vLLM decides in each)."""
 
     def __post_init__(self) -> None:
-        for field, low in (("max_k", 1), ("profile_context_tokens", 0), ("decision_engine_steps", 1)):
-            if getattr(self, field) < low:
-                raise InputError(field, getattr(self, field), f"{low} or more", "give a larger number")
-        if not (isfinite(self.memory_request_steps) and self.memory_request_steps > 0):
-            raise InputError(
-                "memory_request_steps", self.memory_request_steps, "above 0", "give a number of engine steps"
-            )
+        require_at_least(self, {"max_k": 1, "profile_context_tokens": 0, "decision_engine_steps": 1})
+        require_memory(self.memory_request_steps)
 
     def build(self, rng: Rng, times: StepTimes | None) -> VllmAdaptivePolicy:  # noqa: ARG002 (no chance in it)
         """Return the policy; raises InputError if `times` is missing or lacks a draft configuration."""

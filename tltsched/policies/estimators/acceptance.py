@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, isfinite
 
 from tltsched.draft_config import DraftConfig
+from tltsched.errors import InputError
 from tltsched.policies.base import Outcome
+
+
+def require_memory(request_steps: float) -> None:
+    """Raise InputError unless an estimate may forget over so many request-steps."""
+    if not (isfinite(request_steps) and request_steps > 0):
+        raise InputError("memory_request_steps", request_steps, "above 0", "give a number of request-steps")
 
 
 class AcceptanceEstimate:

@@ -73,8 +73,8 @@ def write_measured(
         tool_version=VERSION,
         warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
     )
-    RunFolder(folder).write(summary, responses, intervals, rows)
     write_acceptance(folder, acceptance_table(steps))
+    RunFolder(folder).write(summary, responses, intervals, rows)
 
 
 def response_table(step: LiveStep, truncated: Callable[[int, Response], bool]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ realrun.engine.vllm_engine is the only module that knows vLLM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,7 +29,7 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     group: int = -1
 
 
-class RequestDrafts(NamedTuple):
+class RequestDrafts(msgspec.Struct, frozen=True, gc=False):
     """What one engine step verified of one request, whose response had `position` tokens before it."""
 
     request: int

@@ -125,6 +125,6 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             cluster = self.run(steps, None, done, counts)
         responses, intervals, step_rows = cluster.tables()
         summary = summarise(cluster)
-        RunFolder(folder).write(summary, responses, intervals, step_rows)
         write_acceptance(folder, cluster.draft_table())
+        RunFolder(folder).write(summary, responses, intervals, step_rows)
         return Outcome(cluster, responses, summary)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from tests.realrun.small_models import PROMPT_TOKENS, need_vllm, requests, run, tiny_config
 from tlt.realrun.config import RealConfig
@@ -109,8 +110,8 @@ def test_facts_come_one_step_late_and_add_up(pipelined: tuple[VllmEngine, FakeMo
     ]
     assert [i for engine_step in facts for i in engine_step.finished] == [0, 1, 2]
     # One token from prefill and two engine steps without drafts come before the first that verifies some.
-    assert [tuple(drafts) for drafts in facts[3].drafts] == [(0, 3, 4, 1), (1, 3, 4, 1), (2, 3, 4, 1)]
-    assert [tuple(drafts) for drafts in facts[5].drafts] == [(0, 7, 2, 1), (1, 7, 2, 1), (2, 7, 2, 1)]
+    assert [astuple(drafts) for drafts in facts[3].drafts] == [(0, 3, 4, 1), (1, 3, 4, 1), (2, 3, 4, 1)]
+    assert [astuple(drafts) for drafts in facts[5].drafts] == [(0, 7, 2, 1), (1, 7, 2, 1), (2, 7, 2, 1)]
     assert all(engine_step.seconds > 0 for engine_step in facts)
 
 

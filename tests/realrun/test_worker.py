@@ -192,10 +192,10 @@ def test_each_request_has_its_drafts_counted_by_bin_and_depth() -> None:
     bench.engine.step = noting  # type: ignore[method-assign]
     bench.rollout(requests(20, 300, 150))
     counts: Counter[tuple[int, int]] = Counter()
-    for request, position, drafted, accepted in seen:
-        assert drafted == 2
-        edge = 0 if position < 128 else 128 if position < 256 else 256
-        counts[request, edge] += 1000 + accepted
+    for drafts in seen:
+        assert drafts.drafted == 2
+        edge = 0 if drafts.position < 128 else 128 if drafts.position < 256 else 256
+        counts[drafts.request, edge] += 1000 + drafts.accepted
     told = [count for log in bench.logs for count in log.acceptance]
     assert {(c.request, c.from_token): 1000 * c.request_steps + c.accepted_tokens for c in told} == counts
     assert {count.depth for count in told} == {2}

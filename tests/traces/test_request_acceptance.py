@@ -15,9 +15,10 @@ from tlt.traces.runs.request_acceptance import (
     ACCEPTANCE,
     ACCEPTANCE_COLUMNS,
     MOST_BINS,
+    bin_of,
     bins,
-    from_token,
     from_tokens,
+    lower_edge,
     read_acceptance,
     write_acceptance,
 )
@@ -36,7 +37,7 @@ def test_a_position_lies_in_its_bin(position: int) -> None:
     low, high = from_tokens(np.array([number, number + 1]))
     assert low <= position < high
     assert number < MOST_BINS
-    assert from_token(position) == low
+    assert (bin_of(position), lower_edge(bin_of(position))) == (number, low)
 
 
 def _rows(**changed: object) -> pd.DataFrame:

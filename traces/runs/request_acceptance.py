@@ -48,9 +48,13 @@ def from_tokens(numbers: Ints) -> Ints:
     return np.where(numbers > 0, edges, 0)
 
 
-def from_token(position: int) -> int:
-    """Return the lower edge of the bin of one position."""
-    number = (position // FIRST_BIN_TOKENS).bit_length()
+def bin_of(position: int) -> int:
+    """Return the bin of one position."""
+    return (position // FIRST_BIN_TOKENS).bit_length()
+
+
+def lower_edge(number: int) -> int:
+    """Return the lower edge of one bin."""
     return (FIRST_BIN_TOKENS // 2) << number if number else 0
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from tlt.analysis.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.bounds import Bounds, read_bounds
+from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
 from tlt.traces.sources import RunSource, open_runs
 from tltsched.errors import InputError
@@ -33,6 +34,7 @@ class Run:
     steps: pd.DataFrame
     config_text: str  # resolved_config.json as it was written; empty if the folder has none
     schedule: tuple[ScheduleFacts, pd.DataFrame] | None = None  # None: plain synchronous
+    acceptance: pd.DataFrame | None = None  # ACCEPTANCE_COLUMNS; None: no drafts, or not counted by request
 
     def keeps_order(self) -> bool:
         """Return whether each step trains on the responses to its own prompts."""
@@ -121,6 +123,7 @@ def load_run(path: Path) -> Run:
         steps=folder.steps().sort_values("step", ignore_index=True),
         config_text=_config_text(path / "resolved_config.json"),
         schedule=folder.schedule(),
+        acceptance=read_acceptance(path),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tlt.analysis.comparison.advice import ADVICE_NOTES, advice_sentences, advice_table
+from tlt.analysis.comparison.by_position import POSITION_NOTES, position_table
 from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.tables import (
     COLUMN_NOTES,
@@ -48,6 +49,8 @@ def render(
         advice_words=" ".join(advice_sentences(advice)) if advice is not None else "",
         advice=advice_table(advice) if advice is not None and advice.rows else None,
         advice_notes=ADVICE_NOTES,
+        positions=position_table(runs.runs),
+        position_notes=POSITION_NOTES,
         pictures=pictures,
         ledger=ledger_table(table),
         lengths=length_facts(runs.runs[0]),

@@ -1,0 +1,63 @@
+"""Acceptance by position in the response, and how far responses differ from one another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tlt.analysis.drawing.tables import TextTable
+from tlt.analysis.load import Run
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.request_acceptance import FIRST_BIN_TOKENS
+
+FEWEST_STEPS = 20  # engine steps of a response in a bin; with fewer its acceptance there says nothing
+FEWEST_PAIRS = 30
+POSITION_NOTES = (
+    "Acceptance length with bonus of engine steps that drafted, by how long the response was before them; in "
+    "brackets the responses that had drafts there. A column mixes the draft configurations that its policy "
+    "used there. Between responses: standard deviation of accepted drafts an engine step between responses "
+    "of one bin and draft configuration, as far as it lasts into the next bin, so that chance cancels. In a "
+    "simulated run both follow from the model of acceptance."
+)
+
+
+def position_table(runs: tuple[Run, ...]) -> TextTable | None:
+    """Return a row a bin of positions and a column a policy; None if no run has drafts by request."""
+    counted = [(run.policy, run.acceptance) for run in runs if run.acceptance is not None]
+    if not counted:
+        return None
+    edges = sorted({int(edge) for _, rows in counted for edge in rows["from_token"].unique()})
+    body = [(f"from {edge:,}", *(_cell(rows, edge) for _, rows in counted)) for edge in edges]
+    spreads = [spread_between_responses(rows) for _, rows in counted]
+    body.append(("between responses", *("-" if each is None else f"{each:.2f}" for each in spreads)))
+    return TextTable(("Tokens before", *(policy for policy, _ in counted)), body)
+
+
+def spread_between_responses(rows: pd.DataFrame) -> float | None:
+    """Return the standard deviation of accepted drafts an engine step between responses, without chance.
+
+    `rows` has ACCEPTANCE_COLUMNS. It is the root of the covariance between neighbouring bins of a response
+    under one draft configuration, 0 if that is negative; None if there are too few of them.
+    """
+    rows = rows[rows["request_steps"] >= FEWEST_STEPS]
+    cells = rows[["step", "request", "from_token"]].assign(
+        config=rows["draft_config"].astype("str"), rate=rows["accepted_tokens"] / rows["request_steps"]
+    )
+    edge = cells["from_token"]
+    before = cells.assign(from_token=np.where(edge > FIRST_BIN_TOKENS, edge // 2, edge - FIRST_BIN_TOKENS))
+    pairs = cells.merge(before, on=["step", "request", "config", "from_token"], suffixes=("", "_next"))
+    alike = pairs.groupby(["from_token", "config"])
+    free = len(pairs) - alike.ngroups
+    if free < FEWEST_PAIRS:
+        return None
+    above = pairs[["rate", "rate_next"]] - alike[["rate", "rate_next"]].transform("mean")
+    covariance = float((above["rate"] * above["rate_next"]).sum()) / free
+    return float(np.sqrt(max(covariance, 0.0)))
+
+
+def _cell(rows: pd.DataFrame, edge: int) -> str:
+    here = rows[rows["from_token"] == edge]
+    length = acceptance_length_with_bonus(here)
+    if length is None:
+        return "-"
+    return f"{length:.2f} ({len(here[['step', 'request']].drop_duplicates()):,})"

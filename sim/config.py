@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tlt.sim.drift import with_drift
 from tlt.sim.model.drafter import DrafterConfig
-from tlt.sim.model.drift import with_drift
 from tlt.sim.model.phases import PHASES, PhaseConfig
 from tlt.sim.steptimes.roofline import Assumptions
 from tlt.traces.common.settings import Section, convert, merge

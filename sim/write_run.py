@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
-from tlt.sim.model.drift import load_drift
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json

@@ -5,7 +5,7 @@ Each policy update adds `drift_per_update`; n trained tokens shrink the excess e
 trained in to (e - 1) exp(-n / recovery_tokens). Engines feel an update at once, and training only when it is
 published. A negative drift is a policy that gets easier to predict: e may fall below 1, where training adds
 nothing. Reports on drift conflict (some see none over 36 steps), so no drift is the default; a measured curve
-(tlt.sim.model.drift) may be named instead.
+(tlt.sim.drift) may be named instead.
 """
 
 from __future__ import annotations

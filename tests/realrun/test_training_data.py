@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tlt.sim.model.drift import load_drift
+from tlt.sim.drift import load_drift
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.decision_intervals import read_decision_intervals

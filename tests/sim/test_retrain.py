@@ -13,7 +13,7 @@ from tests.sim.measured_world import write_calibration
 from tests.sim.training_world import DRIFTING, SAMPLES, write_training_run
 from tlt.commands.sim.group import sim
 from tlt.sim.config import resolve
-from tlt.sim.model.drift import load_drift
+from tlt.sim.drift import load_drift
 from tlt.sim.simulation import Simulation
 from tlt.sim.validate.training.predict import drift_curve, predict_training, prediction_errors
 from tlt.sim.workload import load_workload

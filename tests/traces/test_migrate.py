@@ -19,7 +19,7 @@ from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.step import LiveStep
 from tlt.realrun.training.checkpoints import Stamp
 from tlt.realrun.training_config import TasksConfig, TrainConfig
-from tlt.sim.model.drift import DriftCurve
+from tlt.sim.drift import DriftCurve
 from tlt.traces.common import migrate
 from tlt.traces.common.migrate import decode, upgraded, upgraded_settings
 from tlt.traces.common.settings import settings_of
@@ -225,7 +225,7 @@ def test_the_results_of_simulating_a_run_again_speak_of_policies() -> None:
 
 
 def test_a_drift_curve_and_raw_points_are_translated() -> None:
-    drift = msgspec.json.decode((Path(sim.__path__[0]) / "model/drifts/smollm2-135m-h200.json").read_bytes())
+    drift = msgspec.json.decode((Path(sim.__path__[0]) / "drifts/smollm2-135m-h200.json").read_bytes())
     old = {("arm" if name == "policy" else name): value for name, value in drift.items()}
     assert old != drift
     assert decode(json.dumps(old).encode(), DriftCurve) == msgspec.convert(drift, DriftCurve)

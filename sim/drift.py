@@ -1,7 +1,7 @@
 """Measured drift curves: how a drafter's acceptance followed a policy in training, by name.
 
 Files are JSON in the form of `DriftCurve`, written by `tlt sim validate-training --save-drift`; those
-that come with the package lie in sim/model/drifts. `drafter.drift = "NAME"` in a configuration puts one in
+that come with the package lie in sim/drifts. `drafter.drift = "NAME"` in a configuration puts one in
 force.
 """
 

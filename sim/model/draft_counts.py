@@ -2,7 +2,8 @@
 
 Engines say in pieces what requests gained: exact mode a piece for each engine step, jump mode one for each
 time that it fixes what a request has emitted. A piece that spans several bins is split over them as if each
-of its engine steps had gained the same (modelled); in whole tokens, so that sums are kept.
+of its engine steps had gained the same (modelled); in whole tokens, so that sums are kept. So the bins of a
+stretch have one rate: the law of a request's total is that of exact mode, but chance does not part its bins.
 """
 
 from __future__ import annotations

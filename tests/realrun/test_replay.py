@@ -18,6 +18,8 @@ from tests.realrun.fakes import config_of, flat_times
 from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import plan_policies
 from tlt.realrun.driver.records import in_order
+from tlt.realrun.driver.step import LiveStep, decode_step
+from tlt.realrun.driver.write_run import acceptance_table
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.executor import WorkerError
@@ -293,3 +295,11 @@ def test_acceptance_by_request_adds_up_to_the_engine_steps(replayed: Path) -> No
         assert (rows["drafted_tokens"] == depth * rows["request_steps"]).all()
         assert set(rows["from_token"]) == {0}  # the longest response has 64 tokens
     assert set(read_acceptance(replayed / "static-2")["draft_config"]) == {"2"}  # type: ignore[index]
+
+
+def test_a_part_that_an_earlier_version_kept_has_no_acceptance_by_request() -> None:
+    part = msgspec.to_builtins(LiveStep(step=3, start_s=1.0, policy="static:2"), builtin_types=(bytes,))
+    assert part.pop("acceptance") == []
+    kept = decode_step(msgspec.msgpack.encode(part))
+    assert (kept.step, kept.acceptance) == (3, [])
+    assert acceptance_table([kept]).empty

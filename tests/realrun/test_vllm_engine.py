@@ -36,6 +36,24 @@ def engines(config: RealConfig) -> Iterator[tuple[VllmEngine, VllmEngine]]:
         plain.close()
 
 
+def drafts_add_up(facts: Sequence[EngineStepFacts]) -> None:
+    """Demand that drafts by request sum to those of each engine step."""
+    for engine_step in facts:
+        assert sum(drafts.drafted for drafts in engine_step.drafts) == engine_step.drafted_tokens
+        assert sum(drafts.accepted for drafts in engine_step.drafts) == sum(engine_step.accepted_by_position)
+        assert all(0 <= drafts.accepted <= drafts.drafted for drafts in engine_step.drafts)
+
+
+def drafts_fill_responses(facts: Sequence[EngineStepFacts], lengths: Sequence[int]) -> None:
+    """Demand that each engine step of a request begins where the one before has ended, up to its length."""
+    for request, length in enumerate(lengths):
+        mine = [drafts for step in facts for drafts in step.drafts if drafts.request == request]
+        assert mine
+        for one, after in pairwise(mine):
+            assert after.position in (one.position + 1 + one.accepted, length)
+        assert length - 1 <= mine[-1].position + mine[-1].accepted
+
+
 @pytest.mark.parametrize("kind", ["eagle3", "ngram", "draft_model", "suffix"])
 def test_greedy_text_and_forced_lengths_are_those_without_speculation(kind: str, tmp_path: Path) -> None:
     need_vllm()
@@ -54,22 +72,9 @@ def test_greedy_text_and_forced_lengths_are_those_without_speculation(kind: str,
             assert not any(engine_step.compiled for engine_step in facts)
             drafted = sum(engine_step.drafted_tokens for engine_step in facts)
             assert (drafted > 0) == (ks != (0,))
+            drafts_add_up(facts)
             if kind in ("draft_model", "ngram") and ks == (4,):
                 assert sum(sum(engine_step.accepted_by_position) for engine_step in facts) > 0
-
-
-def drafts_add_up(facts: Sequence[EngineStepFacts], lengths: Sequence[int]) -> None:
-    """Demand that drafts by request sum to those of the engine step, and fill the responses without a gap."""
-    for engine_step in facts:
-        assert sum(drafts.drafted for drafts in engine_step.drafts) == engine_step.drafted_tokens
-        assert sum(drafts.accepted for drafts in engine_step.drafts) == sum(engine_step.accepted_by_position)
-    for request, length in enumerate(lengths):
-        mine = [drafts for step in facts for drafts in step.drafts if drafts.request == request]
-        assert mine
-        assert all(drafts.accepted <= drafts.drafted for drafts in mine)
-        for one, after in pairwise(mine):  # each begins where the one before has ended
-            assert after.position in (one.position + 1 + one.accepted, length)
-        assert length - 1 <= mine[-1].position + mine[-1].accepted
 
 
 def test_facts_and_refusals(tmp_path: Path) -> None:
@@ -94,7 +99,8 @@ def test_facts_and_refusals(tmp_path: Path) -> None:
         )
         assert 4 * 29 <= emitted <= 4 * (29 + 4)  # the first tokens come out of prefill; the last overshoot
         assert all(np.diff(engine_step.accepted_by_position).max(initial=0) <= 0 for engine_step in facts)
-        drafts_add_up(facts, [30] * 4)
+        drafts_add_up(facts)
+        drafts_fill_responses(facts, [30] * 4)
 
         assert sorted(speculating.responses()) == [0, 1, 2, 3]
         speculating.submit(requests([50] * 2))

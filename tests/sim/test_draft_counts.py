@@ -163,10 +163,11 @@ def test_jump_mode_sums_are_those_of_its_intervals_but_for_what_it_draws_between
 
 def test_jump_mode_gives_requests_the_acceptance_that_exact_mode_gives_them() -> None:
     lengths = [[600 + 7 * request for request in range(128)]] * 6
-    told = {}
+    told, by_bin = {}, {}
     for mode in MODES:
         chosen = SMALL | CHAINS | {"run.mode": mode, "acceptance.request_spread": 0.5}
         table = simulate(config_of(chosen, "static:3"), trace_of(lengths)).cluster.draft_table()
+        by_bin[mode] = table.groupby("from_token")[["request_steps", "accepted_tokens"]].sum()
         sums = table.groupby(["step", "request"])[["request_steps", "accepted_tokens"]].sum()
         told[mode] = (sums["accepted_tokens"] / sums["request_steps"]).to_numpy()
     jump, exact = told["jump"], told["exact"]
@@ -175,6 +176,7 @@ def test_jump_mode_gives_requests_the_acceptance_that_exact_mode_gives_them() ->
     assert jump.mean() == pytest.approx(exact.mean(), rel=0.005)
     assert jump.std() == pytest.approx(exact.std(), rel=0.03)
     assert np.corrcoef(jump, exact)[0, 1] > 0.95
+    assert ((by_bin["jump"] / by_bin["exact"] - 1).abs() < 0.01).all(axis=None)
 
 
 def test_a_run_folder_has_them_and_one_without_drafts_has_none(tmp_path: Path) -> None:

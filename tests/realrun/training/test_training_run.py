@@ -16,6 +16,7 @@ from tlt.realrun.models.drafter import make_head
 from tlt.realrun.models.target import prepare_model
 from tlt.realrun.training_config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
 from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import RunFolder, read_struct
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.event_log import SchedulerSetup, first_difference, read, replay
@@ -95,6 +96,10 @@ def test_an_idle_worker_trains_the_drafter_and_all_records_are_valid(tmp_path: P
     setup = read_struct(folder / "scheduler.json", SchedulerSetup)
     again = replay(setup, records, partial(scheduler_rng, setup.seed))
     assert first_difference(records, again) is None
+    counts, drafts = ["drafted_tokens", "accepted_tokens"], read_acceptance(folder)
+    engine_steps = pd.read_parquet(folder / "engine_steps.parquet").groupby("step")[counts].sum()
+    assert drafts is not None
+    assert (drafts.groupby("step")[counts].sum() == engine_steps).all(axis=None)
     probes = pd.read_parquet(folder / "probes.parquet")
     assert set(probes["head"]) == {"initial", "serving"}
     assert msgspec.json.decode((folder / "summary.json").read_bytes())["kind"] == "measured"

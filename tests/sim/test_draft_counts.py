@@ -89,6 +89,15 @@ def test_pieces_are_summed_when_there_are_many() -> None:
     ]
 
 
+def test_a_stretch_that_goes_on_is_counted_as_far_as_it_has_come() -> None:
+    stretch = Pieces(chain(2), *(np.array([one, one + 1]) for one in (0, 1, 5, 5, 3)))
+    counts = DraftCounts()
+    counts.add_until(stretch, 1)
+    assert rows_of(counts.table([(0, counts.take(np.array([0, 1])))])) == [(0, 0, "2", 3, 6, 2)]
+    counts.add(stretch)
+    assert rows_of(counts.table([(1, counts.take(np.array([0, 1])))])) == [(1, 0, "2", 4, 8, 2)]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_where_all_drafts_are_accepted_both_modes_count_alike(mode: str) -> None:
     chosen = SMALL | {"acceptance.kind": "geometric", "acceptance.rate": 1.0, "run.mode": mode}
@@ -144,6 +153,23 @@ def test_requests_sum_up_to_their_steps_and_lengths(
             assert table["accepted_tokens"].sum() == accepted
     else:
         assert table["request_steps"].sum() <= steps
+
+
+@pytest.mark.parametrize("max_running", [6, 256])
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_response_has_all_its_drafts_when_its_step_ends_though_others_go_on(
+    name: str, max_running: int
+) -> None:
+    chosen = (
+        SMALL
+        | CHAINS
+        | {"cluster.schedule": name, "engine.max_running": max_running, "cluster.phases": ["policy_update"]}
+    )
+    told = simulate(config_of(chosen, "static:3"), trace_of(lengths_of(7, 4, 48, 400), 30, 4))
+    key = ["step", "request"]
+    sums = told.cluster.draft_table().groupby(key)[["request_steps", "accepted_tokens"]].sum().sum(axis=1)
+    length = told.responses.set_index(key)["response_tokens"]
+    assert (sums.reindex(length.index, fill_value=0) >= length - 1).all()
 
 
 def test_jump_mode_sums_are_those_of_its_intervals_but_for_what_it_draws_between_them() -> None:

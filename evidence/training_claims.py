@@ -151,9 +151,7 @@ def training_staleness() -> None:
     last = 5
     frozen, online = (lengths[policy] for policy in ("static-4-frozen", "static-4-online"))
     against = report(NATURAL)["against_frozen"][0]
-    drift = msgspec.json.decode(
-        (PROJECT / "sim" / "drifts" / "smollm2-135m-h200.json").read_bytes()
-    )
+    drift = msgspec.json.decode((PROJECT / "sim" / "drifts" / "smollm2-135m-h200.json").read_bytes())
     slope = drift["fit"]["per_update"]
     write(
         "training_staleness",

@@ -160,7 +160,11 @@ def test_hooks_tell_prefill_from_decode_and_count_by_position() -> None:
     scheduler = Hooked()
     scheduler.requests = {
         name: SimpleNamespace(
-            request_id=name, num_prompt_tokens=8, num_computed_tokens=computed, num_tokens=tokens
+            request_id=name,
+            num_prompt_tokens=8,
+            num_computed_tokens=computed,
+            num_tokens=tokens,
+            num_output_tokens=tokens - 8,
         )
         for name, computed, tokens in (("new", 0, 8), ("old", 20, 21), ("again", 0, 30), ("plain", 15, 16))
     }
@@ -182,3 +186,4 @@ def test_hooks_tell_prefill_from_decode_and_count_by_position() -> None:
     assert (engine_step.batch, engine_step.prompt_tokens, engine_step.drafted_tokens) == (4, 38, 3)
     assert engine_step.context_tokens == 20 + 15
     assert engine_step.accepted_by_position == (1, 1, 0)
+    assert engine_step.drafts == [("old", 13, 3, 2)]  # after 13 tokens of the response, 2 of 3 were accepted

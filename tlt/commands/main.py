@@ -7,6 +7,7 @@ from importlib import import_module
 
 import click
 
+from tlt.commands.options import HELP
 from tlt.version import VERSION
 from tltsched.errors import InputError
 
@@ -48,7 +49,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings=HELP)
 @click.version_option(VERSION, prog_name="tlt")
 def cli() -> None:
     """Idle GPU time of long-tail rollouts, and the speculative-decoding policy that uses it best."""

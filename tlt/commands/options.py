@@ -12,6 +12,8 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 Number = TypeVar("Number", int, float)
 
+# Every group says so itself: click keeps the help option of a command from its first call on.
+HELP = {"help_option_names": ["-h", "--help"]}
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tlt.commands.options import EXISTING_FOLDER, PATH
+from tlt.commands.options import EXISTING_FOLDER, HELP, PATH
 
 CHECK_FAILED, TIME_DOES_NOT_ADD_UP = 1, 3  # exit codes
 
@@ -21,7 +21,7 @@ class DefaultGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=DefaultGroup, subcommand_metavar="FOLDER | COMMAND [ARGS]...")
+@click.group(cls=DefaultGroup, context_settings=HELP, subcommand_metavar="FOLDER | COMMAND [ARGS]...")
 def report() -> None:
     """Make the report of a run folder or a comparison folder.
 

@@ -9,6 +9,7 @@ import click
 
 from tlt.commands.options import (
     FILE,
+    HELP,
     calibration_option,
     configured,
     names_of,
@@ -34,7 +35,7 @@ real_config = configured("TOML file; `tlt real fields` lists what it may hold.")
 train_config = configured("TOML file; `tlt real train-fields` lists what it may hold.")
 
 
-@click.group()
+@click.group(context_settings=HELP)
 def real() -> None:
     """Run the same scheduler on a live engine (vLLM): calibrate it, replay lengths on it."""
 

@@ -10,6 +10,7 @@ import click
 from tlt.commands.options import (
     EXISTING_FOLDER,
     FILE,
+    HELP,
     configured,
     draws_option,
     names_of,
@@ -32,7 +33,7 @@ with_policies = policies_option(
 )
 
 
-@click.group()
+@click.group(context_settings=HELP)
 def sim() -> None:
     """Simulate RL steps on a GPU cluster, driven by response lengths."""
 

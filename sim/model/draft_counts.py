@@ -116,7 +116,8 @@ class DraftCounts:
         )
         configs, names = list(self._codes), pd.Index([str(config) for config in self._codes], dtype="str")
         cell, code = np.divmod(key, MOST_CONFIGS)
-        width = np.array([config.verify_tokens - 1 for config in configs], np.int64)
+        # TLT's released 8_4_8 verifies fewer drafts than it is deep; the law of acceptance goes by the depth.
+        width = np.array([max(config.verify_tokens - 1, config.depth) for config in configs], np.int64)
         return pd.DataFrame(
             {
                 "step": np.repeat([step for step, _ in by_step], [len(counts.key) for _, counts in by_step]),

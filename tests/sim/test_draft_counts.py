@@ -219,3 +219,9 @@ def test_a_run_folder_has_them_and_one_without_drafts_has_none(tmp_path: Path) -
         rows.to_parquet(tmp_path / ACCEPTANCE)  # of an earlier run into the same folder
         run_into(Simulation(config, trace, PLAIN), tmp_path, policy)
         assert read_acceptance(tmp_path) is None
+
+
+def test_a_tree_deeper_than_the_tokens_it_verifies_has_no_more_accepted_than_drafted() -> None:
+    narrow, counts = DraftConfig(8, 4, 8), DraftCounts()  # one of TLT's released trees
+    counts.add(piece(narrow, 5, 0, 36, 36, 4))
+    assert rows_of(counts.table([(0, counts.take(np.array([5])))])) == [(5, 0, "8_4_8", 4, 32, 32)]

@@ -6,13 +6,13 @@ policy and the engine it implies) is resolved here, and the resolved form is wri
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from tlt.sim.drift import with_drift
+from tlt.sim.model.acceptance import require_survivals
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
 from tlt.sim.steptimes.roofline import Assumptions
@@ -94,12 +94,7 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
     ] = ""
 
     def __post_init__(self) -> None:
-        falls = (1.0, *self.survival_by_position, 0.0)
-        if not self.survival_by_position or not all(high >= low for high, low in pairwise(falls)):
-            raise InputError(
-                "acceptance.survival_by_position", list(self.survival_by_position),
-                "probabilities in [0, 1] that never rise", "give survivals, not conditional rates",
-            )  # fmt: skip
+        require_survivals("acceptance.survival_by_position", self.survival_by_position)
 
 
 class EngineConfig(Section, frozen=True, kw_only=True):

@@ -11,7 +11,9 @@ accepted tokens.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
@@ -27,6 +29,16 @@ from tltsched.errors import InputError
 # Published effect of top-k on the acceptance length (TLT, table 1; top-k 8 is 1).
 TOPK_GRID = (4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 TOPK_LENGTH = (8.29, 8.66, 8.67, 8.67, 8.60, 8.42)
+
+
+def require_survivals(field: str, survivals: Sequence[float]) -> None:
+    """Raise InputError unless these are P(drafts up to position j are all accepted), one position or more."""
+    falls = (1.0, *survivals, 0.0)
+    if not survivals or not all(high >= low for high, low in pairwise(falls)):
+        raise InputError(
+            field, list(survivals),
+            "probabilities in [0, 1] that never rise", "give survivals, not conditional rates",
+        )  # fmt: skip
 
 
 class AcceptanceLaw(Protocol):

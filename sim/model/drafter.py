@@ -11,12 +11,12 @@ nothing. Reports on drift conflict (some see none over 36 steps), so no drift is
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from tlt.sim.model.acceptance import require_survivals
 from tltsched.errors import InputError
 
 SMALLEST_EXPONENT = 1e-3  # all drafts are accepted, nearly
@@ -52,12 +52,7 @@ class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
 
     def __post_init__(self) -> None:
-        falls = (1.0, *self.survival_by_position, 0.0)
-        if not self.survival_by_position or not all(high >= low for high, low in pairwise(falls)):
-            raise InputError(
-                "drafter.history.survival_by_position", list(self.survival_by_position),
-                "probabilities in [0, 1] that never rise", "give survivals, not conditional rates",
-            )  # fmt: skip
+        require_survivals("drafter.history.survival_by_position", self.survival_by_position)
         if self.group_hit_rate > self.hit_rate:
             raise InputError(
                 "drafter.history.group_hit_rate", self.group_hit_rate,

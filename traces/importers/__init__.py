@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from tlt.traces.importers.base import Importer
-from tlt.traces.importers.formats import (
-    areal,
-    bench,
-    mooncake,
-    nemo_rl,
-    request_csv,
-    roll,
-    run_folder,
-    skyrl,
-    slime,
-    trl,
-    verl,
-    verl_metrics,
-)
+from tlt.traces.importers.formats import run_folder
+from tlt.traces.importers.formats.metrics import verl_metrics
+from tlt.traces.importers.formats.serving import bench, mooncake, request_csv
+from tlt.traces.importers.formats.trainers import areal, nemo_rl, roll, skyrl, slime, trl, verl
 
 IMPORTERS: dict[str, Importer] = {
     one.name: one

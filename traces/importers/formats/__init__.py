@@ -1,1 +1,1 @@
-"""One file format of a framework or benchmark a module."""
+"""File formats of frameworks and benchmarks: of trainers, of their metrics, and of serving."""

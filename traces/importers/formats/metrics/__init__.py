@@ -1,0 +1,1 @@
+"""What RL trainers log of a step: means and times, no single response."""

@@ -1,0 +1,1 @@
+"""Requests of serving benchmarks and services: one format a module."""

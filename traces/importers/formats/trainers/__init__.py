@@ -1,0 +1,1 @@
+"""What RL trainers write a response a record: one format a module."""

@@ -14,7 +14,8 @@ from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.length_law import Aggregate, draw
 from tlt.traces.importers.phases import read_phases
 from tlt.traces.importers.reading.items import Options, Skip
-from tlt.traces.importers.reading.metric_lines import Metrics, iter_metrics
+from tlt.traces.importers.reading.metric_lines import Metrics
+from tlt.traces.importers.reading.metrics import iter_metrics
 from tltsched.errors import InputError
 
 LOG = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples" / "verl_console.log"

@@ -4,6 +4,7 @@ The law is lognormal, cut at the longest. With z(q) the standard normal quantile
 
     some responses at the cap:  ln(longest) = mu + sigma z(1 - share at the cap)
     none:                       ln(longest) = mu + sigma z(0.5^(1/n)), the median of the longest of n
+    a median is stated:         mu = ln(median) in place of both
     always:                     E[min(X, longest)] = mean
 """
 
@@ -22,13 +23,17 @@ SIGMA_RANGE = (1e-3, 6.0)
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """What metrics say of the responses of a step. truncated_share: at the cap, which is then the longest."""
+    """What metrics say of the responses of a step. truncated_share: at the cap, which is then the longest.
+
+    median_tokens: None where it is not stated.
+    """
 
     mean_tokens: float
     max_tokens: int
     min_tokens: int
     truncated_share: float
     responses: int
+    median_tokens: float | None = None
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -63,6 +68,10 @@ def draw(aggregate: Aggregate, rng: np.random.Generator) -> Drawn | None:
 def _law(aggregate: Aggregate) -> tuple[float, float] | None:
     """Return (mu, sigma), or None if no sigma gives the mean."""
     longest, mean = float(aggregate.max_tokens), aggregate.mean_tokens
+    if aggregate.median_tokens is not None:
+        found = _law_of_median(aggregate.median_tokens, mean, longest)
+        if found is not None:
+            return found
     share = aggregate.truncated_share or 1.0 - 0.5 ** (1.0 / aggregate.responses)
     top = float(ndtri(1.0 - share))
     if not math.isfinite(top):
@@ -77,6 +86,19 @@ def _law(aggregate: Aggregate) -> tuple[float, float] | None:
         return (math.log(longest), 0.0) if abs(excess(low)) <= 0.01 * longest else None
     sigma = float(brentq(excess, low, high))
     return math.log(longest) - sigma * top, sigma
+
+
+def _law_of_median(median: float, mean: float, longest: float) -> tuple[float, float] | None:
+    """Return (mu, sigma) of that median and mean, or None if there is none."""
+    mu = math.log(median)
+
+    def excess(sigma: float) -> float:
+        return _mean_below(mu, sigma, longest) - mean
+
+    low, high = SIGMA_RANGE
+    if excess(low) * excess(high) > 0:
+        return None
+    return mu, float(brentq(excess, low, high))
 
 
 def _mean_below(mu: float, sigma: float, longest: float) -> float:

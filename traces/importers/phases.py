@@ -17,7 +17,8 @@ from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import shown
-from tlt.traces.importers.reading.metric_lines import Metrics, iter_metrics
+from tlt.traces.importers.reading.metric_lines import Metrics
+from tlt.traces.importers.reading.metrics import iter_metrics
 from tlt.traces.importers.report import Tally
 from tltsched.errors import InputError
 

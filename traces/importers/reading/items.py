@@ -56,12 +56,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user states. max_response_tokens: longest response allowed. seed: of generated lengths."""
+    """What a user states. max_response_tokens: longest response allowed. seed: of generated lengths.
+
+    responses: of a step, for metrics that do not say it.
+    """
 
     max_response_tokens: int | None = None
     step: int = 0
     tokenise: Tokenise | None = None
     seed: int = 0
+    responses: int | None = None
 
 
 Reader = Callable[[Source, Options], Iterator[Response | Skip]]

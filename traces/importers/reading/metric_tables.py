@@ -1,0 +1,133 @@
+"""Metrics of training steps out of files that are read as a whole: tables, lists and documents of metrics.
+
+CSV as W&B writes it, a JSON array of steps, `trainer_state.json` of the Hugging Face Trainer, a summary of
+one step.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
+from tlt.traces.importers.reading.items import Skip
+from tlt.traces.importers.reading.lines import READ_ERRORS, Line, broken, iter_lines, opened, shown
+from tlt.traces.importers.reading.metric_lines import NO_METRICS, STEP_FIELDS, Metrics, of_fields
+from tlt.traces.importers.reading.values import number_in, whole
+from tltsched.errors import InputError
+
+HISTORY = "log_history"
+PART = "rollout/step"  # slime tracks a step in several rows
+STEP_COLUMNS = (*STEP_FIELDS, "_runtime")  # one of these in a header makes it a table of steps
+_OF_A_RUN = re.compile(r"^(.{1,200}?) - (\S.*)$")  # a column of W&B's page: "RUN - metric"
+_BOUNDS = ("__MIN", "__MAX")
+
+
+def is_table(head: Head) -> bool:
+    """Return whether the first line is the header of a CSV of steps."""
+    names = cells(head.lines[0]) if head.lines and not head.lines[0].too_long else None
+    return bool(names) and len(names or ()) > 1 and any(name.strip() in STEP_FIELDS for name in names or ())
+
+
+def is_document(head: Head) -> bool:
+    """Return whether the file is a JSON array, or one object over several lines."""
+    start = head.start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] == b"[":
+        return start[1:].lstrip()[:1] in (b"{", b"")
+    if start[:1] != b"{" or not head.lines:
+        return False
+    return HISTORY in head.fields or not _is_whole(head.lines[0])
+
+
+def _is_whole(line: Line) -> bool:
+    """Return whether a line is a JSON object by itself, or one of a log that begins with a brace."""
+    return line.text.strip() != b"{" and line.text.rstrip()[-1:] == b"}"
+
+
+def iter_table(path: Path) -> Iterator[Metrics | Skip]:
+    """Yield the rows of a CSV of steps.
+
+    Raises InputError if it holds several runs: their steps would be taken for those of one.
+    """
+    names: list[str] | None = None
+    for line in iter_lines(path):
+        row = None if line.too_long else cells(line)
+        if row is None or (names is not None and len(row) != len(names)):
+            yield Skip(line.number, "another number of cells than the header", line.text[:400])
+        elif names is None:
+            names = _metric_names(row, path)
+        else:
+            values = {
+                name: read
+                for name, cell in zip(names, row, strict=True)
+                if name and (read := number_in(cell)) is not None
+            }
+            step = next((whole(values[name]) for name in STEP_FIELDS if name in values), None)
+            known = step is not None and 0 <= step < 1 << 31 and len(values) > 1
+            yield (
+                Metrics(line.number, step, values, line.text[:400], PART in values)
+                if known and step is not None
+                else Skip(line.number, NO_METRICS, line.text[:400])
+            )
+
+
+def _metric_names(columns: list[str], path: Path) -> list[str]:
+    """Return the names of metrics by column; "" for one that is none."""
+    runs, names = set(), []
+    for column in (column.strip() for column in columns):
+        of_run = _OF_A_RUN.match(column)
+        if of_run and "/" in of_run[2]:
+            runs.add(of_run[1])
+            names.append("" if of_run[2].endswith(_BOUNDS) else of_run[2])
+        else:
+            names.append(column)
+    if len(runs) > 1:
+        found = ", ".join(sorted(runs)[:5])
+        raise InputError(
+            f"runs in {shown(path)}", f"{len(runs)}: {found}", "one run", "export the columns of one run"
+        )
+    return names
+
+
+def iter_document(path: Path) -> Iterator[Metrics | Skip]:
+    """Yield the steps of a JSON array, of `log_history`, or the one step of an object; reads up to 64 MiB."""
+    rows = _rows(path)
+    if rows is None:
+        yield Skip(1, "not a JSON array or object of at most 64 MiB")
+        return
+    for index, row in enumerate(rows, start=1):
+        step, values = of_fields(row)
+        if step is None or not values:
+            yield Skip(index, NO_METRICS, str(row)[:200].encode("utf-8", "backslashreplace"))
+        else:
+            yield Metrics(index, step, values, f"step {step}".encode(), PART in values)
+
+
+def _rows(path: Path) -> list[Any] | None:
+    file = opened(path)
+    try:
+        text = file.read(WHOLE_BYTES).decode("utf-8-sig", "backslashreplace")
+    except READ_ERRORS as error:
+        raise broken(path, error) from None
+    finally:
+        file.close()
+    try:
+        value = json.loads(text)
+    except (*JSON_ERRORS, MemoryError):
+        return None
+    if isinstance(value, dict):
+        history = value.get(HISTORY)
+        return history if isinstance(history, list) else [value]
+    return value if isinstance(value, list) else None
+
+
+def cells(line: Line) -> list[str] | None:
+    """Return the cells of a line of CSV, None if it is none."""
+    try:
+        return next(csv.reader([line.text.decode("utf-8", "backslashreplace")]), None)
+    except (csv.Error, StopIteration):
+        return None

@@ -77,20 +77,22 @@ def load(
     *,
     name: str = "given from Python",
     max_response_tokens: int | None = None,
+    responses: int | None = None,
     format: str | None = None,  # noqa: A002 -- the word of `tlt trace import --format`
 ) -> Lengths:
     """Return response lengths to simulate.
 
     source: a shipped name (`r1-client35`), a trace file (CSV, JSONL, parquet with a column response_tokens),
     a file or folder as a framework wrote it (its format is found out unless `format` names it), a data frame
-    with a column response_tokens, or lengths in tokens. `name` says where numbers in memory come from, and
-    `max_response_tokens` at which length responses were cut there. Raises InputError.
+    with a column response_tokens, or lengths in tokens. `name` says where numbers in memory come from,
+    `max_response_tokens` at which length responses were cut there, and `responses` how many a step has, for
+    metrics that do not say it. Raises InputError.
     """
     if isinstance(source, (str, Path)):
         text = str(source)
         if text in SHIPPED or is_trace_file(Path(text)) or not Path(text).exists():
             return Lengths(text, load_recorded(text))
-        options = Options(max_response_tokens=max_response_tokens)
+        options = Options(max_response_tokens=max_response_tokens, responses=responses)
         trace, _ = import_trace(Path(text), options, format)
         return _kept(trace)
     frame = source if isinstance(source, pd.DataFrame) else pd.DataFrame({"response_tokens": list(source)})

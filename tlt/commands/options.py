@@ -81,6 +81,10 @@ seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show
 tokenizer_option = click.option(
     "--tokenizer", type=PATH, help="tokenizer.json of the model, for files that hold texts."
 )
+responses_option = click.option(
+    "--responses", type=click.IntRange(1, 1 << 16), metavar="N",
+    help="Responses of a step, for metrics that do not say it.",
+)  # fmt: skip
 format_option = click.option(
     "--format", "format_name", metavar="NAME", help="Format; found from the contents without."
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.formats import run_folder
-from tlt.traces.importers.formats.metrics import verl_metrics
+from tlt.traces.importers.formats.metrics import of_trainers, trl_metrics, verl_metrics
 from tlt.traces.importers.formats.serving import bench, mooncake, request_csv
 from tlt.traces.importers.formats.trainers import areal, nemo_rl, roll, skyrl, slime, trl, verl
 
@@ -16,6 +16,8 @@ IMPORTERS: dict[str, Importer] = {
         nemo_rl.IMPORTER,
         verl.IMPORTER,
         verl_metrics.IMPORTER,
+        trl_metrics.IMPORTER,
+        *of_trainers.IMPORTERS,
         trl.IMPORTER,
         skyrl.IMPORTER,
         roll.IMPORTER,

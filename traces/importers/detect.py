@@ -13,6 +13,10 @@ from tltsched.errors import InputError
 TRIED_FILES = 64
 
 
+class UnknownFormatError(InputError):
+    """No format claims a file."""
+
+
 def detect(files: list[Path]) -> Importer:
     """Return the format of the first of `files` that any format claims, of the first 64.
 
@@ -42,13 +46,13 @@ def _claims(file: Path) -> dict[str, str]:
         return dict.fromkeys(IMPORTERS, str(error))
 
 
-def _nothing_fits(files: list[Path]) -> InputError:
+def _nothing_fits(files: list[Path]) -> UnknownFormatError:
     claims = _claims(files[0])
     tried = "; ".join(f"{name}: {why}" for name, why in claims.items())
     if len(set(claims.values())) == 1:
         tried = f"all formats: {next(iter(claims.values()))}"
     seen = f"{shown(files[0])} of {len(files):,} files" if len(files) > 1 else shown(files[0])
     allowed = f"a file of {', '.join(IMPORTERS)}"
-    return InputError(
+    return UnknownFormatError(
         f"format of {seen}", "none that fits", allowed, f"tried {tried}; --format NAME overrides"
     )

@@ -16,6 +16,7 @@ from tlt.commands.options import (
     out_folder,
     policies_option,
     report_option,
+    responses_option,
     tokenizer_option,
 )
 from tlt.commands.output import present
@@ -37,6 +38,7 @@ from tlt.commands.progress import progress
 @click.option("--tp", type=click.IntRange(1), help="GPUs of one rollout worker (hardware.tp).")
 @click.option("--price", type=click.FloatRange(0.0), metavar="USD", help="Of a GPU-hour.")
 @cap_option("Longest response that was allowed, for files that do not say.")
+@responses_option
 @tokenizer_option
 @draws_option(99, "Draws of the step times within their error; 0: none.")
 @out_folder()
@@ -59,7 +61,8 @@ def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> Non
     settings = merge(
         settings_of(given["config"], given["assignments"]), {"hardware": hardware} if hardware else {}
     )
-    options = Options(given["cap"], tokenise=tokeniser(given["tokenizer"]) if given["tokenizer"] else None)
+    counted = tokeniser(given["tokenizer"]) if given["tokenizer"] else None
+    options = Options(given["cap"], tokenise=counted, responses=given["responses"])
     with progress(f"reading {run.name}") as shown:
         observed = observe(run, given["phases"], options)
         replay = replay_of(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tlt.commands.options import PATH, cap_option, format_option, json_option, tokenizer_option
+from tlt.commands.options import (
+    PATH,
+    cap_option,
+    format_option,
+    json_option,
+    responses_option,
+    tokenizer_option,
+)
 from tlt.commands.output import echo_json, step_times_of
 
 if TYPE_CHECKING:
@@ -31,6 +38,7 @@ CHECK_FAILED = 1  # exit code
 @format_option
 @tokenizer_option
 @cap_option("Longest response allowed, for logs that do not say.")
+@responses_option
 @json_option
 @click.pass_context
 def doctor_command(
@@ -43,6 +51,7 @@ def doctor_command(
     format_name: str | None,
     tokenizer: Path | None,
     cap: int | None,
+    responses: int | None,
     as_json: bool,
 ) -> None:
     """Look for what is wrong in runs, traces and logs; exit code 1 if there is a problem.
@@ -62,7 +71,7 @@ def doctor_command(
         staleness_steps=max_staleness,
         **_calibrated(calibration),
     )
-    options = Options(cap, tokenise=tokeniser(tokenizer) if tokenizer else None)
+    options = Options(cap, tokenise=tokeniser(tokenizer) if tokenizer else None, responses=responses)
     found = [examine(read_subject(path, options, format_name), limits) for path in paths]
     if as_json:
         echo_json(found)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tlt.commands.options import PATH, cap_option, force_option, format_option, json_option, tokenizer_option
+from tlt.commands.options import (
+    PATH,
+    cap_option,
+    force_option,
+    format_option,
+    json_option,
+    responses_option,
+    tokenizer_option,
+)
 from tlt.commands.output import echo_json
 from tlt.commands.progress import progress
 from tltsched.errors import InputError
@@ -22,7 +30,7 @@ SHOWN_REASONS = 20
 
 @click.command("import")
 @click.argument("path", type=PATH)
-@click.option("--out", type=PATH, required=True, help="Trace file to write.")
+@click.option("--out", type=PATH, help="Trace file to write; needed unless --phases is given.")
 @format_option
 @tokenizer_option
 @click.option("--phases", type=PATH, help="Write the phase times of the same logs to this JSON file.")
@@ -33,23 +41,27 @@ SHOWN_REASONS = 20
     default=0,
     help="Step of responses where neither the file nor its name says it.",
 )
+@responses_option
 @json_option
 @force_option
 def import_command(
     path: Path,
-    out: Path,
+    out: Path | None,
     format_name: str | None,
     tokenizer: Path | None,
     phases: Path | None,
     cap: int | None,
     step: int,
+    responses: int | None,
     as_json: bool,
     force: bool,
 ) -> None:
     """Read a file or folder that an RL framework or a benchmark wrote, and write its lengths as a trace.
 
-    `tlt trace formats` lists what can be read. What gives no response is counted and shown.
+    `tlt trace formats` lists what can be read, `tlt trace peek` says what a file looks like. What gives no
+    response is counted and shown. Metrics without lengths give phase times alone.
     """
+    from tlt.traces.importers.detect import UnknownFormatError
     from tlt.traces.importers.importing import import_trace
     from tlt.traces.importers.phases import read_phases
     from tlt.traces.importers.reading.items import Options
@@ -57,19 +69,32 @@ def import_command(
     from tlt.traces.lengths.files import check_output, write_trace
     from tlt.traces.runs.runfolder import write_json
 
-    check_output(out, force)
-    _check_phases_output(phases, out, force)
-    options = Options(cap, step, tokeniser(tokenizer) if tokenizer else None)
+    _check_outputs(out, phases, force)
+    if out is not None:
+        check_output(out, force)
+    options = Options(cap, step, tokeniser(tokenizer) if tokenizer else None, responses=responses)
     times = read_phases(path) if phases else None
-    with progress(f"reading {path.name}", counting="rows") as shown:
-        made, report = import_trace(path, options, format_name, shown.count)
-    write_trace(made, out, force)
+    read = None
+    if out is not None:
+        try:
+            with progress(f"reading {path.name}", counting="rows") as shown:
+                read = import_trace(path, options, format_name, shown.count)
+        except UnknownFormatError:
+            if times is None:
+                raise
+    if read and out is not None:
+        write_trace(read[0], out, force)
     if phases and times:
         write_json(phases, times)
     if as_json:
-        echo_json(report)
-    else:
-        _tell(made, report, out, times)
+        echo_json(read[1] if read else times)
+        return
+    if read and out is not None:
+        _tell(*read, out)
+    elif out is not None:
+        click.echo(f"no lengths: {path.name} holds metrics alone, so {out} is not written")
+    if times is not None:
+        _tell_times(times)
 
 
 @click.command("formats")
@@ -89,18 +114,20 @@ def formats_command(as_json: bool) -> None:
             click.echo(f"    {sentence}")
 
 
-def _check_phases_output(phases: Path | None, out: Path, force: bool) -> None:
+def _check_outputs(out: Path | None, phases: Path | None, force: bool) -> None:
     if phases is None:
+        if out is None:
+            raise InputError("--out", "nothing", "a file to write", "give --out, --phases or both")
         return
     if not phases.parent.is_dir():
         raise InputError("folder of --phases", str(phases.parent), "a folder that exists", "make it first")
-    if phases.absolute() == out.absolute():
+    if out is not None and phases.absolute() == out.absolute():
         raise InputError("--phases", str(phases), "another file than --out", "choose another name")
     if phases.is_dir() or (phases.exists() and not force):
         raise InputError("--phases", str(phases), "a name that is free", "choose another name or add --force")
 
 
-def _tell(made: Trace, report: Report, out: Path, times: PhaseTimes | None) -> None:
+def _tell(made: Trace, report: Report, out: Path) -> None:
     from tlt.traces.lengths.schema import KIND_LABELS
 
     click.echo(f"read {report.source} as {report.format}: {report.framework}, lengths {report.lengths}")
@@ -126,8 +153,6 @@ def _tell(made: Trace, report: Report, out: Path, times: PhaseTimes | None) -> N
     _tell_left(f"files left out: {sum(one.count for one in report.files_left_out):,}", report.files_left_out)
     for sentence in (*report.lost, *report.notes):
         click.echo(f"note: {sentence}")
-    if times is not None:
-        _tell_times(times)
 
 
 def _tell_left(title: str, left: list[Left]) -> None:

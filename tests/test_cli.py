@@ -21,7 +21,7 @@ from tlt.version import VERSION
 SURFACE: dict[str, set[str]] = {
     "sim counterfactual": {
         "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price",
-        "--cap", "--tokenizer", "--draws", "--out", "--report",
+        "--cap", "--tokenizer", "--draws", "--out", "--report", "--responses",
     },
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},  # its name of version 1
@@ -40,11 +40,12 @@ SURFACE: dict[str, set[str]] = {
     "trace fit": {"NAME_OR_FILE", "--cap", "--seed", "--json"},
     "trace import": {
         "PATH", "--out", "--format", "--tokenizer", "--phases", "--cap", "--step", "--json", "--force",
+        "--responses",
     },
     "trace formats": {"--json"},
     "trace doctor": {
         "PATHS", "--calibration", "--break-even", "--max-drafter-age", "--max-staleness", "--format",
-        "--tokenizer", "--cap", "--json",
+        "--tokenizer", "--cap", "--json", "--responses",
     },
     "trace convert": {
         "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",

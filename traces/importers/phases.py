@@ -1,7 +1,7 @@
 """Times of the phases of training steps, out of the metrics that a run logged.
 
-They are measured by the framework. PHASES says what its names mean here; times of one phase are summed within
-a line.
+They are measured by the framework. tlt.traces.importers.meaning says what its keys mean; times of one phase
+are summed within a step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Literal
 import msgspec
 
 from tlt.traces.importers.folder import regular_files
+from tlt.traces.importers.meaning import FRAMEWORKS, framework_of
+from tlt.traces.importers.meaning.key import PHASE_NAMES, Framework, Phase
+from tlt.traces.importers.meaning.rollout_seconds import fixed_seconds, generations_of, has_turns
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import shown
@@ -24,40 +27,17 @@ from tltsched.errors import InputError
 
 FORMAT_VERSION = 1
 KEPT_STEPS = 10_000
+OPEN_STEPS = 16  # whose lines may still come: several processes log one step each
+MOST_KEPT = 100  # names
+LONGEST_S = 1e9
+PHASE_KEYS = frozenset(
+    name
+    for framework in FRAMEWORKS.values()
+    for key in framework.keys
+    if key.meaning in PHASE_NAMES
+    for name in key.names
+)
 LOG_NAMES = (".log", ".txt", ".out", ".jsonl", ".json")
-
-# What the simulator calls a phase, and what a step and its rollout took.
-Phase = Literal["step", "gen", "reward", "logprob", "policy_update", "weight_sync"]
-# framework -> phase -> names that are summed
-PHASES: dict[str, dict[Phase, tuple[str, ...]]] = {
-    "verl": {
-        "step": ("timing_s/step",),
-        "gen": ("timing_s/gen",),
-        "reward": ("timing_s/reward",),
-        "logprob": ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values"),
-        "policy_update": ("timing_s/adv", "timing_s/update_critic", "timing_s/update_actor"),
-        "weight_sync": ("timing_s/update_weights",),
-    },
-    "NeMo-RL": {
-        "step": ("timing/train/total_step_time",),
-        "gen": ("timing/train/generation",),
-        "reward": ("timing/train/reward_calculation",),
-        "logprob": ("timing/train/policy_and_reference_logprobs",),
-        "policy_update": ("timing/train/policy_training",),
-        "weight_sync": ("timing/train/weight_sync", "timing/train/prepare_for_generation/total"),
-    },
-    "prime-rl": {
-        "step": ("time/step",),
-        "gen": ("time/generate_completions",),
-        "policy_update": ("time/forward_backward",),
-        "weight_sync": ("time/broadcast_weights", "time/update_weights"),
-    },
-}
-NOTES = {
-    "verl": "Without timing_s/update_weights the weights are sent within timing_s/gen.",
-    "NeMo-RL": "",
-    "prime-rl": "Trainer and orchestrator step side by side: phases overlap and do not add up to a step.",
-}
 
 
 class PhaseTime(msgspec.Struct, kw_only=True):
@@ -81,6 +61,30 @@ class PhaseTime(msgspec.Struct, kw_only=True):
             self.values_s.append(seconds)
 
 
+class Rollouts(msgspec.Struct, kw_only=True):
+    """What else a log says of the seconds of `gen`, by step as in the phase.
+
+    fixed_least, fixed_most: of these seconds no draft shortens so many, at the least and at the most.
+    generations: by step; gen holds so many, one after the other.
+    turns: steps whose responses are said to have several turns.
+    side_by_side: what says that rollouts go on while the policy is trained; then there is no phase `gen`.
+    """
+
+    fixed_least: PhaseTime
+    fixed_most: PhaseTime
+    generations: list[float] = msgspec.field(default_factory=list)
+    turns: int = 0
+    side_by_side: str = ""
+
+    def mean_generations(self) -> float:
+        """Return the mean over steps; 1 where nothing is said."""
+        return sum(self.generations) / len(self.generations) if self.generations else 1.0
+
+
+def _no_rollouts() -> Rollouts:
+    return Rollouts(fixed_least=PhaseTime(names=()), fixed_most=PhaseTime(names=()))
+
+
 class PhaseTimes(msgspec.Struct, kw_only=True):
     """Phase times of a run, as its framework measured them."""
 
@@ -88,38 +92,58 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     kind: Literal["measured"] = "measured"
     source: str
     framework: str
-    steps: list[int] = msgspec.field(default_factory=list)  # of the first 10,000 lines
-    lines: int = 0
+    steps: list[int] = msgspec.field(default_factory=list)  # of the first 10,000
+    lines: int = 0  # steps
     ignored: int = 0  # times that are negative or too large to be one
     phases: dict[Phase, PhaseTime] = msgspec.field(default_factory=dict)
+    rollouts: Rollouts = msgspec.field(default_factory=_no_rollouts)
+    kept: dict[str, PhaseTime] = msgspec.field(default_factory=dict)  # no phase here, by name
     note: str = ""
 
     def add(self, metrics: Metrics) -> None:
-        """Take the times of one line."""
-        found = False
-        for phase, names in PHASES[self.framework].items():
-            present = [name for name in names if name in metrics.values]
-            if phase == "weight_sync":
-                present = present[:1]  # one time under two names
-            if not present:
-                continue
-            seconds = sum(metrics.values[name] for name in present)
-            if not 0 <= seconds < 1e9:
-                self.ignored += 1
-                continue
-            found = True
-            self.phases.setdefault(phase, PhaseTime(names=tuple(present))).add(seconds)
-        if found:
-            self.lines += 1
-            if len(self.steps) < KEPT_STEPS:
-                self.steps.append(metrics.step)
+        """Take the times of one step."""
+        framework = FRAMEWORKS[self.framework]
+        found = [self._phase(framework, phase, metrics.values) for phase in PHASE_NAMES]
+        if not any(found):
+            return
+        self.lines += 1
+        if len(self.steps) < KEPT_STEPS:
+            self.steps.append(metrics.step)
+        self._rollout(framework, metrics.values)
+        for name in framework.kept(metrics.values):
+            if name in self.kept or len(self.kept) < MOST_KEPT:
+                self.kept.setdefault(name, PhaseTime(names=(name,))).add(metrics.values[name])
+
+    def _phase(self, framework: Framework, phase: Phase, values: dict[str, float]) -> bool:
+        names = framework.names(phase, values)
+        if not names:
+            return False
+        seconds = sum(values[name] for name in names)
+        if not 0 <= seconds < LONGEST_S:
+            self.ignored += 1
+            return False
+        self.phases.setdefault(phase, PhaseTime(names=names)).add(seconds)
+        return True
+
+    def _rollout(self, framework: Framework, values: dict[str, float]) -> None:
+        about = self.rollouts
+        about.side_by_side = about.side_by_side or framework.side_by_side(values)
+        gen_s = framework.stated("gen", values)
+        if gen_s is None or not 0 <= gen_s < LONGEST_S:
+            return
+        fixed = fixed_seconds(framework, values, gen_s)
+        about.fixed_least.add(fixed.least_s)
+        about.fixed_most.add(fixed.most_s)
+        about.turns += has_turns(framework, values)
+        if len(about.generations) < KEPT_STEPS:
+            about.generations.append(generations_of(framework, values))
 
 
 def read_phases(path: Path) -> PhaseTimes:
     """Return what `find_phases` finds; raises InputError if there is nothing."""
     times = find_phases(path)
     if times is None:
-        names = ", ".join(phases["gen"][0] for phases in PHASES.values())
+        names = ", ".join(one.of("step")[0].names[0] for one in FRAMEWORKS.values())
         raise InputError(
             "phase times", "none", f"lines with {names}", f"give a log of metrics, not {shown(path)}"
         )
@@ -132,14 +156,18 @@ def find_phases(path: Path) -> PhaseTimes | None:
     Raises InputError if a log cannot be read.
     """
     times: PhaseTimes | None = None
-    for metrics in _metrics(path):
+    for metrics in _by_step(_metrics(path)):
         if times is None:
-            framework = _framework(metrics)
+            framework = framework_of(metrics.values)
             if framework is None:
                 continue
-            times = PhaseTimes(source=shown(path), framework=framework, note=NOTES[framework])
+            times = PhaseTimes(source=shown(path), framework=framework.name, note=framework.note)
         times.add(metrics)
-    return times if times is not None and times.phases else None
+    if times is None or not times.phases:
+        return None
+    if times.rollouts.side_by_side:
+        times.phases.pop("gen", None)
+    return times
 
 
 def _metrics(path: Path) -> Iterator[Metrics]:
@@ -153,8 +181,21 @@ def _metrics(path: Path) -> Iterator[Metrics]:
                     yield found
 
 
-def _framework(metrics: Metrics) -> str | None:
-    for framework, phases in PHASES.items():
-        if any(name in metrics.values for names in phases.values() for name in names):
-            return framework
-    return None
+def _by_step(lines: Iterator[Metrics]) -> Iterator[Metrics]:
+    """Join the lines of a step, which several processes may write; a key said again begins the step anew."""
+    held: dict[int, Metrics] = {}
+    for line in lines:
+        before = held.get(line.step)
+        if before is None or _says_again(before, line):
+            if before is not None:
+                yield held.pop(line.step)
+            held[line.step] = line
+            if len(held) > OPEN_STEPS:
+                yield held.pop(next(iter(held)))
+        else:
+            before.values |= line.values
+    yield from held.values()
+
+
+def _says_again(before: Metrics, line: Metrics) -> bool:
+    return not PHASE_KEYS.isdisjoint(before.values.keys() & line.values.keys())

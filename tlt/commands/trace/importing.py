@@ -166,10 +166,12 @@ def _tell_left(title: str, left: list[Left]) -> None:
 
 
 def _tell_times(times: PhaseTimes) -> None:
+    from tlt.traces.importers.phase_sentences import sentences
+
     click.echo(f"phase times, measured by {times.framework}, {times.lines:,} steps:")
     for phase, time in times.phases.items():
         click.echo(f"  {phase}: mean {time.mean_s:.2f} s, sd {time.sd_s:.2f} s ({' + '.join(time.names)})")
     if times.ignored:
         click.echo(f"  {times.ignored:,} times out of range were left out")
-    if times.note:
-        click.echo(f"  {times.note}")
+    for sentence in sentences(times):
+        click.echo(f"  {sentence}")

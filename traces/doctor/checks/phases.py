@@ -17,7 +17,6 @@ SMALL_ROLLOUT = 0.5  # of a step
 GAP_NOTICE, GAP_PROBLEM = 0.01, 0.05  # of a step
 PHASES = tuple(cause for cause, (category, _) in CAUSES.items() if category == "phase" and cause != "other")
 SIDE_BY_SIDE = ("admission_wait", "batch_wait")  # causes of a run whose trainers do not wait for a rollout
-OVERLAPPING = ("prime-rl",)  # frameworks whose phases run side by side
 
 
 def phase_shares(member: Member) -> tuple[dict[str, float], str]:
@@ -27,8 +26,11 @@ def phase_shares(member: Member) -> tuple[dict[str, float], str]:
     times = member.phases
     if times is None:
         raise CannotRunError("no times of phases")
-    if times.framework in OVERLAPPING:
-        raise CannotRunError(f"phases of {times.framework} overlap: shares of a step mean little")
+    if times.rollouts.side_by_side:
+        why = times.rollouts.side_by_side
+        raise CannotRunError(
+            f"rollouts go on while the policy is trained, so they have no share of a step: {why}"
+        )
     if "step" not in times.phases or times.phases["step"].mean_s <= 0:
         raise CannotRunError("the log does not time whole steps")
     whole_s = times.phases["step"].mean_s

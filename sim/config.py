@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tlt.sim.acceptance_file import with_acceptance
 from tlt.sim.drift import with_drift
 from tlt.sim.model.acceptance import require_survivals
 from tlt.sim.model.drafter import DrafterConfig
@@ -92,6 +93,16 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
     measured: Annotated[
         str, Meta(description="where per_position or geometric acceptance was measured; empty: it is assumed")
     ] = ""
+    read_from: Annotated[
+        str,
+        Meta(
+            description="file that states the law, in place of kind: server log or Prometheus text of vLLM "
+            "or SGLang, a result of their benchmarks, metrics of a trainer (`tlt trace acceptance` shows it)"
+        ),
+    ] = ""
+    read_drafts: Annotated[
+        int, Meta(ge=0, description="drafts of an engine step in read_from; 0: as it states them")
+    ] = 0
 
     def __post_init__(self) -> None:
         require_survivals("acceptance.survival_by_position", self.survival_by_position)
@@ -208,7 +219,7 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
     if _overlaps(settings):  # nobody falls idle, so the drafter is not trained
         implied = {section: fields for section, fields in implied.items() if section != "cluster"}
-    config = convert(with_drift(merge(implied, settings)), Config, "tlt sim fields")
+    config = convert(with_drift(with_acceptance(merge(implied, settings))), Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
     spot = config.cluster.spot if spec.needs_drafter else SpotConfig()  # a baseline has nothing to train
     cluster = msgspec.structs.replace(config.cluster, schedule=config.cluster.schedule_spec(), spot=spot)

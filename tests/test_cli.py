@@ -43,6 +43,7 @@ SURFACE: dict[str, set[str]] = {
         "--responses",
     },
     "trace formats": {"--json"},
+    "trace acceptance": {"PATH", "--drafts", "--out", "--json", "--force"},
     "trace doctor": {
         "PATHS", "--calibration", "--break-even", "--max-drafter-age", "--max-staleness", "--format",
         "--tokenizer", "--cap", "--json", "--responses",

@@ -32,6 +32,16 @@ def present(folder: Path, with_report: bool = True) -> None:
     write_and_print(folder, Console())
 
 
+def refuse_taken(option: str, path: Path, force: bool) -> None:
+    """Raise InputError if a file cannot be written: no such folder, a folder itself, or there already."""
+    from tltsched.errors import InputError
+
+    if not path.parent.is_dir():
+        raise InputError(f"folder of {option}", str(path.parent), "a folder that exists", "make it first")
+    if path.is_dir() or (path.exists() and not force):
+        raise InputError(option, str(path), "a name that is free", "choose another name or add --force")
+
+
 def echo_json(value: object) -> None:
     """Print a value as indented JSON."""
     import msgspec

@@ -56,3 +56,11 @@ def _nothing_fits(files: list[Path]) -> UnknownFormatError:
     return UnknownFormatError(
         f"format of {seen}", "none that fits", allowed, f"tried {tried}; --format NAME overrides"
     )
+
+
+def metrics_framework(head: Head) -> str:
+    """Return the framework whose metrics a file begins with; "" if no format knows them."""
+    fitting = [
+        one.framework for one in IMPORTERS.values() if one.kind == "generated" and not one.detect(head)
+    ]
+    return fitting[0] if len(fitting) == 1 else ""

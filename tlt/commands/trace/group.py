@@ -11,6 +11,7 @@ import click
 from tlt.commands.options import HELP, PATH, cap_option, force_option, json_option, seed_option
 from tlt.commands.output import echo_json
 from tlt.commands.progress import progress
+from tlt.commands.trace.acceptance import acceptance_command
 from tlt.commands.trace.doctor import doctor_command
 from tlt.commands.trace.importing import formats_command, import_command
 from tltsched.errors import InputError
@@ -41,6 +42,7 @@ def trace() -> None:
 trace.add_command(import_command)
 trace.add_command(doctor_command)
 trace.add_command(formats_command)
+trace.add_command(acceptance_command)
 
 
 @trace.command("describe")

@@ -16,7 +16,7 @@ from tlt.commands.options import (
     responses_option,
     tokenizer_option,
 )
-from tlt.commands.output import echo_json
+from tlt.commands.output import echo_json, refuse_taken
 from tlt.commands.progress import progress
 from tltsched.errors import InputError
 
@@ -119,12 +119,9 @@ def _check_outputs(out: Path | None, phases: Path | None, force: bool) -> None:
         if out is None:
             raise InputError("--out", "nothing", "a file to write", "give --out, --phases or both")
         return
-    if not phases.parent.is_dir():
-        raise InputError("folder of --phases", str(phases.parent), "a folder that exists", "make it first")
     if out is not None and phases.absolute() == out.absolute():
         raise InputError("--phases", str(phases), "another file than --out", "choose another name")
-    if phases.is_dir() or (phases.exists() and not force):
-        raise InputError("--phases", str(phases), "a name that is free", "choose another name or add --force")
+    refuse_taken("--phases", phases, force)
 
 
 def _tell(made: Trace, report: Report, out: Path) -> None:

@@ -1,0 +1,1 @@
+"""How many drafts were accepted, as engines, benchmarks and trainers say it: one source a module."""

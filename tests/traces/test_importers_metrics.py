@@ -103,7 +103,7 @@ def test_an_aggregate_that_no_lognormal_has_gives_nothing_or_a_constant(aggregat
 def test_metrics_that_cannot_be_are_counted(line: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(f"step:1 - {line}\nstep:2 - response_length/mean:50 - response_length/max:90\n")
-    trace, report = import_trace(path, Options())
+    trace, report = import_trace(path, Options(responses=256))
     assert len(trace.rows) == 256
     assert reason in report.skipped[0].reason
     assert report.skipped[0].first == "run.log:1"

@@ -25,7 +25,8 @@ IMPORTERS: dict[str, Importer] = {
         bench.SGLANG,
         request_csv.BURSTGPT,
         request_csv.AZURE,
-        mooncake.IMPORTER,
+        mooncake.MOONCAKE,
+        mooncake.BAILIAN,
         run_folder.IMPORTER,
     )
 }

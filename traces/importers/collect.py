@@ -39,6 +39,7 @@ class Collector:
         self.blocks: list[Block] = []
         self.held: list[tuple[Any, ...]] = []
         self.texts_are_groups = False
+        self.several_turns = 0
         self.lags = self.lag_sum = self.lag_max = self.spanning = 0
 
     def begin(self, source: Source) -> None:
@@ -55,6 +56,7 @@ class Collector:
         if why:
             self._skip(why, item.line, f"{item.response_tokens} tokens, step {step}"[:200].encode())
             return
+        self.several_turns += item.several_turns
         tokens, truncated = self._at_cap(item)
         sample = NOT_SAID if item.sample is None else item.sample
         arrived = np.nan if item.arrived_s is None else item.arrived_s
@@ -158,6 +160,11 @@ class Collector:
         report.groups = int((~table.duplicated(["step", "prompt_id"])).sum())
         report.truncated = int(table["truncated"].sum())
         report.skipped = self.skipped.most_first()
+        if self.several_turns:
+            report.notes.append(
+                f"{self.several_turns:,} responses have several turns: how long they waited for tools is not "
+                "in the file, and the lengths of single turns are not told apart."
+            )
         if self.lags:
             report.staleness = Staleness(
                 responses=self.lags,

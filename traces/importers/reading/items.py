@@ -18,6 +18,7 @@ class Response(msgspec.Struct, gc=False):
     group: what all responses to one prompt share; a number is kept, a text is numbered when all is read.
     step, sample: None where the file does not say.
     prompt_tokens: 0 is not known.
+    several_turns: something else was said within it, by a tool or a user, which is no part of its tokens.
     lag: policy updates between the first and the last token; None where the file does not say.
     line: line or row of the file, from 1.
     """
@@ -31,6 +32,7 @@ class Response(msgspec.Struct, gc=False):
     sample: int | None = None
     arrived_s: float | None = None
     lag: int | None = None
+    several_turns: bool = False
 
 
 class Skip(msgspec.Struct, gc=False):

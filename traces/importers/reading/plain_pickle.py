@@ -35,15 +35,16 @@ _MARK = Opaque()
 
 
 class Items:
-    """A list or tuple: how many elements, those that are no numbers, and the range of the whole numbers."""
+    """A list or tuple: how many elements, those that are no numbers, range and sum of the whole numbers."""
 
-    __slots__ = ("count", "kept", "largest", "smallest")
+    __slots__ = ("count", "kept", "largest", "smallest", "total")
 
     def __init__(self) -> None:
         self.count = 0
         self.kept: list[Any] = []
         self.smallest: int | None = None
         self.largest: int | None = None
+        self.total = 0
 
     def add(self, values: list[Any]) -> int:
         """Append `values`; returns how many of them are kept."""
@@ -51,6 +52,7 @@ class Items:
         numbers = [v for v in values if type(v) is int]
         if numbers:
             low, high = min(numbers), max(numbers)
+            self.total += sum(numbers)
             self.smallest = low if self.smallest is None else min(self.smallest, low)
             self.largest = high if self.largest is None else max(self.largest, high)
         if len(numbers) == len(values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,10 +11,15 @@ import msgspec
 from tlt.traces.importers.reading.items import Response, Skip, Tokenise
 from tltsched.errors import InputError
 
+# What tools said, with the names of the roles around it, as chat templates leave it without special tokens.
+TOOLS = re.compile(
+    r"(?:\b(?:user|tool)\n)?(?:<tool_response>.*?(?:</tool_response>\s*|\Z))+(?:assistant\n)?", re.DOTALL
+)
 BATCH_TEXTS, BATCH_CHARACTERS = 128, 4_000_000
 LOST_BY_TOKENISING = (
     "Lengths are re-tokenised from text: special tokens were stripped, so the token that ends a response is "
     "not counted, and other texts of the same tokens may merge differently.",
+    "What tools said within a response (<tool_response>) counts as prompt.",
 )
 NOT_KNOWN_CUT = (
     "The file does not say which responses were cut: without --cap none is marked as cut; with it, those "
@@ -88,6 +94,8 @@ def tokenised(
 
 def _counted(held: list[TextResponse | Skip], tokenise: Tokenise) -> Iterator[Response | Skip]:
     texts = [row for row in held if isinstance(row, TextResponse)]
+    for row in texts:
+        _tell_apart(row)
     prompts = list(dict.fromkeys(row.prompt for row in texts))
     counts = tokenise([*prompts, *(row.completion for row in texts)])
     prompt_tokens = dict(zip(prompts, counts, strict=False))
@@ -96,3 +104,11 @@ def _counted(held: list[TextResponse | Skip], tokenise: Tokenise) -> Iterator[Re
         row.response.response_tokens = tokens
     for held_row in held:
         yield held_row.response if isinstance(held_row, TextResponse) else held_row
+
+
+def _tell_apart(row: TextResponse) -> None:
+    """Move what tools said from the completion to the prompt."""
+    said = TOOLS.findall(row.completion)
+    if said:
+        row.prompt, row.completion = "".join((row.prompt, *said)), TOOLS.sub("", row.completion)
+        row.response.several_turns = True

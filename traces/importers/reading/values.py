@@ -78,6 +78,16 @@ def text_of(value: Any) -> str | None:
     return "\n".join(parts)
 
 
+def told_apart(value: Any) -> tuple[str, str] | None:
+    """Return what the model wrote in chat messages, and what others said; None if nobody else did."""
+    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+        return None
+    by_model = [message.get("role", "assistant") == "assistant" for message in value]
+    own = text_of([message for message, is_own in zip(value, by_model, strict=True) if is_own])
+    said = text_of([message for message, is_own in zip(value, by_model, strict=True) if not is_own])
+    return None if own is None or said is None else (own, said)
+
+
 def _is_text_part(part: Any) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str)
 

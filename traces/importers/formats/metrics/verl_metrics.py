@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.formats.metrics.drawn import DRAWN, FILE_NAME, MOST_RESPONSES, Names, reader
+from tlt.traces.importers.formats.metrics.stated_count import asked
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.metric_lines import Metrics
+from tltsched.errors import InputError
 
-ASSUMED_RESPONSES = 256
 NAMES = Names(
     mean="response_length/mean",
     longest="response_length/max",
@@ -17,15 +20,46 @@ NAMES = Names(
 )
 
 
+TOTAL, PER_TOKEN = "perf/total_num_tokens", "timing_per_token_ms/"
+OF_RESPONSES = "gen"  # the one phase whose milliseconds a token are of response tokens alone
+ROUNDING_MS = 0.0005  # consoles print three digits
+COARSE, DISAGREE = (
+    0.02,
+    0.05,
+)  # of a count: not used where rounding hides so much; refused where two differ so
+ASK = asked("verl", "data.train_batch_size x actor_rollout_ref.rollout.n", NAMES)
+
+
 def _count(metrics: Metrics, options: Options) -> int | str:
-    mean, prompt = metrics.values[NAMES.mean], metrics.values.get(NAMES.prompt)
-    total = metrics.values.get("perf/total_num_tokens")
-    if prompt is None or total is None or prompt < 0 or mean + prompt <= 0:
-        return options.responses or ASSUMED_RESPONSES
-    count = round(total / (mean + prompt))
-    if not 1 <= count <= MOST_RESPONSES:
-        return "perf/total_num_tokens over the mean lengths gives no number of responses"
-    return count
+    stated = list(_stated(metrics.values))
+    if not stated:
+        return ASK(metrics, options)
+    (_, first), *others = stated
+    if any(abs(count - first) > DISAGREE * first for _, count in others):
+        told = ", ".join(f"{name} {count:,.0f}" for name, count in stated)
+        raise InputError(
+            "responses a step", told, "one number in all of them",
+            f"step {metrics.step} contradicts itself: a time or token count is in another unit than named",
+        )  # fmt: skip
+    if not 1 <= round(first) <= MOST_RESPONSES:
+        return f"{stated[0][0]} over the mean lengths gives no number of responses"
+    return round(first)
+
+
+def _stated(values: dict[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield what states the number of responses, the most exact first: tokens over mean lengths.
+
+    A phase's seconds over its milliseconds a token are tokens: of responses for the rollout, else of all.
+    """
+    mean, prompt = values[NAMES.mean], values.get(NAMES.prompt, -1.0)
+    if prompt >= 0 and TOTAL in values and mean + prompt > 0:
+        yield TOTAL, values[TOTAL] / (mean + prompt)
+    phases = [name.removeprefix(PER_TOKEN) for name in values if name.startswith(PER_TOKEN)]
+    for phase in sorted(phases, key=lambda phase: phase != OF_RESPONSES):
+        each_ms, seconds = values[PER_TOKEN + phase], values.get(f"timing_s/{phase}", 0.0)
+        tokens = mean if phase == OF_RESPONSES else mean + prompt if prompt >= 0 else 0.0
+        if tokens > 0 and seconds > 0 and each_ms * COARSE > ROUNDING_MS:
+            yield PER_TOKEN + phase, seconds * 1000.0 / each_ms / tokens
 
 
 IMPORTER = Importer(
@@ -37,8 +71,8 @@ IMPORTER = Importer(
     lengths="generated",
     lost=(
         *DRAWN,
-        "The number of responses is perf/total_num_tokens over the mean lengths; where that is not logged it "
-        f"is what --responses says, else assumed to be {ASSUMED_RESPONSES}.",
+        "The number of responses is perf/total_num_tokens over the mean lengths, else timing_s/gen over "
+        "timing_per_token_ms/gen over the mean; where neither is logged --responses says it.",
     ),
     detect=NAMES.detect,
     read=reader(NAMES, _count),

@@ -90,18 +90,29 @@ def _sample(sample: Any, index: int, step: int | None) -> Response:
     if isinstance(status, str) and status in NOT_WHOLE:
         raise UnusableError(f"status {status}: the response is not whole")
     tokens = need("response_length", whole(sample.get("response_length")))
-    everything = sample.get("tokens")
-    before = everything.count - tokens if isinstance(everything, Items) else 0
+    everything, own = sample.get("tokens"), _own_tokens(sample.get("loss_mask"), tokens)
+    before = everything.count - own if isinstance(everything, Items) else 0
     group = key_of(sample.get("group_index"))
     return Response(
         line=index + 1,
         group=f"sample {index}" if group is None else group,
-        response_tokens=tokens,
+        response_tokens=own,
         prompt_tokens=max(before, 0),
         truncated=status == "truncated",
         step=step,
         lag=_lag(sample.get("weight_versions")),
+        several_turns=own < tokens,
     )
+
+
+def _own_tokens(mask: Any, tokens: int) -> int:
+    """Return the tokens of a response that the model wrote: those of tools have 0 in the mask of the loss.
+
+    A mask of zeros alone leaves the sample out of the loss and says nothing of who wrote it.
+    """
+    if not isinstance(mask, Items) or mask.count != tokens or mask.kept or mask.smallest is None:
+        return tokens
+    return mask.total if mask.smallest == 0 and mask.largest == 1 else tokens
 
 
 def _lag(versions: Any) -> int | None:
@@ -135,7 +146,10 @@ IMPORTER = Importer(
     written_by="--save-debug-rollout-data '/p/{rollout_id}.pt' or --dump-details DIR",
     kind="rollout",
     lengths="exact",
-    lost=("Samples that are pending, aborted or failed are left out: their lengths are not final.",),
+    lost=(
+        "Samples that are pending, aborted or failed are left out: their lengths are not final.",
+        "Tokens that are masked in the loss, as those of tools, count as prompt.",
+    ),
     detect=_detect,
     read=_read,
     file_name=re.compile(r"(?:^|/)(?!eval_)[^/]*?(?P<step>\d+)\.pt$"),

@@ -16,7 +16,7 @@ from tlt.traces.importers.reading.texts import (
     needs_tokeniser,
     tokenised,
 )
-from tlt.traces.importers.reading.values import encoded, text_of, whole
+from tlt.traces.importers.reading.values import encoded, text_of, told_apart, whole
 
 
 def _rows(source: Source) -> Iterator[TextResponse | Skip]:
@@ -32,6 +32,10 @@ def _rows(source: Source) -> Iterator[TextResponse | Skip]:
             continue
         step = whole(values.get("step"))
         response = Response(row, encoded(values["prompt"]), 0, step=source.step if step is None else step)
+        apart = told_apart(values["completion"])
+        if apart is not None:
+            response.several_turns = True
+            completion, prompt = apart[0], f"{prompt}\n{apart[1]}"
         yield TextResponse(response, prompt, completion)
 
 

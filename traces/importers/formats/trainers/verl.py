@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from tlt.traces.importers.base import Importer
-from tlt.traces.importers.reading.items import Response, Source
+from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import need, text_reader
-from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, NOT_KNOWN_CUT, TextResponse
+from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, NOT_KNOWN_CUT, TOOLS, TextResponse
 from tlt.traces.importers.reading.values import encoded, text_of, whole
+
+SINGLE_TURN = 2  # messages: the question and the answer
 
 
 class Record(msgspec.Struct):
@@ -20,13 +22,17 @@ class Record(msgspec.Struct):
     input: Any = None
     output: Any = None
     step: Any = None
+    num_turns: Any = None
 
 
 def _row(record: Record, line: int, source: Source) -> TextResponse:
-    prompt = need("input", text_of(record.input))
+    prompt, output = need("input", text_of(record.input)), need("output", text_of(record.output))
+    turns = whole(record.num_turns) or SINGLE_TURN
+    if turns > SINGLE_TURN and not TOOLS.search(output):
+        raise UnusableError("several turns in output, and nothing that tells what the model wrote in them")
     step = whole(record.step)
     response = Response(line, encoded(record.input), 0, step=source.step if step is None else step)
-    return TextResponse(response, prompt, need("output", text_of(record.output)))
+    return TextResponse(response, prompt, output)
 
 
 IMPORTER = Importer(

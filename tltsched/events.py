@@ -45,12 +45,18 @@ class BatchFormed(Event, frozen=True, tag="batch_formed", gc=False):
     context_tokens: int
 
 
-class DecisionEnded(Event, frozen=True, tag="decision_ended", gc=False):
+DraftsByRequest = tuple[tuple[int, int, int], ...]
+"""(request, request_steps, accepted_tokens) of each request: the engine steps in which drafts of it were
+verified, and how many of them were accepted in all, the bonus token not counted."""
+
+
+class DecisionEnded(Event, frozen=True, tag="decision_ended", gc=False, omit_defaults=True):
     """What one decision interval did, and the batch that is left after it.
 
     `request_steps` is the batch summed over the engine steps, so the mean acceptance length with the bonus
     token is `1 + sum(accepted_by_position) / request_steps`. `accepted_by_position[j]` counts accepted drafts
-    at position j. `decode_s` excludes prefill.
+    at position j. `decode_s` excludes prefill. `by_request` names the requests that ran and had drafts, those
+    that finished included, in any order; it is left empty unless the policy wants it (`wants_requests`).
     """
 
     worker: int
@@ -62,6 +68,7 @@ class DecisionEnded(Event, frozen=True, tag="decision_ended", gc=False):
     finished: tuple[int, ...]
     requests: int
     context_tokens: int
+    by_request: DraftsByRequest = ()
 
 
 class RolloutEnded(Event, frozen=True, tag="rollout_ended", gc=False):

@@ -43,6 +43,8 @@ class WorkerScheduler:
         self.worker = worker
         self.policy = policy
         self.state = WorkerState.RESTING
+        self.wants_requests = bool(getattr(policy, "wants_requests", False))
+        """Whether the driver is to fill DecisionEnded.by_request."""
         self._t_s = 0.0
         self._policy_drafts = any(draft_config.depth > 0 for draft_config in policy.draft_configs)
         self._may_draft = True
@@ -97,6 +99,8 @@ class WorkerScheduler:
                         event.request_steps,
                         event.decode_s,
                         event.accepted_by_position,
+                        event.finished,
+                        event.by_request,
                     )
                 )
         if event.requests == 0:
@@ -138,6 +142,9 @@ class WorkerScheduler:
             raise ProtocolError(f"worker {self.worker}: counts cannot be negative or contradict: {event}")
         if event.engine_steps > 0 and not event.decode_s > 0:
             raise ProtocolError(f"worker {self.worker}: engine steps take time: {event}")
+        for _, steps, accepted in event.by_request:
+            if not 0 <= steps <= event.engine_steps or accepted < 0 or accepted > 0 == steps:
+                raise ProtocolError(f"worker {self.worker}: drafts of a request cannot be: {event}")
 
 
 # (state, event) -> what happens; anything else is a broken protocol.

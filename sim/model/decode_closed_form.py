@@ -40,6 +40,7 @@ class Trajectory:
         """Build from values sorted by `finish_engine_step`; `fixed_s[b]` is F at batch b."""
         n = len(finish_engine_step)
         self.finish_engine_step = finish_engine_step
+        self.rate = tokens_per_engine_step
         self.context = context_tokens[::-1].cumsum()[::-1]  # of those still running in segment k
         self.growth = tokens_per_engine_step[::-1].cumsum()[::-1]  # their tokens per engine step
         self.kv_s = context_s_per_token

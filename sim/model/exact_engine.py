@@ -12,10 +12,13 @@ from tlt.sim.model.jump_engine import DecisionInterval, Engine, Running
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
+from tltsched.events import DraftsByRequest
 
 
 class ExactEngine(Engine):
     """Advances engine step by engine step until the decision interval ends."""
+
+    _told: Ints | None  # engine steps and accepted drafts of each request in this interval, [2, n], if wanted
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
         """Carry out one decision interval; yields the seconds of each engine step.
@@ -27,6 +30,8 @@ class ExactEngine(Engine):
         finished: list[Ints] = [pool.retire()]  # prefill emits one token, which may have been the last
         finish_s: list[Floats] = [np.zeros(len(finished[0]))]
         accepted = np.zeros(draft.draft_config.depth, np.int64)
+        tells = self.tells_requests and draft.draft_config.depth
+        self._told = np.zeros((2, len(pool.requests.ids)), np.int64) if tells else None
         engine_steps = request_steps = 0
         crowded = self.halted = False
         if watch and len(finished[0]):
@@ -57,7 +62,16 @@ class ExactEngine(Engine):
             finished=np.concatenate(finished),
             finish_s=np.concatenate(finish_s),
             context_tokens=int(pool.context().sum()),
+            by_request=self._by_request(),
         )
+
+    def _by_request(self) -> DraftsByRequest:
+        """Return what each request that drafted in the interval got accepted."""
+        if self._told is None:
+            return ()
+        ran = np.flatnonzero(self._told[0])
+        ids = self.pool.requests.ids[ran]
+        return tuple(zip(ids.tolist(), *self._told[:, ran].tolist(), strict=True))
 
     def _tell(self, finished: Ints, seconds: float) -> float:
         """Note who finishes in the stretch that takes `seconds`."""
@@ -82,6 +96,9 @@ class ExactEngine(Engine):
             draws = self.rng.random(len(tokens)) ** (1.0 / exponent)
             # u < s_j ** e  <=>  u ** (1 / e) < s_j, and survivals never rise with the position
             accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
+            if self._told is not None:
+                self._told[0, pool.running] += 1
+                self._told[1, pool.running] += accepted
             by_position = (accepted[:, None] > np.arange(draft_config.depth)[None, :]).sum(axis=0)
             tokens += accepted
         before = pool.emitted[pool.running]

@@ -22,6 +22,7 @@ from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
+from tltsched.events import DraftsByRequest
 
 # Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
 # cut.
@@ -29,7 +30,10 @@ Running = Generator[float, float | None, None]
 
 
 class DecisionInterval(msgspec.Struct, frozen=True):
-    """What one decision interval did. finish_s: seconds from its start to each finish, [finished]."""
+    """What one decision interval did. finish_s: seconds from its start to each finish, [finished].
+
+    `by_request` as in DecisionEnded, only if the scheduler wants it.
+    """
 
     draft_config: DraftConfig
     engine_steps: int
@@ -39,6 +43,7 @@ class DecisionInterval(msgspec.Struct, frozen=True):
     finished: Ints  # indices into the submission
     finish_s: Floats
     context_tokens: int
+    by_request: DraftsByRequest = ()
 
 
 class Engine:
@@ -50,6 +55,7 @@ class Engine:
         self.rng = rng
         self.drafter_exponent = 1.0
         self.counts: DraftCounts | None = None  # of all engines of a run; None: nobody wants them
+        self.tells_requests = False  # whether the scheduler wants drafts by request
         self.pool: RequestPool
         self.decision_interval: DecisionInterval
         # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
@@ -244,7 +250,23 @@ class JumpEngine(Engine):
             finished=finished,
             finish_s=trajectory.finish_s[before.finished : after.finished] - before.seconds,
             context_tokens=round(after.context_tokens),
+            by_request=self._by_request(trajectory, start, end, before.finished),
         )
+
+    def _by_request(self, trajectory: Trajectory, start: int, end: int, finished: int) -> DraftsByRequest:
+        """Return what each request of the trajectory that ran from engine step `start` to `end` got accepted.
+
+        Each accepts at the mean rate of its whole trajectory; rounded so that running sums are at most half a
+        token off.
+        """
+        if not self.tells_requests or not self._draft_config.depth or end == start:
+            return ()
+        engine_steps = np.minimum(trajectory.finish_engine_step[finished:], end) - start
+        emitted = trajectory.rate[finished:] * engine_steps
+        accepted = np.diff(np.floor((emitted - engine_steps).cumsum() + 0.5), prepend=0.0)
+        accepted = np.clip(accepted, 0, self._draft_config.depth * engine_steps).astype(np.int64)
+        ids = self.pool.requests.ids[self._order[finished:]]
+        return tuple(zip(ids.tolist(), engine_steps.tolist(), accepted.tolist(), strict=True))
 
     def _accepted(self, request_steps: int, emitted: float) -> tuple[int, ...]:
         """Spread the drafts accepted over positions, in the proportions of the law."""

@@ -80,6 +80,7 @@ class Worker:
         self.scheduler = scheduler
         self.engine = engine
         self.engine.counts = listener.counts
+        self.engine.tells_requests = scheduler.wants_requests
         self.limits = limits
         self.listener = listener
         self.watch = watch
@@ -258,6 +259,7 @@ class Worker:
             finished,
             len(pool.running),
             interval.context_tokens,
+            interval.by_request,
         )
         drafts = self.scheduler.handle(event)
         if finished and not self.watch:

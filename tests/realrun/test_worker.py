@@ -12,7 +12,7 @@ from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
 from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
 from tlt.realrun.workers.messages import AcceptanceCount, Finish
 from tlt.realrun.workers.request_counts import RequestCounts
-from tlt.realrun.workers.worker import Log, Worker
+from tlt.realrun.workers.worker import DecisionInterval, Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import chain
@@ -212,3 +212,35 @@ def test_a_request_counted_again_after_its_end_is_told_again() -> None:
     counts.add([RequestDrafts(5, 131, 4, 1), RequestDrafts(6, 11, 2, 2)])
     assert counts.take(pending={6}) == [AcceptanceCount(5, 128, 4, 1, 1)]
     assert counts.take(pending=()) == [AcceptanceCount(6, 0, 4, 1, 0), AcceptanceCount(6, 0, 2, 1, 2)]
+
+
+def test_a_policy_that_asks_is_told_the_drafts_of_each_request() -> None:
+    lengths = [30 + 5 * row for row in range(9)]
+    for policy, told in (("goodput:1+2", True), ("goodput_mean:1+2", False), ("static:2", False)):
+        bench = Bench(policy, FakeEngine(4, 2))
+        bench.rollout(requests(*lengths))
+        decisions = [body for body in bench.bodies(DecisionEnded) if isinstance(body, DecisionEnded)]
+        rows = [row for decision in decisions for row in decision.by_request]
+        assert bool(rows) is told
+        if not told:
+            continue
+        assert {request for request, *_ in rows} == set(range(len(lengths)))
+        done: set[int] = set()
+        for decision in decisions:
+            names = {request for request, *_ in decision.by_request}
+            assert len(names) == len(decision.by_request)
+            assert not names & done
+            assert sum(steps for _, steps, _ in decision.by_request) <= decision.request_steps
+            assert sum(row[2] for row in decision.by_request) <= sum(decision.accepted_by_position)
+            done |= set(decision.finished)
+        # What is missing was cut at the end of a response, or drafted by the configuration before.
+        accepted = sum(sum(decision.accepted_by_position) for decision in decisions)
+        assert sum(row[2] for row in rows) > 0.8 * accepted
+
+
+def test_drafts_of_another_number_say_only_that_a_request_runs() -> None:
+    interval = DecisionInterval(chain(2), tells_requests=True)
+    drafts = tuple(RequestDrafts(*row) for row in ((1, 5, 4, 3), (2, 5, 2, 1), (3, 5, 2, 0)))
+    interval.add(EngineStepFacts(0.01, 3, 30, 0, 8, (3, 1, 1), (), compiled=False, drafts=drafts), 3)
+    assert interval.by_request({1, 2, 3}) == ((1, 0, 0), (2, 1, 1), (3, 1, 0))
+    assert interval.by_request({2}) == ((2, 1, 1),)

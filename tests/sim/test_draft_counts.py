@@ -225,3 +225,32 @@ def test_a_tree_deeper_than_the_tokens_it_verifies_has_no_more_accepted_than_dra
     narrow, counts = DraftConfig(8, 4, 8), DraftCounts()  # one of TLT's released trees
     counts.add(piece(narrow, 5, 0, 36, 36, 4))
     assert rows_of(counts.table([(0, counts.take(np.array([5])))])) == [(5, 0, "8_4_8", 4, 32, 32)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("extra", [{}, {"engine.max_running": 8}, {"acceptance.request_spread": 0.6}])
+def test_a_policy_that_asks_is_told_the_drafts_of_each_request(mode: str, extra: dict[str, object]) -> None:
+    trace = trace_of(lengths_of(5, 2, 40, 900), 30)
+    told = simulate(config_of(SMALL | CHAINS | extra | {"run.mode": mode}, "goodput:off+2+5"), trace)
+    decisions = [
+        record.body for record in read(told.records.splitlines()) if isinstance(record.body, DecisionEnded)
+    ]
+    drafted = [decision for decision in decisions if decision.draft_config.depth and decision.engine_steps]
+    assert len(drafted) > 10
+    for decision in decisions:
+        if decision not in drafted:
+            assert decision.by_request == ()
+            continue
+        requests, steps, accepted = zip(*decision.by_request, strict=True)
+        assert len(set(requests)) == len(requests)
+        assert set(decision.finished) - set(requests) == set() or mode == "exact"
+        assert sum(steps) == decision.request_steps
+        assert all(0 <= a <= decision.draft_config.depth * n for n, a in zip(steps, accepted, strict=True))
+        by_position = sum(decision.accepted_by_position)
+        if mode == "exact":
+            assert sum(accepted) == by_position
+        else:  # spread over positions, and over requests, each rounded
+            assert abs(sum(accepted) - by_position) <= 1 + decision.draft_config.depth
+    for policy in ("goodput_mean:off+2+5", "static:2"):
+        silent = simulate(config_of(SMALL | CHAINS | extra | {"run.mode": mode}, policy), trace)
+        assert b"by_request" not in silent.records

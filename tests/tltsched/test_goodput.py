@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 
 from tltsched.draft_config import OFF, DraftConfig, chain
@@ -110,6 +111,22 @@ def test_a_probe_drafts_for_one_decision_interval_and_goes_back() -> None:
     assert goodput.choose(Batch(64, 0)).draft_config == OFF
 
 
+def test_the_requests_that_are_left_decide_not_the_average_of_all() -> None:
+    # Two of eight accept nothing and are left; then four run that accept all, of which two are left.
+    for hard, draft_config in ((True, OFF), (False, chain(8))):
+        goodput, average = policy(), policy(by_request=False)
+        rows = tuple((number, 64, 0 if (number < 2) is hard else 4 * 64) for number in range(8))
+        total = sum(accepted for *_, accepted in rows) // 4
+        told = Outcome(chain(4), 64, 8 * 64, 1.0, (total,) * 4, tuple(range(2, 8)), rows)
+        chosen = []
+        for each in (goodput, average):
+            for _ in range(4):
+                each.observe(told if each is goodput else msgspec.structs.replace(told, by_request=()))
+            chosen.append(each.choose(Batch(2, 0)).draft_config)
+        assert chosen[0] == draft_config
+        assert chosen[1] != draft_config
+
+
 def test_without_times_or_without_a_draft_config_in_them_it_cannot_be_built() -> None:
     with pytest.raises(InputError, match="calibration"):
         GoodputConfig().build(Random(0), None)  # noqa: S311
@@ -134,12 +151,18 @@ def test_without_times_or_without_a_draft_config_in_them_it_cannot_be_built() ->
         ("hysteresis", {"hysteresis": float("inf")}),
         ("memory_request_steps", {"memory_request_steps": 0.0}),
         ("probe_every_engine_steps", {"probe_every_engine_steps": -1}),
+        ("request_spread", {"request_spread": 0.0}),
+        ("request_memory_steps", {"request_memory_steps": float("nan")}),
     ],
 )
 def test_settings_out_of_range_are_named(field: str, settings: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
         GoodputConfig(**settings)  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+def told(acceptance: AcceptanceEstimate, outcome: Outcome) -> None:
+    acceptance.observe(outcome.draft_config, outcome.request_steps, outcome.shares())
 
 
 def estimate(
@@ -155,7 +178,7 @@ def test_the_prior_goes_on_geometrically() -> None:
 
 def test_positions_beyond_those_observed_take_the_last_observed_rate() -> None:
     acceptance = estimate(0.9, 0.9, 0.9, 0.9)
-    acceptance.observe(Outcome(chain(2), 10, 1_000_000, 1.0, (600_000, 300_000)))
+    told(acceptance, Outcome(chain(2), 10, 1_000_000, 1.0, (600_000, 300_000)))
     assert acceptance.tokens_per_engine_step(chain(4)) == pytest.approx(
         1 + 0.6 + 0.3 + 0.15 + 0.075, rel=1e-6
     )
@@ -163,20 +186,20 @@ def test_positions_beyond_those_observed_take_the_last_observed_rate() -> None:
 
 def test_a_position_out_of_use_keeps_its_rate_and_follows_those_before_it() -> None:
     acceptance = estimate(0.9)
-    acceptance.observe(Outcome(chain(2), 10, 1_000_000, 1.0, (800_000, 200_000)))
-    acceptance.observe(Outcome(chain(1), 10, 1_000_000, 1.0, (400_000,)))
+    told(acceptance, Outcome(chain(2), 10, 1_000_000, 1.0, (800_000, 200_000)))
+    told(acceptance, Outcome(chain(1), 10, 1_000_000, 1.0, (400_000,)))
     assert acceptance.tokens_per_engine_step(chain(2)) == pytest.approx(1 + 0.4 + 0.1, rel=1e-6)
 
 
 def test_an_decision_interval_replaces_the_share_of_knowledge_that_its_size_is_worth() -> None:
     acceptance = estimate(0.5, memory_request_steps=1000)
-    acceptance.observe(Outcome(chain(1), 7, 693, 1.0, (693,)))  # 693 = 1000 ln 2: half of what was known
+    told(acceptance, Outcome(chain(1), 7, 693, 1.0, (693,)))  # 693 = 1000 ln 2: half of what was known
     assert acceptance.tokens_per_engine_step(chain(1)) == pytest.approx(1.75, abs=1e-3)
 
 
 def test_positions_left_out_accepted_nothing() -> None:
     acceptance = estimate(0.9)
-    acceptance.observe(Outcome(chain(3), 10, 1_000_000, 1.0, (500_000,)))
+    told(acceptance, Outcome(chain(3), 10, 1_000_000, 1.0, (500_000,)))
     assert acceptance.tokens_per_engine_step(chain(8)) == pytest.approx(1.5, rel=1e-6)
 
 
@@ -184,6 +207,6 @@ def test_a_tree_is_worth_its_prior_or_its_chain_until_it_runs() -> None:
     acceptance = estimate(0.5, tree=6.4)
     assert acceptance.tokens_per_engine_step(TREE) == 6.4
     assert estimate(0.5).tokens_per_engine_step(TREE) == estimate(0.5).tokens_per_engine_step(chain(8))
-    acceptance.observe(Outcome(TREE, 10, 1_000_000, 1.0, (900_000, 800_000, 700_000)))
+    told(acceptance, Outcome(TREE, 10, 1_000_000, 1.0, (900_000, 800_000, 700_000)))
     assert acceptance.tokens_per_engine_step(TREE) == pytest.approx(3.4, rel=1e-6)
     assert acceptance.tokens_per_engine_step(chain(1)) == 1.5

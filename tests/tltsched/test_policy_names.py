@@ -91,7 +91,8 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, advice:
         parse_policy(text)
     assert str(caught.value) == (
         f"got {text!r} for policy; allowed: disable_by_batch, fastgrpo, fastgrpo_chains, goodput, "
-        "goodput:DRAFT_CONFIG+DRAFT_CONFIG+..., goodput_trees, none, sglang_ema, sglang_throughput, "
+        "goodput:DRAFT_CONFIG+DRAFT_CONFIG+..., goodput_mean, goodput_mean:DRAFT_CONFIG+DRAFT_CONFIG+..., "
+        "goodput_trees, none, sglang_ema, sglang_throughput, "
         "static:DRAFT_CONFIG, table:LO=DRAFT_CONFIG+..., tlt, "
         f"tlt_chains, tlt_released, tlt_table, turbospec, vllm_adaptive, vllm_table:LO-HI=K+...; {advice}"
     )

@@ -11,7 +11,7 @@ import pytest
 from tests.tltsched.all_policies import TIMES
 from tltsched.cluster import ClusterConfig
 from tltsched.commands import EndStep, SetDraftConfig
-from tltsched.draft_config import OFF
+from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_log import (
     Record,
@@ -70,6 +70,9 @@ def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> N
         event = DecisionEnded(
             *(t_s, number, draft.draft_config, engine_steps, engine_steps * 50, 0.3 + t_s % 0.01, accepted),
             *((), requests, 1000 * requests),
+            tuple((row, engine_steps, engine_steps * row // 50) for row in range(requests))
+            if worker.wants_requests and accepted
+            else (),
         )
         (draft,) = worker.handle(event) or (draft,)
     worker.handle(RolloutEnded(t_s, number))
@@ -102,6 +105,39 @@ def test_a_replay_gives_the_same_bytes(name: str) -> None:
     again = list(replay(stored, read(lines), rng_of(stored.seed)))
     assert [encode(record) for record in again] == lines
     assert first_difference(read(lines), again) is None
+
+
+def test_drafts_by_request_stand_in_a_line_only_where_there_are_some() -> None:
+    facts = DecisionEnded(1.0, 0, chain(2), 5, 10, 0.5, (6, 3), (4,), 1, 100)
+    plain, told = (
+        encode(Record(1.0, 3, "worker/0", body))
+        for body in (facts, msgspec.structs.replace(facts, by_request=((4, 5, 6), (9, 5, 3))))
+    )
+    assert plain == (
+        b'{"t_s":1.0,"seq":3,"owner":"worker/0","body":{"kind":"decision_ended","t_s":1.0,"worker":0,'
+        b'"draft_config":{"depth":2,"topk":1,"verify_tokens":3},"engine_steps":5,"request_steps":10,'
+        b'"decode_s":0.5,"accepted_by_position":[6,3],"finished":[4],"requests":1,"context_tokens":100}}\n'
+    )
+    assert told == plain.replace(b":100}}", b':100,"by_request":[[4,5,6],[9,5,3]]}}')
+    for line in (plain, told):
+        (record,) = read([line])
+        assert encode(record) == line
+
+
+def test_the_drafts_of_each_request_decide() -> None:
+    config = setup(PRESETS["goodput"])
+    lines = run(config)
+    without = [
+        encode(
+            msgspec.structs.replace(record, body=msgspec.structs.replace(record.body, by_request=()))
+            if isinstance(record.body, DecisionEnded)
+            else record
+        )
+        for record in read(lines)
+    ]
+    assert first_difference(read(lines), replay(config, read(without), rng_of(0))) is not None
+    assert lines != without
+    assert not any(b"by_request" in line for line in run(setup(PRESETS["goodput_mean"])))
 
 
 def test_another_seed_shows_where_it_first_decides_otherwise() -> None:

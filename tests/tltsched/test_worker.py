@@ -10,11 +10,13 @@ from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import ProtocolError
 from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded, WorkerEvent
+from tltsched.policies import parse_policy
 from tltsched.policies.base import PolicyConfig
 from tltsched.policies.none import NoneConfig
 from tltsched.policies.static import StaticConfig
 from tltsched.policies.table import TableConfig
 from tltsched.policies.threshold import ThresholdConfig
+from tltsched.step_times import DraftConfigTimes, StepTimeTable
 from tltsched.worker import WorkerScheduler, WorkerState
 
 DROPPED = TableConfig(
@@ -50,6 +52,11 @@ def ended(
         requests,
         100 * requests,
     )
+
+
+def by_request(*rows: tuple[int, int, int]) -> DecisionEnded:
+    """Return one engine step without drafts, and what it says of requests nonetheless."""
+    return DecisionEnded(2.0, 3, OFF, 1, 3, 0.1, (), (), 2, 200, rows)
 
 
 def drafts(config: PolicyConfig, *events: WorkerEvent) -> list[tuple[SetDraftConfig, ...]]:
@@ -176,6 +183,10 @@ GOOD = ended(OFF, 2)
         ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, float("nan"), (), (), 2, 200)),
         ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, 0.1, (-1,), (), 2, 200)),
         ([began(), formed(3)], DecisionEnded(2.0, 3, OFF, 1, 3, 0.1, (), (), 2, -200)),
+        ([began(), formed(3)], by_request((1, 2, 0))),
+        ([began(), formed(3)], by_request((1, -1, 0))),
+        ([began(), formed(3)], by_request((1, 1, -1))),
+        ([began(), formed(3)], by_request((1, 1, 1), (2, 0, 1))),
         ([began(), formed(3), RolloutEnded(2.0, 3)], ended(OFF, 2, t_s=3.0)),
     ],
 )
@@ -189,3 +200,10 @@ def test_events_out_of_order_or_out_of_range_are_refused(
     with pytest.raises(ProtocolError, match="worker 3"):
         worker.handle(refused)
     assert worker.state is state
+
+
+def test_a_scheduler_says_whether_its_policy_wants_drafts_by_request() -> None:
+    times = StepTimeTable((DraftConfigTimes(OFF, (0.01,)), DraftConfigTimes(chain(1), (0.01,))))
+    for spec, wants in (("goodput:off+1", True), ("goodput_mean:off+1", False), ("static:1", False)):
+        policy = parse_policy(spec).build(Random(0), times)  # noqa: S311
+        assert WorkerScheduler(3, policy).wants_requests is wants

@@ -76,7 +76,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def run_decision_interval(
         self, engine_steps: int, finish: int, rate: float, engine_step_s: float
     ) -> None:
-        draft, batch = self.draft, len(self.running)
+        draft, batch, ran = self.draft, len(self.running), tuple(self.running)
         assert draft is not None
         engine_steps = min(engine_steps, draft.max_engine_steps or engine_steps)
         finish = min(finish, batch) if engine_steps else 0
@@ -88,7 +88,8 @@ class WorkerMachine(RuleBasedStateMachine):
         if not self.running:
             self.decoded_off = False
         self.t_s += engine_steps * engine_step_s
-        left = len(self.running)
+        left, drafted = len(self.running), engine_steps if draft.draft_config.depth else 0
+        rows = tuple((request, drafted, int(rate * drafted) * (request % 3)) for request in ran)
         self.tell(
             DecisionEnded(
                 *(
@@ -102,6 +103,7 @@ class WorkerMachine(RuleBasedStateMachine):
                     done,
                 ),
                 *(left, 1000 * left),
+                rows if drafted and self.scheduler.wants_requests else (),
             )
         )
 

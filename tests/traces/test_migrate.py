@@ -185,6 +185,20 @@ def test_a_setup_is_translated_once_and_for_all() -> None:
     assert upgraded(msgspec.json.decode(again), SchedulerSetup) == msgspec.json.decode(again)
 
 
+def test_a_recorded_goodput_has_the_rule_that_it_ran_with() -> None:
+    new = msgspec.json.decode(msgspec.json.encode(SchedulerSetup(workers=1, policy=GoodputConfig())))
+    assert decode(json.dumps(new).encode(), SchedulerSetup).policy == GoodputConfig()
+    old = dict(new["policy"])
+    for name in ("by_request", "request_spread", "request_memory_steps"):
+        del old[name]
+    recorded = decode(json.dumps(new | {"policy": old}).encode(), SchedulerSetup).policy
+    assert recorded == GoodputConfig(by_request=False)
+    written = {"kind": "goodput", "draft_configs": ["off", "2"]}  # a user's own: today's rule
+    assert decode(json.dumps(new | {"policy": written}).encode(), SchedulerSetup).policy == GoodputConfig(
+        draft_configs=("off", "2")
+    )
+
+
 def test_an_arm_is_a_draft_configuration_or_a_policy_as_the_file_has_it() -> None:
     stamp = {
         "config": {"rollout": {"cap_tokens": 77}},

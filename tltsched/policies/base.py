@@ -11,6 +11,7 @@ import msgspec
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
+from tltsched.events import DraftsByRequest
 
 # How the engine runs while a policy drafts nothing. "not_configured": no speculation. "k0": it is
 # configured and K = 0, so the drafter's KV is kept up to date at a price per step. "drafter_dropped": the
@@ -34,13 +35,28 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What a draft configuration did over `engine_steps` engine steps that one choice governed."""
+    """What a draft configuration did over `engine_steps` engine steps that one choice governed.
+
+    `finished` and `by_request` are those of tltsched.events.DecisionEnded.
+    """
 
     draft_config: DraftConfig
     engine_steps: int
     request_steps: int
     decode_s: float
     accepted_by_position: tuple[int, ...]
+    finished: tuple[int, ...] = ()
+    by_request: DraftsByRequest = ()
+
+    def shares(self) -> tuple[float, ...]:
+        """Return the shares of request-steps in which the drafts up to each position were accepted.
+
+        Of a tree, one number: the accepted drafts of a request-step.
+        """
+        accepted, steps = self.accepted_by_position, self.request_steps
+        if not self.draft_config.is_chain:
+            return (sum(accepted) / steps,)
+        return tuple([count / steps for count in accepted])
 
 
 class Policy(Protocol):
@@ -48,7 +64,8 @@ class Policy(Protocol):
 
     `draft_configs` lists every draft configuration that the rule may ever pick, so that a live engine can
     warm each of them up; `when_off` and `resume_cost` say how the engine runs while nothing is drafted and
-    what drafting again costs.
+    what drafting again costs. A rule with `wants_requests` is told the drafts of each request; one without
+    the attribute is not.
     """
 
     when_off: WhenOff

@@ -5,6 +5,10 @@ Law, for each draft configuration c:
 where `switch` is switch_cost_s / decision_engine_steps for all but the one in use. The best replaces the one
 in use only if its score is higher by the share `hysteresis`, so that noise in the acceptance does not make
 the engine flip.
+
+E[tokens per engine step | c] is a mean over the requests that run now, each by its own history, shrunk to
+the population (tltsched.policies.estimators.running): those that are left last are not those of an average
+over all that ever ran. `by_request = false` takes that average.
 """
 
 from __future__ import annotations
@@ -28,11 +32,16 @@ from tltsched.policies.base import (
     required_times,
 )
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate, require_memory
+from tltsched.policies.estimators.running import RunningAcceptance
 from tltsched.written.draft_config import WrittenDraftConfig, canonical, parse_draft_config
 
 # Assumed, not measured: each draft accepted with probability 0.7 given the one before it. Replace it by the
 # acceptance of your own drafter; the estimate forgets it after some `memory_request_steps`.
 ASSUMED_SURVIVAL = tuple(round(0.7**position, 4) for position in range(1, 9))
+
+
+# Assumed of any drafter; of SmolLM2-135M and its EAGLE-3 head 0.5 to 0.6 was measured (docs/policies).
+ASSUMED_SPREAD = 0.5
 
 
 class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
@@ -50,7 +59,7 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     """Engine steps between two decisions."""
     switch_cost_s: float = 0.0
     """Seconds lost by a change of draft configuration, spread over one decision interval."""
-    hysteresis: float = 0.03
+    hysteresis: float = 0.01
     """Relative gain that a change of draft configuration must promise."""
     acceptance_prior: tuple[float, ...] = ASSUMED_SURVIVAL
     """Probability that the drafts up to each position are all accepted, until it is measured (assumed)."""
@@ -58,6 +67,12 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     """Accepted length with the bonus token, by tree, until measured (without: as a chain of its depth)."""
     memory_request_steps: float = 2000.0
     """Request-steps over which the acceptance estimate forgets."""
+    by_request: bool = True
+    """Estimate acceptance from the requests that run now, as far as the engine tells drafts by request."""
+    request_spread: float = ASSUMED_SPREAD
+    """Standard deviation of the log-exponent of acceptance between requests (assumed; see by_request)."""
+    request_memory_steps: float = 256.0
+    """Engine steps of a request over which its own history is forgotten (assumed; see by_request)."""
     probe_every_engine_steps: int = 0
     """After so many engine steps off, draft for one decision interval to see acceptance anew; 0: never."""
 
@@ -97,6 +112,8 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
             "switch_cost_s": 0,
             "hysteresis": 0,
             "probe_every_engine_steps": 0,
+            "request_spread": 0.01,
+            "request_memory_steps": 1,
         }
         require_at_least(self, lows)
         require_memory(self.memory_request_steps)
@@ -112,6 +129,7 @@ class GoodputPolicy:
     def __init__(self, config: GoodputConfig, times: StepTimes | None) -> None:
         self.when_off: WhenOff = config.when_off
         self.resume_cost: ResumeCost = config.resume_cost
+        self.wants_requests = config.by_request
         self.draft_configs: tuple[DraftConfig, ...] = tuple(
             parse_draft_config(text) for text in config.draft_configs
         )
@@ -119,15 +137,15 @@ class GoodputPolicy:
         self._times = required_times("goodput", times, self.draft_configs)
         self._drafting = tuple(draft_config for draft_config in self.draft_configs if draft_config.depth > 0)
         tree_prior = {parse_draft_config(text): length for text, length in config.tree_prior.items()}
-        self._acceptance = AcceptanceEstimate(
-            config.acceptance_prior, tree_prior, config.memory_request_steps
-        )
+        population = AcceptanceEstimate(config.acceptance_prior, tree_prior, config.memory_request_steps)
+        self._acceptance = RunningAcceptance(population, config.request_spread, config.request_memory_steps)
         self._switch_s = config.switch_cost_s / config.decision_engine_steps
         self._current: DraftConfig | None = None
         self._engine_steps_off = 0
 
     def begin_rollout(self) -> None:
-        """Forget which is in use: the caches are empty, so any may be taken up freely."""
+        """Forget which is in use: the caches are empty, so any may be taken up freely; and who runs."""
+        self._acceptance.begin_rollout()
         self._current = None
         self._engine_steps_off = 0
 
@@ -147,6 +165,7 @@ class GoodputPolicy:
         """Update the acceptance estimate, or count the engine steps that ran without drafts."""
         if outcome.draft_config == OFF:
             self._engine_steps_off += outcome.engine_steps
+            self._acceptance.skip(outcome.finished)
         else:
             self._engine_steps_off = 0
             self._acceptance.observe(outcome)
@@ -161,4 +180,5 @@ class GoodputPolicy:
         seconds = self._times.engine_step_s(draft_config, batch)
         if self._current is not None and draft_config != self._current:
             seconds += self._switch_s
-        return batch.requests * self._acceptance.tokens_per_engine_step(draft_config) / seconds
+        tokens = self._acceptance.tokens_per_engine_step(draft_config, batch.requests)
+        return batch.requests * tokens / seconds

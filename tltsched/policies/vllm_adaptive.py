@@ -83,4 +83,4 @@ class VllmAdaptivePolicy:
     def observe(self, outcome: Outcome) -> None:
         """Update the acceptance estimate; decision intervals without drafts say nothing about it."""
         if outcome.draft_config.depth > 0:
-            self._acceptance.observe(outcome)
+            self._acceptance.observe(outcome.draft_config, outcome.request_steps, outcome.shares())

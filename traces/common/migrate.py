@@ -190,6 +190,7 @@ def _struct(table: dict[str, Any], struct: inspect.StructType, where: str) -> di
     fields = {field.encode_name: field for field in struct.fields}
     renamed = _under_new_names(table, fields, where)
     renamed = _tasks(renamed, fields)
+    renamed = _goodput(renamed, fields)
     if VERSION in renamed and VERSION in fields:
         renamed[VERSION] = _version(renamed[VERSION], fields[VERSION].default, where)
     return {
@@ -208,6 +209,14 @@ def _tasks(table: dict[str, Any], known: Container[str]) -> dict[str, Any]:
     kept = {name: inner for name, inner in table.items() if name not in old}
     other = kept.get("prompts") or kept.get("random_prompt_tokens")  # the families were not asked
     return kept if other else kept | {"module": FAMILY_MODULE, "settings": old}
+
+
+def _goodput(table: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Return a goodput policy with the rule that it had: runs keep all settings, and by_request is newer."""
+    written_whole = "memory_request_steps" in table and "acceptance_prior" in table
+    if "by_request" in known and "by_request" not in table and written_whole:
+        return table | {"by_request": False}
+    return table
 
 
 def _version(given: Any, newest: int, where: str) -> Any:

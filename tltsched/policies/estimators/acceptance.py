@@ -6,7 +6,6 @@ from math import exp, isfinite
 
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
-from tltsched.policies.base import Outcome
 
 
 def require_memory(request_steps: float) -> None:
@@ -42,19 +41,21 @@ class AcceptanceEstimate:
         self._positions_seen = 0
         self._tree_length = dict(tree_prior)
         self._memory_request_steps = memory_request_steps
-        # Tokens per engine step of a chain, by depth, as far as it was asked for since the last observation.
+        # Tokens per engine step and survival of a chain, by depth, as far as they were asked for since.
         self._chain_tokens = [1.0]
-        self._chain_survival = 1.0
+        self._chain_survival: list[float] = []
 
-    def observe(self, outcome: Outcome) -> None:
-        """Take in a decision interval that drafted; positions it leaves out accepted nothing."""
-        keep = exp(-outcome.request_steps / self._memory_request_steps)
-        accepted, draft_config = outcome.accepted_by_position, outcome.draft_config
+    def observe(self, draft_config: DraftConfig, request_steps: int, shares: tuple[float, ...]) -> None:
+        """Take in a decision interval that drafted.
+
+        `shares` of its request-steps had the drafts up to each position accepted; positions that are left
+        out had none. Of a tree only their sum counts, the accepted drafts of a request-step.
+        """
+        keep = exp(-request_steps / self._memory_request_steps)
         if not draft_config.is_chain:
-            length = 1 + sum(accepted) / outcome.request_steps
-            self._tree_length[draft_config] = (
-                keep * self.tokens_per_engine_step(draft_config) + (1 - keep) * length
-            )
+            self._tree_length[draft_config] = keep * self.tokens_per_engine_step(draft_config) + (
+                1 - keep
+            ) * (1 + sum(shares))
             return
         for position in range(len(self._accepted), draft_config.depth):
             # Reached for the first time: it starts at the rate that was extrapolated to it.
@@ -63,22 +64,31 @@ class AcceptanceEstimate:
             self._accepted.append(self._accepted[-1] * rate)
         reached = 1.0
         for position in range(draft_config.depth):
-            share = accepted[position] / outcome.request_steps if position < len(accepted) else 0.0
+            share = shares[position] if position < len(shares) else 0.0
             self._accepted[position] = keep * self._accepted[position] + (1 - keep) * share
             self._reached[position] = keep * self._reached[position] + (1 - keep) * reached
             reached = share
         self._positions_seen = max(self._positions_seen, draft_config.depth)
-        self._chain_tokens, self._chain_survival = [1.0], 1.0
+        self._chain_tokens, self._chain_survival = [1.0], []
+
+    def as_tree(self, draft_config: DraftConfig) -> bool:
+        """Return whether a draft configuration has an accepted length of its own."""
+        return not draft_config.is_chain and draft_config in self._tree_length
 
     def tokens_per_engine_step(self, draft_config: DraftConfig) -> float:
         """Return the expected tokens that one request emits in an engine step, the bonus token included."""
-        if not draft_config.is_chain and draft_config in self._tree_length:
+        if self.as_tree(draft_config):
             return self._tree_length[draft_config]
-        tokens = self._chain_tokens
-        while len(tokens) <= draft_config.depth:
-            self._chain_survival *= self._rate(len(tokens) - 1)
-            tokens.append(tokens[-1] + self._chain_survival)
-        return tokens[draft_config.depth]
+        self.survival(draft_config.depth)
+        return self._chain_tokens[draft_config.depth]
+
+    def survival(self, depth: int) -> list[float]:
+        """Return the chance that the drafts of a chain up to each position are all accepted, [depth]."""
+        tokens, survival = self._chain_tokens, self._chain_survival
+        while len(survival) < depth:
+            survival.append((survival[-1] if survival else 1.0) * self._rate(len(survival)))
+            tokens.append(tokens[-1] + survival[-1])
+        return survival[:depth]
 
     def _rate(self, position: int) -> float:
         """Return the chance that a position is accepted, given that the one before it was."""

@@ -1,0 +1,89 @@
+"""How requests differ in acceptance: a log-normal exponent each, and the mean of survivals over some of them.
+
+A request of log-exponent x has the survival s ** exp(x), s being that of the median request: 0 is the median,
+above it drafts are accepted less often. With the hazard h = -ln s it is exp(-h exp(x)).
+"""
+
+from __future__ import annotations
+
+from math import exp, log, sqrt
+
+import msgspec
+
+# Gauss-Hermite quadrature of a standard normal, five nodes: exact for polynomials of degree 9.
+NODES = (-2.8569700138728056, -1.355626179974266, 0.0, 1.355626179974266, 2.8569700138728056)
+WEIGHTS = (
+    0.011257411327720683,
+    0.22207592200561266,
+    0.5333333333333333,
+    0.22207592200561266,
+    0.011257411327720683,
+)
+LARGEST_HAZARD = 1e6  # of a position that is never accepted
+MOST_ITERATIONS = 60
+
+
+class Exponents(msgspec.Struct, frozen=True, gc=False):
+    """The log-exponents of a batch, taken as normal: those of its requests and what is not known of each."""
+
+    mean: float
+    variance: float
+
+    def nodes(self) -> tuple[float, ...]:
+        """Return the exponents at which the batch is looked at, with WEIGHTS."""
+        spread = sqrt(max(self.variance, 0.0))
+        return tuple([exp(self.mean + spread * node) for node in NODES])
+
+
+def mean_survival(hazard: float, nodes: tuple[float, ...]) -> float:
+    """Return the mean over a batch of the chance that a position of this hazard is accepted."""
+    return sum([weight * exp(-hazard * node) for weight, node in zip(WEIGHTS, nodes, strict=True)])
+
+
+def hazard_of(survival: float, nodes: tuple[float, ...]) -> float:
+    """Return the hazard whose mean survival over a batch is this one; at most LARGEST_HAZARD.
+
+    Newton's iteration on -ln of the mean, which is concave and rises: from below it never overshoots.
+    """
+    if survival >= 1:
+        return 0.0
+    if survival <= 0:
+        return LARGEST_HAZARD
+    target = -log(survival)
+    hazard = target / sum([weight * node for weight, node in zip(WEIGHTS, nodes, strict=True)])
+    for _ in range(MOST_ITERATIONS):
+        mean = slope = 0.0
+        for weight, node in zip(WEIGHTS, nodes, strict=True):
+            part = weight * exp(-hazard * node)
+            mean += part
+            slope += part * node
+        if mean <= 0 or hazard >= LARGEST_HAZARD:
+            return LARGEST_HAZARD
+        step = (target + log(mean)) * mean / slope
+        hazard += step
+        if step <= 1e-9 * hazard:
+            break
+    return min(hazard, LARGEST_HAZARD)
+
+
+def mean_accepted(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
+    """Return the mean of accepted drafts where each of `depth` in a row has this hazard (geometric)."""
+    mean = 0.0
+    for weight, node in zip(WEIGHTS, nodes, strict=True):
+        rate = exp(-hazard * node)
+        mean += weight * (depth if rate >= 1 else rate * (1 - rate**depth) / (1 - rate))
+    return mean
+
+
+def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...]) -> float:
+    """Return the hazard of each of `depth` drafts in a row under which this is their mean; by bisection."""
+    low, high = -14.0, 7.0  # a rate of 1 - 1e-6, and of none
+    if accepted >= mean_accepted(exp(low), depth, nodes):
+        return 0.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        if mean_accepted(exp(middle), depth, nodes) > accepted:
+            low = middle
+        else:
+            high = middle
+    return exp((low + high) / 2)

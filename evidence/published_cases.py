@@ -72,6 +72,7 @@ def _async(staleness: float, update_s: float, other_s: float) -> tuple[str, ...]
         f"sync_every={PARTS}}}",
         f"workload.prompts_per_step={512 // PARTS}", f"workload.steps={16 * PARTS}", "phases.logprob_s=0.0",
         f"phases.policy_update_s={update_s / PARTS}", f"phases.weight_sync_s={other_s}",
+        "phases.trainer_scaling=0.0",
     )  # fmt: skip
 
 

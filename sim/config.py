@@ -200,7 +200,7 @@ IMPLIED: dict[str, dict[str, Any]] = {
 def _overlaps(settings: dict[str, Any]) -> bool:
     """Return whether the schedule that the settings name goes on while the policy is trained."""
     named = settings.get("cluster", {}).get("schedule", "synchronous")
-    name = str(named.get("kind")) if isinstance(named, dict) else str(named)
+    name = str(named.get("kind")) if isinstance(named, dict) else str(named).partition(":")[0]
     return name in PRESETS and PRESETS[name].overlaps
 
 

@@ -17,7 +17,7 @@ from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.exact_engine import ExactEngine
 from tlt.sim.model.jump_engine import JumpEngine
-from tlt.sim.model.phases import phases_of
+from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
 from tlt.sim.steptimes.calibration import Calibration, load
@@ -141,6 +141,24 @@ class Simulation:
         )
 
     @property
+    def training_gpus(self) -> int:
+        """GPUs that train the policy: all of them, unless some do nothing else."""
+        hardware = self.config.hardware
+        return self.trainers * hardware.tp or hardware.gpus
+
+    def unscaled(self) -> Self | None:
+        """Return it with given seconds of training that do not grow where fewer GPUs train.
+
+        None where nothing is given, all train, or they do not grow anyway.
+        """
+        phases = self.config.phases
+        whole = self.training_gpus == self.config.hardware.gpus
+        if whole or not phases.trainer_scaling or not given_on_trainers(phases):
+            return None
+        phases = msgspec.structs.replace(phases, trainer_scaling=0.0)
+        return self.changed(msgspec.structs.replace(self.config, phases=phases))
+
+    @property
     def drafts(self) -> bool:
         """Whether the policy ever drafts."""
         return any(draft_config.depth for draft_config in self.policy.draft_configs)
@@ -175,14 +193,13 @@ class Simulation:
     def assembly(self) -> Assembly:
         """Return the cluster that is simulated."""
         config = self.config
-        training_gpus = self.trainers * config.hardware.tp or config.hardware.gpus
         return Assembly(
             setup=self.setup,
             costs=self.costs,
             limits=self.limits,
             acceptance=Acceptance(self.law, config.acceptance.request_spread),
             drafter=config.drafter,
-            phases=phases_of(config.phases, self.shape, self.gpu, training_gpus),
+            phases=phases_of(config.phases, self.shape, self.gpu, config.hardware.gpus, self.training_gpus),
             engine=ExactEngine if config.run.mode == "exact" else JumpEngine,
             trainers=self.trainers,
         )

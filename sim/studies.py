@@ -47,9 +47,8 @@ def compare(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
     """
     _simulate(policies, out, stage)
     write_bounds(policies.baseline, out)
-    if draws:
-        with stage("probing step times", len(policies.names)) as advance:
-            write_cost_draws(policies, out, draws, advance)
+    with stage("probing step times", len(policies.names)) as advance:
+        write_cost_draws(policies, out, draws, advance)
 
 
 def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.phases import given_on_trainers
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
@@ -96,6 +97,8 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         warnings.append(load_drift(drafter.drift).describe())
     elif drafter.drift_per_update:
         warnings.append("drafter drift and recovery are assumed")
+    if simulation.unscaled() is not None:
+        warnings.append(_trainer_warning(simulation))
     if cluster.stream.repeated:
         times = cluster.stream.repeated
         warnings.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
@@ -103,6 +106,21 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         count = cluster.log.preemptions
         warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")
     return tuple(warnings)
+
+
+def _trainer_warning(simulation: Simulation) -> str:
+    phases, all_gpus, some = (
+        simulation.config.phases,
+        simulation.config.hardware.gpus,
+        simulation.training_gpus,
+    )
+    longer = (all_gpus / some) ** phases.trainer_scaling
+    given = " and ".join(given_on_trainers(phases))
+    return (
+        f"given seconds of {given} are of {all_gpus} GPUs and {some} train: they take "
+        f"{longer:.3g} times as long (phases.trainer_scaling {phases.trainer_scaling:g}); a "
+        "comparison's intervals reach to seconds that do not grow"
+    )
 
 
 def _calibration_warnings(simulation: Simulation) -> list[str]:

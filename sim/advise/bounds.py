@@ -98,7 +98,9 @@ def bounds_of(simulation: Simulation) -> Bounds:
     )  # fmt: skip
     draft_configs = () if config.drafter.kind == "history" else _covered(simulation)
     acceptance = Acceptance(simulation.law, 0.0)
-    phases = phases_of(config.phases, simulation.shape, simulation.gpu, config.hardware.gpus)
+    phases = phases_of(
+        config.phases, simulation.shape, simulation.gpu, config.hardware.gpus, config.hardware.gpus
+    )
     rows = []
     for number, step in enumerate(steps_of(simulation.trace)):
         bound = clairvoyant_bound(step, plain, config.workers)

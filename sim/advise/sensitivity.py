@@ -31,6 +31,7 @@ FACTORS = ("target", "kv", "drafter")
 PROBE = 0.1  # relative
 PROBED = 1.0 + PROBE
 PROBE_STEPS = 3  # RL steps
+READINGS = 2  # of given seconds of training where fewer GPUs train: they grow, or they do not
 
 
 def cost_error(calibration: Calibration | None) -> tuple[float, str]:
@@ -111,13 +112,18 @@ def step_seconds(steps: pd.DataFrame) -> Floats:
 
 
 def simulate_draws(policies: PolicySet, draws: int, progress: Callable[[int], None]) -> pd.DataFrame:
-    """Simulate every policy again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit."""
+    """Simulate every policy again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit.
+
+    Every other draw has given seconds of training as given, where fewer GPUs train.
+    """
     first = policies.baseline
     error, _ = cost_error(first.calibration)
     drawn = draw_factors(error, draws, generator(first.config.run.seed, COST_FACTORS))
     frames = []
     for draw, factors in enumerate(drawn.tolist()):
         for name, simulation in policies.simulations.items():
+            if draw and draw % READINGS == 0:
+                simulation = simulation.unscaled() or simulation
             coefficients = simulation.coefficients.scaled(*factors)
             rows = pd.DataFrame(simulation.with_coefficients(coefficients).run().log.step_rows)
             frames.append(draw_table(run_name(name), rows, step_seconds(rows)[None, :]).assign(draw=draw))
@@ -128,10 +134,20 @@ def simulate_draws(policies: PolicySet, draws: int, progress: Callable[[int], No
 def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Callable[[str], None]) -> None:
     """Write the step times under drawn errors beside the comparison in `out`, by the linear responses.
 
-    Draw 0 is the fit: the runs themselves. The factors of the others are those of `simulate_draws`.
+    Draw 0 is the fit: the runs themselves. The factors of the others are those of `simulate_draws`. Of a
+    policy with given seconds of training on fewer GPUs every other draw has them as given. Without `draws`
+    those are the only ones, and without such a policy nothing is written.
     """
+    unscaled = {name: each.unscaled() for name, each in policies.simulations.items()}
+    open_ended = any(each is not None for each in unscaled.values())
+    if not draws and not open_ended:
+        return
     error, source = cost_error(policies.baseline.calibration)
     factors = draw_factors(error, draws, generator(policies.baseline.config.run.seed, COST_FACTORS))
+    if not draws:
+        factors = np.ones((1 + READINGS, len(FACTORS)))
+    if open_ended:
+        source += "; given seconds of training on fewer GPUs grow with 1 / share or not at all"
     probe = first_steps(policies.trace, PROBE_STEPS)
     frames = []
     for name, simulation in policies.simulations.items():
@@ -141,6 +157,9 @@ def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Calla
         fit_s = step_seconds(steps)
         times_s = growth([(factors - 1.0, answers)], 0.0)[:, None] * fit_s[None, :]
         times_s[0] = fit_s
+        other = unscaled[name]
+        if other is not None:
+            times_s[READINGS::READINGS] *= seconds(other) / fit_s
         frames.append(draw_table(run_name(name), steps, times_s))
         progress(name)
     write_draw_files(out, frames, error, source, probe)

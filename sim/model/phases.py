@@ -1,8 +1,11 @@
 """How long the phases after the rollout take.
 
-A phase that the user gives in seconds takes that long. Otherwise it follows from the tokens of the step and
-the roofline of the cluster: assumed. Log-probabilities are forward passes (2 operations a parameter and
-token), the update is forward and backward (6), weight sync moves the bf16 weights once.
+A phase that the user gives in seconds takes that long on all GPUs of the cluster. Where a share of them
+trains while the others generate, log-probabilities and the update take (1 / share) ** trainer_scaling times
+as long. Otherwise a phase follows from the tokens of the step and the roofline of the GPUs that train: it is
+assumed.
+Log-probabilities are forward passes (2 operations a parameter and token), the update is forward and backward
+(6), weight sync moves the bf16 weights once.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from tlt.sim.steptimes.roofline import GpuSpec
 from tlt.traces.common.models import BF16_BYTES, ModelShape
 from tltsched.errors import InputError
 
+ON_TRAINERS = ("logprob", "policy_update")  # done by the GPUs that train
 OTHER = "other"  # what a log books to no phase: as long as the log says, else nothing
 PHASES = ("reward", "logprob", "policy_update", "weight_sync", OTHER)
 Seconds = Annotated[float, Meta(ge=0.0)]
@@ -45,6 +49,15 @@ class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sync_bytes_per_s: Annotated[float, Meta(gt=0.0, description="bytes a second of the weight broadcast")] = (
         25e9
     )
+    trainer_scaling: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1.0,
+            description="given seconds of logprob and policy_update on a share of the GPUs: 1 takes the same "
+            "GPU-seconds, so 1 / share times as long; 0 leaves them as given (intervals reach to that)",
+        ),
+    ] = 1.0
     by_step_s: Annotated[
         dict[str, tuple[Seconds, ...]],
         Meta(description="seconds of a phase in each step, as a log has them: in place of the fields above"),
@@ -72,10 +85,16 @@ class NoPhases:
 
 
 class PhaseTimes:
-    """Seconds of each phase for one model and cluster."""
+    """Seconds of each phase for one model and the GPUs that train.
 
-    def __init__(self, config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int) -> None:
+    longer: that seconds given for the whole cluster take so many times as long on them.
+    """
+
+    def __init__(
+        self, config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int, longer: float = 1.0
+    ) -> None:
         self.config = config
+        self.longer = longer
         self.flops = gpu.bf16_flops * gpus
         self.parameters = shape.parameters()
 
@@ -86,12 +105,12 @@ class PhaseTimes:
             return config.reward_s + config.reward_s_per_response * responses
         if phase == "logprob":
             if config.logprob_s is not None:
-                return config.logprob_s
+                return config.logprob_s * self.longer
             operations = 2.0 * config.logprob_passes * self.parameters * tokens
             return operations / (self.flops * config.forward_efficiency)
         if phase == "policy_update":
             if config.policy_update_s is not None:
-                return config.policy_update_s
+                return config.policy_update_s * self.longer
             return 6.0 * self.parameters * tokens / (self.flops * config.training_efficiency)
         if phase == OTHER:
             return 0.0
@@ -107,17 +126,27 @@ class LoggedPhases:
     Every phase is asked for once a step, in the order of the steps.
     """
 
-    def __init__(self, by_step_s: dict[str, tuple[float, ...]], modelled: Phases) -> None:
+    def __init__(self, by_step_s: dict[str, tuple[float, ...]], modelled: PhaseTimes) -> None:
         self._left = {phase: iter(seconds) for phase, seconds in by_step_s.items()}
         self._modelled = modelled
 
     def seconds(self, phase: str, responses: int, tokens: int) -> float:
         """Return the seconds of `phase` in the next step of it."""
         left = self._left.get(phase)
-        return self._modelled.seconds(phase, responses, tokens) if left is None else next(left)
+        if left is None:
+            return self._modelled.seconds(phase, responses, tokens)
+        return next(left) * (self._modelled.longer if phase in ON_TRAINERS else 1.0)
 
 
-def phases_of(config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int) -> Phases:
-    """Return the phases that the settings describe."""
-    modelled = PhaseTimes(config, shape, gpu, gpus)
+def phases_of(config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int, training_gpus: int) -> Phases:
+    """Return the phases that the settings describe, where `training_gpus` of the `gpus` train."""
+    modelled = PhaseTimes(config, shape, gpu, training_gpus, (gpus / training_gpus) ** config.trainer_scaling)
     return LoggedPhases(config.by_step_s, modelled) if config.by_step_s else modelled
+
+
+def given_on_trainers(config: PhaseConfig) -> tuple[str, ...]:
+    """Return the phases whose seconds are given and depend on how many GPUs train."""
+    fixed = {"logprob": config.logprob_s, "policy_update": config.policy_update_s}
+    given = {name: fixed[name] or 0.0 for name in ON_TRAINERS}
+    given |= {name: sum(seconds) for name, seconds in config.by_step_s.items() if name in given}
+    return tuple(name for name, seconds in given.items() if seconds > 0)

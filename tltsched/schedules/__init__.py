@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from tltsched.errors import look_up
+import msgspec
+
+from tltsched.errors import InputError, look_up
 from tltsched.schedules.base import ScheduleConfig
 from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.schedules.divided import DividedConfig
@@ -45,5 +47,20 @@ def schedule_name(spec: ScheduleSpec) -> str:
 
 
 def parse_schedule(text: str) -> ScheduleSpec:
-    """Read the name of a preset; raises InputError that lists the names and the nearest one."""
-    return look_up(PRESETS, "schedule", text.strip())
+    """Read the name of a preset, or bounded_async:SHARE with the share of the workers that train.
+
+    Raises InputError that lists the names and the nearest one.
+    """
+    name, colon, argument = text.strip().partition(":")
+    spec = look_up(PRESETS, "schedule", name)
+    if not colon:
+        return spec
+    try:
+        share = float(argument)
+    except ValueError:
+        share = 0.0
+    if not isinstance(spec, BoundedAsyncConfig) or not 0.0 < share < 1.0:
+        raise InputError(
+            "schedule", text, "bounded_async:SHARE, a share above 0 and below 1", "leave out the colon"
+        )
+    return msgspec.structs.replace(spec, trainer_share=share)

@@ -199,7 +199,18 @@ def test_what_is_admitted_counts_as_the_population() -> None:
     population = ours.population.tokens_per_engine_step(chain(4))
     half = ours.tokens_per_engine_step(chain(4), 2)
     assert alone < half < population
-    assert half == pytest.approx((alone + population) / 2, rel=0.05)
+    assert half == pytest.approx(2 / (1 / alone + 1 / population), rel=0.03)
+
+
+def test_an_engine_step_is_judged_by_the_time_that_it_takes_requests_for_a_token() -> None:
+    ours = running()
+    for seed in range(20):
+        ours.observe(interval({1: -0.7, 2: 0.7}, 64, seed))
+    tokens = [1 + sum(share ** exp(x) for share in SURVIVAL) for x in (-0.7, 0.7)]  # 3.17 and 1.56
+    mean, harmonic = sum(tokens) / 2, 2 / sum(1 / each for each in tokens)
+    assert mean > 1.12 * harmonic
+    # A batch is taken as normal, which makes 1.7 % of two requests; the rest is chance.
+    assert ours.tokens_per_engine_step(chain(4), 2) == pytest.approx(harmonic, rel=0.05)
 
 
 def test_the_population_does_not_learn_that_drafts_are_bad_from_those_that_are_left() -> None:

@@ -6,9 +6,9 @@ where `switch` is switch_cost_s / decision_engine_steps for all but the one in u
 in use only if its score is higher by the share `hysteresis`, so that noise in the acceptance does not make
 the engine flip.
 
-E[tokens per engine step | c] is a mean over the requests that run now, each by its own history, shrunk to
-the population (tltsched.policies.estimators.running): those that are left last are not those of an average
-over all that ever ran. `by_request = false` takes that average.
+E[tokens per engine step | c] is a harmonic mean over the requests that run now, each by its own history,
+shrunk to the population (tltsched.policies.estimators.running): those that are left last are not those of an
+average over all that ever ran. `by_request = false` takes that average.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     """Engine steps between two decisions."""
     switch_cost_s: float = 0.0
     """Seconds lost by a change of draft configuration, spread over one decision interval."""
-    hysteresis: float = 0.01
+    hysteresis: float = 0.005
     """Relative gain that a change of draft configuration must promise."""
     acceptance_prior: tuple[float, ...] = ASSUMED_SURVIVAL
     """Probability that the drafts up to each position are all accepted, until it is measured (assumed)."""

@@ -6,6 +6,7 @@ above it drafts are accepted less often. With the hazard h = -ln s it is exp(-h 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp, log, sqrt
 
 import msgspec
@@ -35,9 +36,14 @@ class Exponents(msgspec.Struct, frozen=True, gc=False):
         return tuple([exp(self.mean + spread * node) for node in NODES])
 
 
+def mean(at_nodes: Iterable[float]) -> float:
+    """Return the mean over a batch of what is given at its nodes."""
+    return sum([weight * value for weight, value in zip(WEIGHTS, at_nodes, strict=True)])
+
+
 def mean_survival(hazard: float, nodes: tuple[float, ...]) -> float:
     """Return the mean over a batch of the chance that a position of this hazard is accepted."""
-    return sum([weight * exp(-hazard * node) for weight, node in zip(WEIGHTS, nodes, strict=True)])
+    return mean([exp(-hazard * node) for node in nodes])
 
 
 def hazard_of(survival: float, nodes: tuple[float, ...]) -> float:
@@ -50,29 +56,31 @@ def hazard_of(survival: float, nodes: tuple[float, ...]) -> float:
     if survival <= 0:
         return LARGEST_HAZARD
     target = -log(survival)
-    hazard = target / sum([weight * node for weight, node in zip(WEIGHTS, nodes, strict=True)])
+    hazard = target / mean(nodes)
     for _ in range(MOST_ITERATIONS):
-        mean = slope = 0.0
+        level = slope = 0.0
         for weight, node in zip(WEIGHTS, nodes, strict=True):
             part = weight * exp(-hazard * node)
-            mean += part
+            level += part
             slope += part * node
-        if mean <= 0 or hazard >= LARGEST_HAZARD:
+        if level <= 0 or hazard >= LARGEST_HAZARD:
             return LARGEST_HAZARD
-        step = (target + log(mean)) * mean / slope
+        step = (target + log(level)) * level / slope
         hazard += step
         if step <= 1e-9 * hazard:
             break
     return min(hazard, LARGEST_HAZARD)
 
 
+def accepted_in_a_row(hazard: float, depth: int) -> float:
+    """Return the accepted drafts where each of `depth` in a row has this hazard (geometric)."""
+    rate = exp(-hazard)
+    return depth if rate >= 1 else rate * (1 - rate**depth) / (1 - rate)
+
+
 def mean_accepted(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
-    """Return the mean of accepted drafts where each of `depth` in a row has this hazard (geometric)."""
-    mean = 0.0
-    for weight, node in zip(WEIGHTS, nodes, strict=True):
-        rate = exp(-hazard * node)
-        mean += weight * (depth if rate >= 1 else rate * (1 - rate**depth) / (1 - rate))
-    return mean
+    """Return the mean over a batch of accepted_in_a_row."""
+    return mean([accepted_in_a_row(hazard * node, depth) for node in nodes])
 
 
 def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...]) -> float:

@@ -19,7 +19,7 @@ from tlt.traces.lengths.schema import Trace
 
 SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
 BENCH = SAMPLES.parents[2] / "evidence" / "records" / "vllm_bench" / "result.json"
-TEXTS = {"verl", "trl", "skyrl-eval", "roll"}
+TEXTS = {"verl", "trl", "skyrl-eval", "roll", "verifiers-texts"}
 
 # format -> (file or folder, rows of step, prompt, sample, prompt tokens, response tokens, truncated)
 Row = tuple[int, int, int, int, int, bool]
@@ -53,14 +53,59 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
     "mooncake": ("mooncake", [
         (0, 1, 0, 6755, 500, False), (0, 2, 0, 7322, 490, False), (0, 3, 0, 480, 26, False),
     ]),
+    "qwen-bailian": ("requests/qwen_bailian.jsonl", [
+        (0, 1, 0, 300, 120, False), (0, 2, 0, 200, 700, False), (0, 3, 0, 480, 90, False),
+    ]),
+    "batch-output": ("requests/batch_output.jsonl", [
+        (0, 0, 0, 12, 64, False), (0, 1, 0, 20, 128, True), (0, 2, 0, 9, 33, False),
+    ]),
+    "aiperf": ("requests/profile_export.jsonl", [
+        (0, 1, 0, 550, 90, False), (0, 2, 0, 300, 120, False), (0, 3, 0, 200, 45, False),
+    ]),
+    "guidellm": ("requests/benchmarks.json", [
+        (0, 0, 0, 256, 128, False), (0, 1, 0, 250, 60, False), (1, 1 << 32, 0, 200, 77, False),
+    ]),
+    "llm-serving-sim": ("requests/llm_serving_sim.jsonl", [
+        (0, 1, 0, 200, 50, False), (0, 2, 0, 201, 100, False), (0, 3, 0, 202, 150, False),
+    ]),
+    "llm-serving-sim-csv": ("requests/llm_serving_sim.csv", [
+        (0, 2, 0, 200, 50, False), (0, 3, 0, 210, 100, False), (0, 4, 0, 220, 150, False),
+    ]),
+    "splitwise": ("requests/splitwise.csv", [
+        (0, 2, 0, 374, 44, False), (0, 3, 0, 396, 109, False), (0, 4, 0, 879, 55, False),
+    ]),
+    "verifiers": ("requests/verifiers", [
+        (0, 0, 0, 0, 6, False), (0, 0, 1, 0, 12, False), (0, 1, 0, 0, 30, True),
+    ]),
+    "verifiers-texts": ("requests/verifiers_texts", [
+        (0, 0, 0, 5, 6, False), (0, 0, 1, 5, 12, False), (0, 1, 0, 3, 30, True),
+    ]),
+}  # fmt: skip
+METRICS = {
+    "verl-metrics": "verl_console.log", "trl-metrics": "metrics/trl.log",
+    "slime-metrics": "metrics/slime.log",
+    "skyrl-metrics": "metrics/skyrl.jsonl", "nemo-rl-metrics": "metrics/nemo_rl.jsonl",
+    "roll-metrics": "metrics/roll.jsonl",
 }  # fmt: skip
 ARRIVALS = {
     "vllm-bench": [0.0, 0.5, 0.0],
     "burstgpt": [0.0, 113.0],
     "azure": [0.0, 4.314579, 4.541977],
     "mooncake": [0.0, 3.0, 3.5],
+    "qwen-bailian": [0.0, 29.75, 299.5],
+    "aiperf": [0.0, 0.5, 0.75],
+    "guidellm": [0.0, 0.5, 0.0],
+    "llm-serving-sim": [0.0, 0.25, 0.5],
+    "llm-serving-sim-csv": [0.0, 0.25, 1.0],
+    "splitwise": [0.0, 0.5, 1.25],
 }
-SKIPPED = {
+SKIPPED: dict[str, tuple[str, int, str] | list[tuple[str, int, str]]] = {
+    "batch-output": [
+        ("several choices, whose tokens the usage adds up", 1, "batch_output.jsonl:4"),
+        ("the request failed", 1, "batch_output.jsonl:5"),
+    ],
+    "aiperf": ("the request failed or was cancelled", 1, "profile_export.jsonl:4"),
+    "guidellm": ("the request is incomplete", 1, "benchmarks.json:1"),
     "areal": ("a response of 0 tokens", 1, "rollout/3/18.jsonl:2"),
     "slime": ("status aborted: the response is not whole", 1, "4.pt:4"),
     "vllm-bench": ("the request failed", 1, "appended.json:1"),
@@ -117,14 +162,15 @@ def test_a_file_that_trl_wrote_is_read_as_its_steps_and_groups() -> None:
 def test_what_a_sample_lacks_is_counted_and_shown(name: str) -> None:
     trace, report = imported(name)
     found = [(left.reason, left.count, left.first) for left in report.skipped]
-    assert found == ([SKIPPED[name]] if name in SKIPPED else [])
+    expected = SKIPPED.get(name, [])
+    assert found == (expected if isinstance(expected, list) else [expected])
     assert report.lost == IMPORTERS[name].lost
     assert all(sentence in trace.origin.note for sentence in report.lost)
 
 
-@pytest.mark.parametrize("name", [*ROWS, "verl-metrics"])
+@pytest.mark.parametrize("name", [*ROWS, *METRICS])
 def test_one_format_alone_claims_a_sample(name: str) -> None:
-    path = SAMPLES / (ROWS[name][0] if name in ROWS else "verl_console.log")
+    path = SAMPLES / (ROWS[name][0] if name in ROWS else METRICS[name])
     files = regular_files(path, Tally())
     assert detect(files).name == name
     for file in files:
@@ -132,6 +178,10 @@ def test_one_format_alone_claims_a_sample(name: str) -> None:
             continue
         head = Head(file)
         assert [one.name for one in IMPORTERS.values() if not one.detect(head)] == [name]
+
+
+def test_every_format_has_a_sample() -> None:
+    assert {*ROWS, *METRICS, "run-folder"} == set(IMPORTERS)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -5,8 +5,16 @@ from __future__ import annotations
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.formats import run_folder
 from tlt.traces.importers.formats.metrics import of_trainers, trl_metrics, verl_metrics
-from tlt.traces.importers.formats.serving import bench, mooncake, request_csv
-from tlt.traces.importers.formats.trainers import areal, nemo_rl, roll, skyrl, slime, trl, verl
+from tlt.traces.importers.formats.serving import (
+    aiperf,
+    batch_output,
+    bench,
+    guidellm,
+    llm_serving_sim,
+    mooncake,
+    request_csv,
+)
+from tlt.traces.importers.formats.trainers import areal, nemo_rl, roll, skyrl, slime, trl, verifiers, verl
 
 IMPORTERS: dict[str, Importer] = {
     one.name: one
@@ -21,8 +29,16 @@ IMPORTERS: dict[str, Importer] = {
         trl.IMPORTER,
         skyrl.IMPORTER,
         roll.IMPORTER,
+        verifiers.EXACT,
+        verifiers.TEXTS,
         bench.VLLM,
         bench.SGLANG,
+        batch_output.IMPORTER,
+        aiperf.IMPORTER,
+        guidellm.IMPORTER,
+        llm_serving_sim.IMPORTER,
+        request_csv.SERVING_SIM,
+        request_csv.SPLITWISE,
         request_csv.BURSTGPT,
         request_csv.AZURE,
         mooncake.MOONCAKE,

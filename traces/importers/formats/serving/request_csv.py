@@ -28,6 +28,11 @@ def _seconds_of_date(text: str) -> float | None:
     return at + (float(f"0.{fraction}") if fraction.isascii() and fraction.isdigit() else 0.0)
 
 
+def _seconds_of_nanoseconds(text: str) -> float | None:
+    nanoseconds = number_in(text)
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
 def _reader(time: str, prompt: str, response: str, seconds: Seconds) -> Reader:
     def read(source: Source, options: Options) -> Iterator[Response | Skip]:
         del options
@@ -92,5 +97,29 @@ AZURE = Importer(
     lost=(LOST, "Which responses were cut is not written."),
     detect=_detect("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     read=_reader("TIMESTAMP", "ContextTokens", "GeneratedTokens", _seconds_of_date),
+    file_name=re.compile(r"\.csv(?:\.gz)?$"),
+)
+SPLITWISE = Importer(
+    name="splitwise",
+    framework="Splitwise",
+    file="any .csv",
+    written_by="traces of splitwise-sim (generate_trace.py)",
+    kind="serving",
+    lengths="exact",
+    lost=(LOST, "Which responses were cut is not written."),
+    detect=_detect("arrival_timestamp", "prompt_size", "token_size"),
+    read=_reader("arrival_timestamp", "prompt_size", "token_size", number_in),
+    file_name=re.compile(r"\.csv(?:\.gz)?$"),
+)
+SERVING_SIM = Importer(
+    name="llm-serving-sim-csv",
+    framework="LLMServingSim",
+    file="any .csv",
+    written_by="workloads of earlier versions of LLMServingSim",
+    kind="serving",
+    lengths="exact",
+    lost=(LOST, "Which responses were cut is not written."),
+    detect=_detect("input_toks", "output_toks"),
+    read=_reader("arrival_time_ns", "input_toks", "output_toks", _seconds_of_nanoseconds),
     file_name=re.compile(r"\.csv(?:\.gz)?$"),
 )

@@ -40,7 +40,8 @@ from tltsched.written.draft_config import WrittenDraftConfig, canonical, parse_d
 ASSUMED_SURVIVAL = tuple(round(0.7**position, 4) for position in range(1, 9))
 
 
-# Assumed of any drafter; of SmolLM2-135M and its EAGLE-3 head 0.5 to 0.6 was measured (docs/policies).
+# Assumed of any drafter. 0.55 was measured of one EAGLE-3 head; the estimate hardly depends on it, since a
+# request is known by its own history after one interval (docs/evidence, goodput_recorded).
 ASSUMED_SPREAD = 0.5
 
 
@@ -71,7 +72,7 @@ class GoodputConfig(PolicyConfig, tag="goodput", frozen=True):
     """Estimate acceptance from the requests that run now, as far as the engine tells drafts by request."""
     request_spread: float = ASSUMED_SPREAD
     """Standard deviation of the log-exponent of acceptance between requests (assumed; see by_request)."""
-    request_memory_steps: float = 256.0
+    request_memory_steps: float = 100.0
     """Engine steps of a request over which its own history is forgotten (assumed; see by_request)."""
     probe_every_engine_steps: int = 0
     """After so many engine steps off, draft for one decision interval to see acceptance anew; 0: never."""

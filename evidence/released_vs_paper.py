@@ -114,7 +114,7 @@ def decompose(laboratory: Laboratory, drift: str) -> list[dict[str, Any]]:
         }
         row: dict[str, Any] = {"drift": drift, "term": term}
         for way, (slow, fast) in ways.items():
-            found: Estimate = mean_difference_s(slow, fast, seed=0)
+            found: Estimate = mean_difference_s(slow, fast)
             ends = [round(end, 2) for end in found.interval or ()]
             row[way] = {"s": round(found.value, 2), "interval": ends}
         rows.append(row)

@@ -15,6 +15,7 @@ from tlt.traces.common.intervals import (
     TAIL,
     Estimate,
     fastest_shares,
+    few_words,
     mean_difference_s,
     speedup,
 )
@@ -35,8 +36,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_gain: bool
     gain: Estimate
     lead: Estimate | None
-    order_may_flip: bool  # `lead` is not above 1, or another policy wins more than 2.5 % of the resamples
-    fastest_shares: dict[str, float]  # policy -> share of the resamples that it wins; empty if there are none
+    order_may_flip: bool  # `lead` is not above 1, or another policy wins more than 2.5 % of the draws
+    fastest_shares: dict[str, float]  # policy -> share of the draws that it wins; empty if there are none
     sentence: str
     covers: str  # what the intervals rest on, where that is not said of every comparison
     ceiling: str = ""  # how far any schedule could go, where that is known
@@ -159,7 +160,7 @@ def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
 
 
 def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
-    """Return the policy that is fastest most often where `best` is not, and its share of the resamples."""
+    """Return the policy that is fastest most often where `best` is not, and its share of the draws."""
     others = {policy: share for policy, share in shares.items() if policy != best}
     policy = max(others, key=lambda name: others[name], default="")
     return policy, others.get(policy, 0.0)
@@ -171,10 +172,10 @@ def _choice_sentence(best: str, chosen: str, shares: dict[str, float]) -> str:
         return ""
     rival, share = _rival(best, shares)
     if share == 0:
-        return f"{best} is the fastest in every resample."
+        return f"{best} is the fastest in every draw."
     rest = max(0.0, 1 - shares[best] - share)
     others = f" (to others in {_percent(rest)})" if rest > 1e-9 else ""
-    words = f"{best} is the fastest in {_percent(shares[best])} of the resamples"
+    words = f"{best} is the fastest in {_percent(shares[best])} of the draws"
     if best != chosen:
         return f"{words}, which is not enough to choose it."
     return f"{words}; the choice would flip to {rival} in {_percent(share)}{others}."
@@ -195,7 +196,7 @@ def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
     """Say what the intervals of a recommendation cover and what they do not."""
     if recommendation is None:
         return ""
-    lengths = f"lengths (bootstrap over {steps} RL steps)"
+    lengths = f"lengths ({steps} RL steps)"
     found, draws = recommendation.error, recommendation.draws()
     error = f"step-time error of {100 * found.share:.1f} %, {found.source}"
     if draws == 0:
@@ -215,13 +216,13 @@ def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
     few = []
     draws = 0 if recommendation is None else recommendation.draws()
     if 2 <= steps < FEW_STEPS:
-        few.append((_count(steps, "step"), FEW_STEPS))
+        few.append(f"{few_words(steps, 'step').capitalize()}.")
     if steps >= 2 and 0 < draws < FEW_DRAWS:
-        few.append((_count(draws, "draw"), FEW_DRAWS))
-    if not few:
-        return ""
-    counts, enough = " and ".join(count for count, _ in few), " and ".join(str(least) for _, least in few)
-    return f"With only {counts} the interval is likely too narrow; {enough} or more are better."
+        words = (
+            f"With only {_count(draws, 'draw')} the interval is likely too narrow; {FEW_DRAWS} or more are "
+        )
+        few.append(f"{words}better.")
+    return " ".join(few)
 
 
 class Ceiling(msgspec.Struct, frozen=True):

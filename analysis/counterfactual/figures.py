@@ -34,7 +34,7 @@ class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_hours: float
     saved_gpu_hours: Estimate
     saved_usd: Estimate | None
-    fastest_share: float  # of the resamples, among the ranked policies
+    fastest_share: float  # of the draws, among the ranked policies
     on_policy: str
     keeps_order: bool
     staleness_mean: float
@@ -52,9 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     best: str
     runner_up: str | None
-    may_flip: (
-        bool  # another policy than `best` wins more than 2.5 % of the resamples, or intervals are missing
-    )
+    may_flip: bool  # another policy than `best` wins more than 2.5 % of the draws, or intervals are missing
     ceilings: tuple[Ceiling, ...]
 
 

@@ -128,7 +128,7 @@ def _order(answer: Answer, best: PolicyAnswer) -> str:
     if answer.runner_up is None:
         return ""
     share = f"{best.fastest_share:.1%}"
-    words = f"{answer.runner_up} comes second; {best.policy} is ahead of all in {share} of the resamples"
+    words = f"{answer.runner_up} comes second; {best.policy} is ahead of all in {share} of the draws"
     return f"{words}, so the ranking may flip." if answer.may_flip else f"{words}."
 
 

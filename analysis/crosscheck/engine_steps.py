@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.common.intervals import Estimate, Resamples
+from tlt.traces.common.intervals import Estimate, Jackknife
 from tlt.traces.results.simulated_replay import PREDICTED, PREDICTED_COLUMNS
 from tlt.traces.runs.runfolder import file_of, read_table
 
@@ -59,10 +59,8 @@ def steady(engine_steps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def check_engine_steps(
-    engine_steps: pd.DataFrame, steps: Ints, resamples: Resamples
-) -> EngineStepCheck | None:
-    """Return the comparison over `steps`, of which `resamples` draws; None without a steady engine step."""
+def check_engine_steps(engine_steps: pd.DataFrame, steps: Ints) -> EngineStepCheck | None:
+    """Return the comparison over `steps`, those of the rollouts; None without a steady engine step."""
     rows = steady(engine_steps)
     if rows.empty:
         return None
@@ -71,9 +69,8 @@ def check_engine_steps(
         by_step = some.groupby("step")[["seconds", "predicted_s"]].sum().reindex(steps, fill_value=0.0)
         measured = by_step["seconds"].to_numpy(np.float64)
         predicted = by_step["predicted_s"].to_numpy(np.float64)
-        seconds = resamples.sums(measured)
-        ratio = np.divide(resamples.sums(predicted), seconds, out=np.ones_like(seconds), where=seconds > 0)
-        return resamples.estimate(ratio - 1.0)
+        ratio = Jackknife(len(steps), "rollouts").estimate_ratio(predicted, measured, positive=True)
+        return ratio.mapped(lambda over: over - 1.0)
 
     def bins(column: str, edges: Floats) -> tuple[Bin, ...]:
         place = np.clip(np.searchsorted(edges, rows[column], side="right") - 1, 0, max(len(edges) - 2, 0))

@@ -1,7 +1,7 @@
 """Holds a simulation of a measured comparison against it: times, speedups, order, idle time, engine steps.
 
-Intervals are percentile intervals of a bootstrap over rollouts: a resample draws rollouts with replacement
-and takes, of all policies, the measured and the simulated times of the drawn ones. Rollouts that the
+Intervals are over rollouts, of which the measured and the simulated times of all policies go together. Where
+a figure is an order (rank correlation, regret) the times are drawn within their errors. Rollouts that the
 acceptance was measured on are left out where others are left.
 """
 
@@ -19,7 +19,7 @@ from tlt.analysis.crosscheck.engine_steps import EngineStepCheck, check_engine_s
 from tlt.analysis.crosscheck.flags import Flag, find_flags
 from tlt.analysis.load import Run, load_runs
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.common.intervals import Estimate, Resamples
+from tlt.traces.common.intervals import Estimate, Jackknife, interval_of
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import CAUSES, read_struct
@@ -127,31 +127,44 @@ def crosscheck(pair: Pair) -> Crosscheck:
         rollouts=len(pair.steps),
         basis=pair.basis,
         policies=policies,
-        order=sample.estimate(kendall_tau),
+        order=sample.order(kendall_tau),
         best=pair.measured[best].policy,
         choice=pair.measured[choice].policy,
-        regret=sample.estimate(regret),
+        regret=sample.order(regret),
         flags=find_flags(pair.measured, pair.simulated, pair.basis, pair.steps),
     )
 
 
 class Sample:
-    """Makespans of the judged rollouts, [policies, rollouts], and their sums over resamples."""
+    """Makespans of the judged rollouts, [policies, rollouts], and the sums that figures are made of."""
 
     def __init__(self, pair: Pair) -> None:
         self.real = np.array([_makespans(run, pair.steps) for run in pair.measured])
         self.model = np.array([_makespans(run, pair.steps) for run in pair.simulated])
-        self.resamples = Resamples(len(pair.steps), "rollouts")
+        self.rollouts = Jackknife(len(pair.steps), "rollouts")
+        self._sums = self.rollouts.sums(np.concatenate([self.real, self.model]))
 
     def fastest(self, makespans: Floats) -> int:
         """Return the policy of the least time in all."""
         return int(makespans.sum(axis=1).argmin())
 
-    def estimate(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
-        """Return a figure of (measured, simulated) sums, both [policies, n], with its interval."""
-        return self.resamples.estimate(
-            figure(self.resamples.sums(self.real), self.resamples.sums(self.model))
-        )
+    def ratio(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
+        """Return a ratio made of (measured, simulated) sums, both [policies, n], with its interval."""
+        return self.rollouts.estimate(figure(*self._halves(self._sums)), positive=True)
+
+    def error(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
+        """Return by how much such a ratio is off 1."""
+        return self.ratio(figure).mapped(lambda ratio: ratio - 1.0)
+
+    def order(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
+        """Return a figure that depends on which sums are larger, with the interval of its draws."""
+        value = float(figure(*self._halves(self._sums))[0])
+        if self.rollouts.count < 2:
+            return Estimate(value, None, "needs at least 2 rollouts")
+        return Estimate(value, interval_of(figure(*self._halves(self.rollouts.drawn(self._sums)))))
+
+    def _halves(self, sums: Floats) -> tuple[Floats, Floats]:
+        return sums[: len(self.real)], sums[len(self.real) :]
 
 
 def kendall_tau(real: Floats, model: Floats) -> Floats:
@@ -184,10 +197,10 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         policy=real.policy,
         measured_s=float(sample.real[index].sum()),
         simulated_s=float(sample.model[index].sum()),
-        makespan_error=sample.estimate(lambda r, m: m[index] / r[index] - 1.0),
-        measured_speedup=sample.estimate(lambda r, _: r[0] / r[index]),
-        simulated_speedup=sample.estimate(lambda _, m: m[0] / m[index]),
-        speedup_error=sample.estimate(lambda r, m: (m[0] / m[index]) / (r[0] / r[index]) - 1.0),
+        makespan_error=sample.error(lambda r, m: m[index] / r[index]),
+        measured_speedup=sample.ratio(lambda r, _: r[0] / r[index]),
+        simulated_speedup=sample.ratio(lambda _, m: m[0] / m[index]),
+        speedup_error=sample.error(lambda r, m: (m[0] / m[index]) / (r[0] / r[index])),
         measured_acceptance=acceptance_length_with_bonus(real_steps),
         simulated_acceptance=acceptance_length_with_bonus(model_steps),
         break_even_length=predicted.break_even_length,
@@ -195,9 +208,7 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         between_engine_steps=_between(real, pair, float(engine_steps["seconds"].sum()))
         if engine_steps is not None
         else None,
-        engine_steps=check_engine_steps(engine_steps, pair.steps, sample.resamples)
-        if engine_steps is not None
-        else None,
+        engine_steps=check_engine_steps(engine_steps, pair.steps) if engine_steps is not None else None,
     )
 
 
@@ -217,7 +228,7 @@ def _causes(pair: Pair, sample: Sample, index: int) -> tuple[CauseCheck, ...]:
                 cause=cause,
                 measured_gpu_s=float(measured.sum()),
                 simulated_gpu_s=float(simulated.sum()),
-                difference=sample.resamples.estimate(sample.resamples.ratio(apart, whole)),
+                difference=sample.rollouts.estimate_ratio(apart, whole),
             )
         )
     return tuple(checks)

@@ -11,6 +11,7 @@ import numpy as np
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps
 from tlt.analysis.load import Run
 from tlt.traces.common.arrays import Ints
+from tlt.traces.common.intervals import few_words
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.results.simulated_replay import SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
@@ -92,10 +93,7 @@ def _engine_json(run: Run) -> dict[str, Any] | None:
 def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: Ints) -> list[Flag]:
     flags = []
     if len(steps) < FEW_ROLLOUTS:
-        text = (
-            f"only {len(steps)} rollouts: intervals are likely too narrow; {FEW_ROLLOUTS} or more are better"
-        )
-        flags.append(Flag("rollouts", text, False))
+        flags.append(Flag("rollouts", few_words(len(steps), "rollout"), False))
     if np.isin(steps, basis.acceptance_steps).any():
         text = "acceptance was measured on the rollouts that are judged: no prediction, but a description"
         flags.append(Flag("acceptance", text, False))

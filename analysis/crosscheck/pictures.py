@@ -15,7 +15,7 @@ from tlt.analysis.drawing.estimates import error_text
 from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, policy_label, policy_style
 from tlt.analysis.load import basis_of
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import Estimate, interval_of
+from tlt.traces.common.intervals import Estimate
 
 MOST_POINTS = 3_000  # drawn of each K; more would only be a blot
 CURVE_BINS = 12
@@ -94,10 +94,8 @@ def _policy_dots(axes: Axes, sample: Sample, index: int) -> None:
 
 def _reach(sample: Sample, makespans: Floats, mean: float) -> Floats | None:
     """Return how far the interval of a mean reaches to both sides, [2, 1]; None for a single rollout."""
-    if len(makespans) < 2:
-        return None
-    low, high = interval_of(sample.resamples.means(makespans)[1:])
-    return np.array([[mean - low], [high - mean]])
+    found = sample.rollouts.mean(makespans, positive=True).interval
+    return None if found is None else np.array([[mean - found[0]], [found[1] - mean]])
 
 
 def _speedups(pair: Pair, check: Crosscheck) -> Picture:

@@ -81,7 +81,7 @@ def _order(check: Crosscheck) -> str:
         else f"Its ranking agrees with the measured one to Kendall's tau = {check.order.value:.2f}"
     )
     if check.regret.interval is not None:
-        order += f" (tau over resamples: {_interval(check.order, '.2f')})"
+        order += f" (tau within the errors: {_interval(check.order, '.2f')})"
     if check.best == check.choice:
         return f"{order}, and calls the fastest one, {check.best}, the fastest: following it loses no time."
     return (

@@ -16,8 +16,8 @@ import pandas as pd
 from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import Estimate, Resamples
-from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
+from tlt.traces.common.intervals import Estimate, Jackknife
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tltsched.written.policy_name import PolicyName
 
 PROBES = ("sampled", "greedy")
@@ -84,19 +84,17 @@ def acceptance_facts(run: TrainRun) -> AcceptanceFacts | None:
         return None
     steps = run.run.steps
     accepted, request_steps = (steps[name].to_numpy(float) for name in ("accepted_tokens", "request_steps"))
-    over_steps = Resamples(len(steps))
+    over_steps = Jackknife(len(steps))
     probes = probe_lengths(run)
     same, new = _changes(run)
     return AcceptanceFacts(
-        length=over_steps.estimate(
-            lengths_with_bonus(over_steps.sums(accepted), over_steps.sums(request_steps))
-        ),
+        length=over_steps.estimate_ratio(accepted, request_steps).mapped(lambda drafts: 1.0 + drafts),
         by_step=_by_step(run, probes),
         by_position=_by_position(run, over_steps),
         by_age=_by_age(run),
         slope_per_step=_slope(steps["step"].to_numpy(float), acceptance_by_step(run.run)),
-        change_same_head=Resamples(len(same), "updates").mean(same),
-        change_new_head=Resamples(len(new), "updates").mean(new),
+        change_same_head=Jackknife(len(same), "updates").mean(same),
+        change_new_head=Jackknife(len(new), "updates").mean(new),
         probe_gain_sampled=_gain(probes, "sampled"),
         probe_gain_greedy=_gain(probes, "greedy"),
         probe_slope_initial=_slope(
@@ -121,15 +119,15 @@ def frozen_pairs(policies: Sequence[TrainRun]) -> tuple[FrozenPair, ...]:
 def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
     differences = acceptance_by_step(trained.run) - acceptance_by_step(frozen.run)
     known = np.isfinite(differences)
-    some, every = Resamples(int(known.sum())), Resamples(len(known))
+    some, every = Jackknife(int(known.sum())), Jackknife(len(known))
     steps = trained.run.steps["step"].to_numpy(float)
     return FrozenPair(
         trained=trained.policy,
         frozen=frozen.policy,
         difference=some.mean(differences[known]),
         slope_per_step=_slope(steps, differences),
-        step_speedup=every.estimate(every.ratio(frozen.step_s(), trained.step_s())),
-        rollout_speedup=every.estimate(every.ratio(frozen.rollout_s(), trained.rollout_s())),
+        step_speedup=every.estimate_ratio(frozen.step_s(), trained.step_s(), positive=True),
+        rollout_speedup=every.estimate_ratio(frozen.rollout_s(), trained.rollout_s(), positive=True),
     )
 
 
@@ -170,13 +168,13 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _by_position(run: TrainRun, over_steps: Resamples) -> tuple[PositionAcceptance, ...]:
+def _by_position(run: TrainRun, over_steps: Jackknife) -> tuple[PositionAcceptance, ...]:
     steps = run.run.steps["step"]
     rows = []
     for position, some in run.positions.groupby("position"):
         by_step = some.set_index("step").reindex(steps, fill_value=0)
         drafted, accepted = by_step["drafted"].to_numpy(float), by_step["accepted"].to_numpy(float)
-        share = over_steps.estimate(over_steps.ratio(accepted, drafted))
+        share = over_steps.share(accepted, drafted)
         rows.append(
             PositionAcceptance(position=int(str(position)), request_steps=int(drafted.sum()), accepted=share)
         )
@@ -196,7 +194,7 @@ def _by_age(run: TrainRun) -> tuple[AgeAcceptance, ...]:
 
 def _slope(x: Floats, y: Floats) -> Estimate:
     known = np.isfinite(y)
-    units = Resamples(int(known.sum()))
+    units = Jackknife(int(known.sum()), parameters=2)
     return units.estimate(units.slope(x[known], y[known]))
 
 
@@ -212,4 +210,4 @@ def _changes(run: TrainRun) -> tuple[Floats, Floats]:
 
 def _gain(probes: pd.DataFrame, kind: str) -> Estimate:
     gains = (probes[f"serving_{kind}"] - probes[f"initial_{kind}"]).dropna().to_numpy(np.float64)
-    return Resamples(len(gains)).mean(gains)
+    return Jackknife(len(gains)).mean(gains)

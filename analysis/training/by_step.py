@@ -175,7 +175,7 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
     count = facts.policies[0].rewards.final_steps
     span = "first and the last step" if count == 1 else f"first and the last {count} steps"
     caption = (
-        "Mean reward of each RL step; bands are 95 % bootstrap intervals over its prompt groups. The title "
+        "Mean reward of each RL step; bands are 95 % intervals over its prompt groups. The title "
         f"is about the {span}; policies are paired by step and prompt group. Not covered: how another seed "
         "would have trained."
     )

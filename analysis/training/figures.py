@@ -30,7 +30,7 @@ from tlt.analysis.training.time import (
     step_gpu_seconds,
 )
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import Estimate, Resamples, divide
+from tlt.traces.common.intervals import Estimate, Jackknife, divide
 
 SELF = Estimate(1.0, (1.0, 1.0), "the baseline itself")
 
@@ -59,7 +59,7 @@ def examine(runs: TrainSet) -> TrainFacts:
 
 
 def _policy(run: TrainRun, baseline: TrainRun) -> PolicyFacts:
-    sample, summary = Resamples(len(run.run.steps)), run.run.summary
+    sample, summary = Jackknife(len(run.run.steps)), run.run.summary
     return PolicyFacts(
         policy=run.policy,
         steps=len(run.run.steps),
@@ -79,42 +79,44 @@ def _policy(run: TrainRun, baseline: TrainRun) -> PolicyFacts:
     )
 
 
-def _time(run: TrainRun, baseline: TrainRun, sample: Resamples) -> TimeFacts:
+def _time(run: TrainRun, baseline: TrainRun, sample: Jackknife) -> TimeFacts:
     step_s, rollout_s, tokens = run.step_s(), run.rollout_s(), run.tokens()
     parts = phase_seconds(run)
     rate = sample.ratio(tokens, rollout_s)
     base = run is baseline
     return TimeFacts(
-        step_s=sample.mean(step_s),
-        rollout_s=sample.mean(rollout_s),
+        step_s=sample.mean(step_s, positive=True),
+        rollout_s=sample.mean(rollout_s, positive=True),
         phases=tuple(
             PhaseFacts(
                 phase=phase,
-                seconds=sample.mean(parts[phase]),
-                share=sample.estimate(sample.ratio(parts[phase], step_s)),
+                seconds=sample.mean(parts[phase], positive=True),
+                share=sample.share(parts[phase], step_s),
             )
             for phase in PHASES
             if parts[phase].any()
         ),
-        step_speedup=SELF if base else sample.estimate(sample.ratio(baseline.step_s(), step_s)),
-        rollout_speedup=SELF if base else sample.estimate(sample.ratio(baseline.rollout_s(), rollout_s)),
-        tokens_per_s=sample.estimate(sample.ratio(tokens, step_s)),
-        rollout_tokens_per_s=sample.estimate(rate),
+        step_speedup=SELF if base else sample.estimate_ratio(baseline.step_s(), step_s, positive=True),
+        rollout_speedup=SELF
+        if base
+        else sample.estimate_ratio(baseline.rollout_s(), rollout_s, positive=True),
+        tokens_per_s=sample.estimate_ratio(tokens, step_s, positive=True),
+        rollout_tokens_per_s=sample.estimate(rate, positive=True),
         token_speedup=SELF
         if base
-        else sample.estimate(rate / sample.ratio(baseline.tokens(), baseline.rollout_s())),
+        else sample.estimate(rate / sample.ratio(baseline.tokens(), baseline.rollout_s()), positive=True),
     )
 
 
-def _idle(run: TrainRun, sample: Resamples) -> IdleFacts:
+def _idle(run: TrainRun, sample: Jackknife) -> IdleFacts:
     whole, rollout = step_gpu_seconds(run), rollout_gpu_seconds(run)
     idle = sum((whole[cause] for cause in IDLE), np.zeros(sample.count))
     unused = sum((rollout[cause] for cause in IDLE), np.zeros(sample.count))
     used = sum((rollout[cause] for cause in USEFUL_IN_TAIL), np.zeros(sample.count))
     early_gpu_s = float(rollout["logprob"].sum())
     return IdleFacts(
-        idle_share=sample.estimate(sample.ratio(idle, run.step_s() * run.run.summary.gpus)),
-        used_share=sample.estimate(sample.ratio(used, used + unused)),
+        idle_share=sample.share(idle, run.step_s() * run.run.summary.gpus),
+        used_share=sample.share(used, used + unused),
         drafter_gpu_s=float(used.sum()) - early_gpu_s,
         early_logprob_gpu_s=early_gpu_s,
         idle_gpu_s=float(unused.sum()),
@@ -122,13 +124,13 @@ def _idle(run: TrainRun, sample: Resamples) -> IdleFacts:
     )
 
 
-def _wait(run: TrainRun, sample: Resamples) -> WaitFacts:
+def _wait(run: TrainRun, sample: Jackknife) -> WaitFacts:
     handover_s = run.updates["handover_s"].to_numpy(np.float64)
     stops = _median_max(run.updates["stop_s"].to_numpy(np.float64))
     publishes = _median_max(run.updates["publish_s"].to_numpy(np.float64))
     return WaitFacts(
-        handover_s=sample.mean(handover_s),
-        handover_share=sample.estimate(sample.ratio(handover_s, run.step_s())),
+        handover_s=sample.mean(handover_s, positive=True),
+        handover_share=sample.share(handover_s, run.step_s()),
         handover_median_s=float(np.median(handover_s)),
         handover_max_s=float(handover_s.max()),
         stop_median_s=stops[0],
@@ -162,18 +164,18 @@ def _head(run: TrainRun) -> HeadFacts | None:
     )
 
 
-def _amdahl(run: TrainRun, baseline: TrainRun, sample: Resamples) -> AmdahlFacts:
+def _amdahl(run: TrainRun, baseline: TrainRun, sample: Jackknife) -> AmdahlFacts:
     share = sample.ratio(baseline.rollout_s(), baseline.step_s())
     rollout = sample.ratio(baseline.rollout_s(), run.rollout_s())
     measured = sample.ratio(baseline.step_s(), run.step_s())
     predicted = amdahl(share, rollout)
     return AmdahlFacts(
         rollout_share=sample.estimate(share),
-        rollout_speedup=sample.estimate(rollout),
-        predicted=sample.estimate(predicted),
-        measured=sample.estimate(measured),
-        measured_over_predicted=sample.estimate(measured / predicted),
-        ceiling=sample.estimate(divide(np.ones_like(share), 1.0 - share)),
+        rollout_speedup=sample.estimate(rollout, positive=True),
+        predicted=sample.estimate(predicted, positive=True),
+        measured=sample.estimate(measured, positive=True),
+        measured_over_predicted=sample.estimate(measured / predicted, positive=True),
+        ceiling=sample.estimate(divide(np.ones_like(share), 1.0 - share), positive=True),
     )
 
 

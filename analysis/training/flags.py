@@ -7,7 +7,7 @@ from tlt.analysis.crosscheck.flags import Flag
 from tlt.analysis.drawing.estimates import change, outside
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.run import TrainRun, TrainSet
-from tlt.traces.common.intervals import FEW_STEPS
+from tlt.traces.common.intervals import FEW_STEPS, few_words
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.runs.training import PREEMPTION_AIM_S, late_stops
 
@@ -17,8 +17,7 @@ def find_flags(runs: TrainSet, policies: tuple[PolicyFacts, ...]) -> tuple[Flag,
     flags = [Flag("differences", text.rstrip("."), False) for text in differences(runs.runs)]
     steps = len(runs.policies[0].run.steps)
     if steps < FEW_STEPS:
-        text = f"only {steps} RL steps: intervals are likely too narrow; {FEW_STEPS} or more are better"
-        flags.append(Flag("steps", text, False))
+        flags.append(Flag("steps", few_words(steps, "RL step"), False))
     for run, policy in zip(runs.policies, policies, strict=True):
         flags += [
             *_prompts(run, runs.policies[0]),

@@ -11,7 +11,7 @@ import numpy as np
 
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import Estimate, Resamples
+from tlt.traces.common.intervals import Estimate, Jackknife
 
 
 class LengthFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ def length_facts(run: TrainRun, baseline: TrainRun) -> LengthFacts:
     """Return the lengths of a policy, against those of the baseline."""
     lengths = run.run.responses["response_tokens"].to_numpy(np.float64)
     median, p90, p99 = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf").tolist()
-    sample = Resamples(len(run.run.steps))
+    sample = Jackknife(len(run.run.steps))
     longest, middle = longest_and_median(run)
     total, count = run.tokens(), run.responses_by_step()
     rival = run is not baseline
@@ -43,17 +43,17 @@ def length_facts(run: TrainRun, baseline: TrainRun) -> LengthFacts:
     base_mean = sample.ratio(baseline.tokens(), baseline.responses_by_step())
     return LengthFacts(
         responses=len(lengths),
-        mean=sample.estimate(mean),
+        mean=sample.estimate(mean, positive=True),
         median=median,
         p90=p90,
         p99=p99,
         longest=int(lengths.max()),
         longest_over_median=float(lengths.max()) / max(1.0, median),
-        longest_over_median_in_step=sample.mean(longest / np.maximum(middle, 1.0)),
+        longest_over_median_in_step=sample.mean(longest / np.maximum(middle, 1.0), positive=True),
         truncated=int(run.run.responses["truncated"].sum()),
         same_as_baseline=_same(run, baseline),
-        mean_ratio=sample.estimate(mean / base_mean) if rival else None,
-        longest_ratio=sample.estimate(sample.ratio(longest, longest_and_median(baseline)[0]))
+        mean_ratio=sample.estimate(mean / base_mean, positive=True) if rival else None,
+        longest_ratio=sample.estimate_ratio(longest, longest_and_median(baseline)[0], positive=True)
         if rival
         else None,
     )

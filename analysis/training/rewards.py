@@ -1,7 +1,7 @@
 """Rewards over a training run, and whether policies differ in them.
 
 All policies ask the same prompts in the same steps, so they are paired by (step, prompt group). Intervals are
-percentile intervals over prompt groups: they say how much a mean varies with the prompts asked, not how much
+over prompt groups: they say how much a mean varies with the prompts asked, not how much
 a second training run with other seeds would differ.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.analysis.training.run import TrainRun
-from tlt.traces.common.intervals import Estimate, Resamples
+from tlt.traces.common.intervals import Estimate, Jackknife
 
 FINAL_SHARE = 3  # the last third of the steps stands for where training has come to
 
@@ -59,7 +59,7 @@ def group_rewards(run: TrainRun) -> pd.Series[float]:
 
 def _mean(groups: pd.Series[float], steps: list[int]) -> Estimate:
     values = np.asarray(groups[groups.index.get_level_values("step").isin(steps)], dtype=np.float64)
-    return Resamples(len(values), "prompt groups").mean(values)
+    return Jackknife(len(values), "prompt groups").mean(values)
 
 
 def _difference(groups: pd.Series[float], theirs: pd.Series[float], steps: list[int]) -> Estimate:

@@ -7,7 +7,7 @@ import numpy as np
 from tlt.analysis.drawing.estimates import interval_words, more_tokens, number, outside
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.figures import TrainFacts
-from tlt.traces.common.intervals import FEW_STEPS, Estimate
+from tlt.traces.common.intervals import FEW_STEPS, Estimate, few_words
 
 
 def judge_training(facts: TrainFacts) -> str:
@@ -29,9 +29,7 @@ def judge_training(facts: TrainFacts) -> str:
             for pair in facts.against_frozen
         ),
         _idle(best),
-        f"With only {facts.steps} steps intervals are likely too narrow."
-        if 2 <= facts.steps < FEW_STEPS
-        else "",
+        f"{few_words(facts.steps, 'step').capitalize()}." if 2 <= facts.steps < FEW_STEPS else "",
     ]
     return " ".join(filter(None, sentences))
 

@@ -27,7 +27,7 @@ from tlt.sim.policy_set import PolicySet, checked
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import replayed
 from tlt.sim.write_run import cost_source
-from tlt.traces.common.seeds import LOG_SCALE, RESAMPLED_PROMPTS, generator
+from tlt.traces.common.seeds import RESAMPLED_PROMPTS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.counterfactual import (
@@ -107,8 +107,7 @@ def _fit(observed: Observed, simulation: Simulation) -> tuple[Scale | None, LogF
     if by_step_s is None:
         return fit_means(logged.times[ROLLOUT].mean_s, rollout_s)
     times = Times(by_step_s, logged.by_step_s(STEP), rollout_s, step_s)
-    rng = generator(simulation.config.run.seed, LOG_SCALE)
-    return fit_scale(times, numbers, rng)
+    return fit_scale(times, numbers)
 
 
 def _answer(

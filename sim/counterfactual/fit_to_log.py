@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from scipy import stats
 
 from tlt.sim.validate.training.predict import prediction_error
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import TAIL, expanded_interval, resample_counts
+from tlt.traces.common.intervals import Jackknife
 from tlt.traces.results.counterfactual import LogFit
 from tlt.traces.results.predicted_training import Figure, Quantity
 
@@ -21,21 +20,25 @@ FEWEST = 3  # steps: with fewer their spread says nothing
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """The factor, of how many steps it is, and draws within its error.
+    """The factor of all steps, and those without each of them, [1 + steps]; one of means has no steps."""
 
-    log_draws: of its logarithm, less that of the factor; empty: too few steps to tell.
-    """
+    factors: Floats
 
-    value: float
-    steps: int
-    log_draws: Floats
+    @property
+    def value(self) -> float:
+        """Return the factor."""
+        return float(self.factors[0])
+
+    @property
+    def steps(self) -> int:
+        """Return of how many steps it is."""
+        return len(self.factors) - 1
 
     def draw(self, draws: int, error: float, rng: np.random.Generator) -> Floats:
         """Return factors relative to the fit, [draws]; `error` is taken where steps are too few to tell."""
-        if not len(self.log_draws):
+        if self.steps < FEWEST:
             return np.exp(error * rng.standard_normal(draws))
-        drawn: Floats = np.exp(rng.choice(self.log_draws, draws))
-        return drawn
+        return Jackknife(self.steps).drawn(self.factors, rng, draws) / self.value
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -47,19 +50,19 @@ class Times(msgspec.Struct, frozen=True):
     modelled_step_s: Floats
 
 
-def fit_scale(times: Times, numbers: list[int], rng: np.random.Generator) -> tuple[Scale, LogFit]:
+def fit_scale(times: Times, numbers: list[int]) -> tuple[Scale, LogFit]:
     """Fit the factor to all steps; and to the first half of them alone, for the errors over the second.
 
     `numbers` are those of the steps. Of a single step nothing is judged.
     """
     steps = len(numbers)
-    whole, scale = _ratio(times, slice(0, steps), rng)
+    whole, scale = _ratio(times, slice(0, steps))
     half = steps // 2
     if not half:
         return scale, LogFit(
             scale=whole, fitted_scale=None, fitted_steps=tuple(numbers), judged_steps=(), errors=()
         )
-    fitted, _ = _ratio(times, slice(0, half), rng)
+    fitted, _ = _ratio(times, slice(0, half))
     judged = slice(half, steps)
     rollout_s = times.modelled_rollout_s * fitted.value
     modelled: dict[Quantity, tuple[Floats | None, Floats]] = {
@@ -67,7 +70,7 @@ def fit_scale(times: Times, numbers: list[int], rng: np.random.Generator) -> tup
         "step seconds": (times.step_s, rollout_s + times.modelled_step_s - times.modelled_rollout_s),
     }
     errors = [
-        prediction_error(quantity, np.stack([logged_s[judged], modelled_s[judged]], axis=1), rng)
+        prediction_error(quantity, np.stack([logged_s[judged], modelled_s[judged]], axis=1))
         for quantity, (logged_s, modelled_s) in modelled.items()
         if logged_s is not None
     ]
@@ -82,24 +85,13 @@ def fit_means(logged_s: float, modelled_s: Floats) -> tuple[Scale, LogFit]:
     value = logged_s / float(modelled_s.mean())
     scale = Figure(value=value, interval=None)
     fit = LogFit(scale=scale, fitted_scale=None, fitted_steps=(), judged_steps=(), errors=())
-    return Scale(value, 0, np.empty(0)), fit
+    return Scale(np.array([value])), fit
 
 
-def _ratio(times: Times, steps: slice, rng: np.random.Generator) -> tuple[Figure, Scale]:
-    """Return logged over modelled rollout seconds of some steps, with its interval and with its draws.
-
-    Draws are stretched as Student's law is wider than the normal, and as percentiles over few steps are too
-    narrow.
-    """
+def _ratio(times: Times, steps: slice) -> tuple[Figure, Scale]:
+    """Return logged over modelled rollout seconds of some steps, with its interval, and for draws."""
     logged_s, modelled_s = times.rollout_s[steps], times.modelled_rollout_s[steps]
-    count = len(logged_s)
-    weights = resample_counts(count, rng)
-    ratios = (weights @ logged_s) / (weights @ modelled_s)
-    draws = np.empty(0)
-    if count >= FEWEST:
-        tail = 1 - TAIL
-        stretch = stats.t.ppf(tail, count - 1) / stats.norm.ppf(tail) * np.sqrt(count / (count - 1))
-        draws = np.log(ratios[1:] / ratios[0]) * stretch
-    reach = expanded_interval(ratios[1:], count) if count >= FEWEST else None
-    figure = Figure(value=float(ratios[0]), interval=reach)
-    return figure, Scale(float(ratios[0]), count, draws)
+    units = Jackknife(len(logged_s))
+    ratios = units.ratio(logged_s, modelled_s)
+    found = units.estimate(ratios, positive=True)
+    return Figure(value=found.value, interval=found.interval), Scale(ratios)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tlt.sim.counterfactual.observed_run import Observed
+from tlt.traces.common.intervals import few_words
 from tlt.traces.lengths.schema import KIND_LABELS
 from tlt.traces.results.counterfactual import Counterfactual
 
@@ -26,7 +27,7 @@ def _fit_flags(answer: Counterfactual) -> list[str]:
     elif not fit.judged_steps:
         flags.append("The log times one step: the factor is fitted to it, so nothing is left to check.")
     elif len(fit.judged_steps) < FEW_JUDGED:
-        flags.append(f"Steps that are judged: {len(fit.judged_steps)}. Intervals over so few are too narrow.")
+        flags.append(f"{few_words(len(fit.judged_steps), 'judged step').capitalize()}.")
     flags += [
         f"The reproduction misses {error.quantity} by {error.error.value:+.1%}: gains within that of 1 mean "
         "little."

@@ -3,8 +3,8 @@
 Draws of every uncertain input give each finalist's objective; the best by the fit is the choice. Its loss in
 a draw is its objective over that of the finalist that is best there, less one. The mean loss over draws of
 all inputs is what knowing everything would save (the expected value of perfect information); over draws of
-one input alone, the others at the fit, what knowing that input would. Lengths are drawn by a bootstrap over
-RL steps.
+one input alone, the others at the fit, what knowing that input would. Lengths are drawn within their error
+over RL steps.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tlt.sim.advise.sensitivity import growth, response
 from tlt.sim.search.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import TAIL, Resamples, interval_of
+from tlt.traces.common.intervals import TAIL, Jackknife, interval_of
 from tlt.traces.common.seeds import CHOICE, generator
 from tlt.traces.results.plan import Input
 
 DRAWS = 4000
 LEAST_GROWTH = 1e-3  # a line that errors take below 0
-LENGTHS_SPREAD = "bootstrap over the RL steps simulated"
+LENGTHS_SPREAD = "spread over the RL steps simulated"
 LENGTHS_COMMAND = "tlt trace import LOGS --out lengths.parquet"
 
 
@@ -64,7 +64,7 @@ def decide(finalists: Sequence[Finalist], inputs: Sequence[Uncertain], seed: int
     """Judge the finalists; there is one or more."""
     rng = generator(seed, CHOICE)
     values = {each.name: each.draw(DRAWS, rng) for each in inputs}
-    steps = _resampled(finalists, rng)
+    steps = _over_lengths(finalists, rng)
     fit = np.array([each.timing.s_per_token() * each.scale for each in finalists])
     order = np.argsort(fit, kind="stable").tolist()
     best, second = order[0], order[1] if len(order) > 1 else None
@@ -100,15 +100,11 @@ def _factor(
     return np.stack([finalist.growth(inputs, values) for finalist in finalists], axis=1)
 
 
-def _resampled(finalists: Sequence[Finalist], rng: np.random.Generator) -> Floats:
-    """Return objectives over resampled RL steps, the same steps for all, [draws, finalists]."""
-    count = len(finalists[0].timing.step_s)
-    steps = Resamples(count, seed=rng, resamples=DRAWS)
-    columns = [
-        (each.scale * steps.sums(each.timing.step_s) / steps.sums(each.timing.tokens))[1:]
-        for each in finalists
-    ]
-    return np.stack(columns, axis=1)
+def _over_lengths(finalists: Sequence[Finalist], rng: np.random.Generator) -> Floats:
+    """Return objectives within their error over RL steps, the same for all, [draws, finalists]."""
+    steps = Jackknife(len(finalists[0].timing.step_s))
+    objectives = [each.scale * steps.ratio(each.timing.step_s, each.timing.tokens) for each in finalists]
+    return steps.drawn(np.stack(objectives), rng, DRAWS).T
 
 
 def _ranked(

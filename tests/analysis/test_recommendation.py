@@ -54,7 +54,7 @@ def test_the_interval_of_the_gain_covers_lengths_and_step_times(tmp_path: Path) 
     assert both.gain.interval[1] > lengths_only.gain.interval[1]
     assert both.recommended == "fast"
     assert (
-        "lengths (bootstrap over 12 RL steps) and step-time error of 4.2 %, leave one out: fake calibration "
+        "lengths (12 RL steps) and step-time error of 4.2 %, leave one out: fake calibration "
         "(40 draws). They do not cover acceptance, which is given."
     ) in both.covers
     assert "too narrow" not in both.covers
@@ -91,13 +91,13 @@ def test_a_choice_that_holds_says_so(tmp_path: Path) -> None:
     verdict = _judge(write_recommendation(tmp_path, TWO, steps=12))
     assert not verdict.order_may_flip
     assert verdict.fastest_shares == {"none": 0.0, "fast": 1.0}
-    assert "fast is the fastest in every resample." in verdict.sentence
+    assert "fast is the fastest in every draw." in verdict.sentence
 
 
 def test_without_draws_only_lengths_count_and_the_text_says_so(tmp_path: Path) -> None:
     drawn = _judge(write_recommendation(tmp_path / "a", TWO, draws=0, steps=12))
     assert drawn.gain == _judge(write_comparison(tmp_path / "b", TWO, steps=12)).gain
-    assert "lengths (bootstrap over 12 RL steps) only, since no step times were drawn" in drawn.covers
+    assert "lengths (12 RL steps) only, since no step times were drawn" in drawn.covers
     assert "neither the step-time error of 4.2 %" in drawn.covers
 
 
@@ -106,7 +106,8 @@ def test_few_draws_are_warned_about(tmp_path: Path) -> None:
     assert "(1 draw)" in verdict.covers
     assert "With only 1 draw the interval is likely too narrow; 39 or more are better." in verdict.covers
     both = _judge(write_recommendation(tmp_path / "b", TWO, draws=7, steps=4))
-    assert "With only 4 steps and 7 draws the interval is likely too narrow; 10 and 39 or more" in both.covers
+    assert "Intervals over only 4 steps know nothing of what comes less often" in both.covers
+    assert "With only 7 draws the interval is likely too narrow; 39 or more are better." in both.covers
 
 
 def test_one_step_has_no_interval_though_there_are_draws(tmp_path: Path) -> None:

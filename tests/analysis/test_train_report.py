@@ -102,7 +102,7 @@ def test_a_slower_policy_is_no_gain(tmp_path: Path) -> None:
     plans = (PLANS[0], PolicyPlan("static:4/frozen", speed=0.8, drafts=True))
     facts = examine(load_training(write_training(tmp_path, plans, steps=4)))
     assert judge_training(facts).startswith("No policy was faster than none over 4 RL steps.")
-    assert judge_training(facts).endswith("With only 4 steps intervals are likely too narrow.")
+    assert judge_training(facts).endswith("of what comes less often than in one of 4.")
 
 
 def test_a_flag_that_stops_leaves_no_conclusion(tmp_path: Path) -> None:

@@ -229,14 +229,14 @@ def test_the_scale_is_judged_by_steps_that_it_was_not_fitted_to() -> None:
     factors = np.array([2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0])
     rng = np.random.default_rng(0)
     times = Times(modelled * factors, None, modelled, modelled + 1.0)
-    scale, fit = fit_scale(times, list(range(8)), rng)
+    scale, fit = fit_scale(times, list(range(8)))
     assert fit.fitted_scale is not None
     assert fit.fitted_scale.value == pytest.approx(2.0)
     assert fit.errors[0].error.value == pytest.approx(2 / 3 - 1)
     assert 2.0 < scale.value < 3.0
     assert fit.scale.interval is not None
     assert len(scale.draw(5, 0.1, rng)) == 5
-    one, alone = fit_scale(Times(np.array([3.0]), None, np.array([2.0]), np.array([4.0])), [7], rng)
+    one, alone = fit_scale(Times(np.array([3.0]), None, np.array([2.0]), np.array([4.0])), [7])
     assert (one.value, alone.errors, alone.judged_steps, alone.scale.interval) == (1.5, (), (), None)
     mean, means = fit_means(9.0, np.array([2.0, 4.0]))
     assert (mean.value, means.fitted_steps, means.errors) == (3.0, (), ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -94,7 +93,7 @@ def test_errors_are_of_judged_steps_alone() -> None:
         )  # fmt: skip
 
     steps = (step(0, False, 3.0), step(1, True, None), step(2, True, None))
-    errors = prediction_errors(steps, np.random.default_rng(1))
+    errors = prediction_errors(steps)
     assert [error.quantity for error in errors] == ["rollout seconds", "step seconds"]
     assert errors[0].error.value == pytest.approx(0.1)
     assert errors[0].error.interval == pytest.approx((0.1, 0.1))

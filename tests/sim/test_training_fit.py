@@ -26,7 +26,6 @@ from tlt.sim.validate.training.acceptance_exponents import common_law, exponent_
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import NO_RECOVERY_TOKENS, FittedPhases, drafter_config, fit_training
 from tlt.sim.validate.training.run import TrainingRun
-from tlt.traces.common.intervals import expanded_interval, resample_counts
 from tlt.traces.results.predicted_training import TrainingFit
 from tlt.traces.runs.acceptance_counts import NOTHING, PositionCounts
 from tltsched.errors import InputError
@@ -59,13 +58,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingRun]:
 
 
 def _law(run: TrainingRun) -> FittedLaw:
-    law = fit_drift(run, np.arange(len(run.steps)), np.random.default_rng(1))
+    law = fit_drift(run, np.arange(len(run.steps)))
     assert isinstance(law, FittedLaw)
     return law
 
 
 def _fit(run: TrainingRun) -> TrainingFit:
-    return fit_training(run, np.arange(len(run.steps) // 2), np.random.default_rng(1))
+    return fit_training(run, np.arange(len(run.steps) // 2))
 
 
 def _holds(figure: object, truth: float) -> bool:
@@ -228,19 +227,3 @@ def test_a_drafter_below_one_gains_nothing_from_training() -> None:
     for _ in range(10):
         drafter.policy_updated()
     assert drafter.exponent > 0.0
-
-
-def test_intervals_over_few_steps_cover_as_they_say() -> None:
-    rng = np.random.default_rng(3)
-    hits = 0
-    for _ in range(200):
-        values = rng.standard_normal(5)
-        found = expanded_interval(resample_counts(5, rng)[1:] @ values / 5, 5)
-        assert found is not None
-        hits += found[0] <= 0.0 <= found[1]
-    assert hits / 200 >= 0.88  # plain percentiles: about 0.83
-
-
-def test_no_interval_without_enough_steps() -> None:
-    assert expanded_interval(np.array([1.0, 2.0]), 2, parameters=2) is None
-    assert expanded_interval(np.array([1.0, np.nan, np.nan]), 5) is None

@@ -1,17 +1,22 @@
-"""Intervals by resampling: how much a figure varies with the units that it happens to rest on.
+"""Intervals over units (RL steps, rollouts, prompt groups): how much a figure hangs on those it was made of.
 
-A resample draws units (RL steps, rollouts, prompt groups) with replacement, and every figure that is made
-from the same `Resamples` uses the same draws: policies are paired unit by unit, and figures which are made
-from each other (a rollout's share and its speedup) vary together as they should. Intervals are percentiles.
+A figure is made once of all units and once without each of them (the jackknife). What leaving a unit out
+changes is its influence u on the figure, sum(u) = 0, and the error is sqrt(sum(u^2) / (n (n - 1))), with the
+quantile of Student's law at n - 1 degrees of freedom (J. Tukey, 1958; B. Efron, The jackknife, the bootstrap
+and other resampling plans, 1982). Any figure that is smooth in sums over units will do. Policies of one step
+leave together, so they are paired. Percentiles of resamples, the other usual choice, are too narrow where
+units are few; how often these intervals cover is measured (evidence, interval_coverage).
 
-Errors of the step-time coefficients are the same in every step, so resampling steps never shows them. Where
-every policy was simulated again under drawn coefficients, times have shape (1 + draws, steps): row 0 is the
-fit and gives the value, and the interval pools equally many resamples of every other row. Policies are paired
-by draw as well. Times of shape (steps,) have no draws: value and interval come from the same row.
+Skewness moves the ends of an interval. Ratios of seconds are therefore taken on the logarithm (`positive`).
+Figures that may be negative have no such scale: theirs are corrected for the skewness of the influences
+(P. Hall, On the removal of skewness by transformation, 1992), shrunk where few units show little of it.
 
-Percentiles over n units are too narrow by about sqrt((n - p) / n) for a figure with p parameters, and take
-the normal law where Student's is due. `expanded_interval` widens them (Hesterberg, What teachers should know
-about the bootstrap, 2015): their ends lie where the normal law reaches Student's quantile, stretched by that.
+Errors of the step-time coefficients are the same in every step, so steps never show them. Where every policy
+was simulated again under drawn coefficients, times have shape (1 + draws, steps): row 0 is the fit and gives
+the value, and the interval is that of the mixture of the laws of all other rows. Times of shape (steps,)
+have no draws: value and interval come from the same row.
+
+No interval knows of a kind of unit that is too rare to be among those seen. All take units as independent.
 """
 
 from __future__ import annotations
@@ -26,13 +31,13 @@ from tltsched.errors import InputError
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2  # to either side of an interval
-RESAMPLES = 4_000  # ends of a 95 % interval then rest on 100 resamples each
-RESAMPLES_PER_DRAW = 200  # at the least, so that each of many draws still shows its spread over steps
-FEW_STEPS = 10  # below this a percentile interval is known to be too narrow, which readers are told
+FEW_STEPS = 10  # below this readers are told how few there are
 FEW_DRAWS = 39  # n draws span (n - 1) / (n + 1) of their law in the mean: fewer than these less than 95 %
 NOTHING = "nothing to measure"
-SEED = 0  # the same runs give the same intervals
-_BLOCK = 4_000_000  # units drawn at once where draws are pooled: bounds the memory at 32 MB
+SEED = 0  # the same runs give the same shares
+DRAWS = 4_000  # of sums, where policies are ordered
+DRAWS_PER_ROW = 400  # the same, and points of Student's law, for each of many rows
+_LEAST_SKEW = 1e-6  # below it the correction is nothing and would divide by it
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -46,6 +51,18 @@ class Estimate(msgspec.Struct, frozen=True):
         """Return whether the whole interval lies above `point`; without an interval nothing is claimed."""
         return self.interval is not None and self.interval[0] > point
 
+    def mapped(self, function: Callable[[float], float]) -> Estimate:
+        """Return what an increasing function makes of value and interval."""
+        ends = None if self.interval is None else (function(self.interval[0]), function(self.interval[1]))
+        return Estimate(function(self.value), ends, self.reason)
+
+
+def few_words(units: int, noun: str) -> str:
+    """Return what must be read with intervals over few units; `noun` is that of one unit."""
+    if units < 2:
+        return f"of only {units} {noun} no interval can be told"
+    return f"intervals over only {units} {noun}s know nothing of what comes less often than in one of {units}"
+
 
 def interval_of(drawn: Floats) -> tuple[float, float]:
     """Return the ends between which LEVEL of the values lie, any shape; there must be one."""
@@ -53,89 +70,132 @@ def interval_of(drawn: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def expanded_interval(drawn: Floats, units: int, parameters: int = 1) -> tuple[float, float] | None:
-    """Return the expanded percentile interval of resampled values; NaN is a resample that gave no figure.
+def without_each(units: int) -> Floats:
+    """Return how often each unit counts, [1 + units, units]: all once, then without the first, and so on.
 
-    None if half of them gave none, or there are no more units than parameters.
+    For figures that are fits with weights, where those of Jackknife are made of sums.
     """
-    from scipy import stats  # slow to import, and most commands need no such interval
-
-    known = drawn[np.isfinite(drawn)]
-    free = units - parameters
-    if free < 1 or len(known) < len(drawn) / 2:
-        return None
-    reach = float(stats.t.ppf(1 - TAIL, free)) * np.sqrt(units / free)
-    tail = float(stats.norm.sf(reach))
-    low, high = np.quantile(known, [tail, 1 - tail])
-    return float(low), float(high)
+    return np.concatenate([np.ones((1, units)), 1.0 - np.eye(units)])
 
 
-def resample_counts(units: int, rng: np.random.Generator, resamples: int = 2_000) -> Floats:
-    """Return how often each unit counts, [1 + resamples, units]; the first row is every unit once.
+class Jackknife:
+    """Figures over `count` units. Arrays of figures have the value first, then the one without each unit.
 
-    For figures that are fits with weights, where those of Resamples are made of sums.
+    parameters: of a figure that a fit gives, such as 2 for the slope of a line.
     """
-    drawn = rng.multinomial(units, np.full(units, 1.0 / units), size=resamples)
-    return np.concatenate([np.ones((1, units)), drawn])
 
-
-class Resamples:
-    """Draws of `count` units with replacement. Arrays of figures have the value first, then the resamples."""
-
-    def __init__(
-        self,
-        count: int,
-        noun: str = "steps",
-        *,
-        seed: int | np.random.Generator = SEED,
-        resamples: int = RESAMPLES,
-    ) -> None:
+    def __init__(self, count: int, noun: str = "steps", *, parameters: int = 1) -> None:
         self.count = count
         self._noun = noun
-        self._drawn = np.random.default_rng(seed).integers(max(1, count), size=(resamples, count))
-
-    def draws(self, values: Floats) -> tuple[Floats, Floats]:
-        """Return values by unit, [..., count], as [..., 1, count], and drawn, [..., resamples, count]."""
-        return values[..., np.newaxis, :], values[..., self._drawn]
+        self._parameters = parameters
 
     def sums(self, values: Floats) -> Floats:
-        """Return the sum of [..., count] over the units and over each resample, [..., 1 + resamples]."""
-        return np.concatenate([part.sum(axis=-1) for part in self.draws(values)], axis=-1)
+        """Return the sum of [..., count] over the units, and as many units' worth without each of them."""
+        total = values.sum(axis=-1, keepdims=True)
+        left = (total - values) * (self.count / (self.count - 1) if self.count > 1 else np.nan)
+        return np.concatenate([total, left], axis=-1)
 
     def means(self, values: Floats) -> Floats:
-        """Return the mean over the units and over each resample, [..., 1 + resamples]."""
+        """Return the mean over the units and without each of them, [..., 1 + count]."""
         return self.sums(values) / max(1, self.count)
 
     def ratio(self, above: Floats, below: Floats) -> Floats:
-        """Return the ratio of sums, [..., 1 + resamples]; NaN where the lower sum is 0."""
+        """Return the ratio of sums, [..., 1 + count]; NaN where the lower sum is 0."""
         return divide(self.sums(above), self.sums(below))
 
     def slope(self, x: Floats, y: Floats) -> Floats:
         """Return the slope of the least-squares line through (x, y), NaN where all x are equal.
 
-        x and y have shape [count], the slopes [1 + resamples].
+        x and y have shape [count], the slopes [1 + count].
         """
-        slopes = []
-        for xs, ys in zip(self.draws(x), self.draws(y), strict=True):
-            off = xs - xs.sum(axis=-1, keepdims=True) / max(1, self.count)  # nothing may be known
-            slopes.append(divide((off * ys).sum(axis=-1), (off**2).sum(axis=-1)))
-        return np.concatenate(slopes)
+        weight = without_each(self.count)
+        counted = np.maximum(weight.sum(axis=1, keepdims=True), 1.0)
+        off = x - weight @ x[:, np.newaxis] / counted
+        return divide((weight * off * y).sum(axis=1), (weight * off**2).sum(axis=1))
 
-    def estimate(self, figures: Floats) -> Estimate:
-        """Return the first of [1 + resamples] figures, with the interval of the others where they exist."""
+    def estimate(self, figures: Floats, *, positive: bool = False) -> Estimate:
+        """Return the first of [1 + count] figures, with its interval.
+
+        positive: the figure cannot be 0 or less, so that its interval is one of its logarithm.
+        """
         value = float(figures[0]) if self.count else float("nan")
         if np.isnan(value):
             return Estimate(float("nan"), None, NOTHING)
-        if self.count < 2:
-            return Estimate(value, None, f"needs at least 2 {self._noun}")
-        known = figures[1:][np.isfinite(figures[1:])]
-        if len(known) < len(figures[1:]) / 2:
+        if self.count <= self._parameters:
+            return Estimate(value, None, f"needs at least {self._parameters + 1} {self._noun}")
+        if not np.isfinite(figures).all():
             return Estimate(value, None, f"too few {self._noun} have it")
-        return Estimate(value, interval_of(known))
+        return Estimate(value, self.mixture_interval(figures[np.newaxis], positive))
 
-    def mean(self, values: Floats) -> Estimate:
+    def estimate_ratio(self, above: Floats, below: Floats, *, positive: bool = False) -> Estimate:
+        """Return the ratio of sums, both [count], over the units in which `below` is not 0."""
+        has = below != 0
+        some = Jackknife(int(has.sum()), self._noun, parameters=self._parameters)
+        return some.estimate(some.ratio(above[has], below[has]), positive=positive)
+
+    def share(self, part: Floats, whole: Floats) -> Estimate:
+        """Return the share of a whole, both [count], with its interval, which ends at 0 and 1."""
+        return self.estimate_ratio(part, whole).mapped(lambda share: min(1.0, max(0.0, share)))
+
+    def mean(self, values: Floats, *, positive: bool = False) -> Estimate:
         """Return the mean over the units, [count], with its interval."""
-        return self.estimate(self.means(values))
+        return self.estimate(self.means(values), positive=positive)
+
+    def drawn(self, figures: Floats, seed: int | np.random.Generator = SEED, draws: int = DRAWS) -> Floats:
+        """Return draws of positive figures, [..., 1 + count], within their error, [..., draws].
+
+        A draw weighs the units alike for all figures, so that they vary together. The law is the normal one,
+        stretched to where Student's has its 95 %: what lies farther out would leave no figure a mean.
+        """
+        if self.count < 2:  # no error can be told
+            return np.repeat(figures[..., :1], draws, axis=-1)
+        from scipy import stats
+
+        logs, rng = np.log(figures), np.random.default_rng(seed)
+        stretch = stats.t.ppf(1 - TAIL, self.count - self._parameters) / stats.norm.ppf(1 - TAIL)
+        weights = rng.standard_normal((draws, self.count)) * stretch / np.sqrt(self.count * (self.count - 1))
+        return np.asarray(np.exp(logs[..., :1] + _influences(logs) @ weights.T), dtype=np.float64)
+
+    def mixture_interval(self, figures: Floats, positive: bool) -> tuple[float, float]:
+        """Return the interval of the mixture of rows that are equally likely, [rows, 1 + count]."""
+        from scipy import stats  # slow to import, and most commands need no interval
+
+        logarithmic = positive and bool((figures > 0).all())
+        if logarithmic:
+            figures = np.log(figures)
+        influences = _influences(figures)
+        rows = len(figures)
+        levels = np.array([TAIL, 1 - TAIL])
+        if rows > 1:
+            levels = (np.arange(DRAWS_PER_ROW) + 0.5) / DRAWS_PER_ROW
+        student = stats.t.ppf(levels, self.count - self._parameters) / np.sqrt(self.count - 1)
+        if not logarithmic:
+            student = _skewed(student, influences)
+        spread = np.sqrt((influences**2).mean(axis=1, keepdims=True))
+        ends = figures[:, :1] - spread * student
+        low, high = (float(ends.min()), float(ends.max())) if rows == 1 else interval_of(ends)
+        return (float(np.exp(low)), float(np.exp(high))) if logarithmic else (low, high)
+
+
+def _influences(figures: Floats) -> Floats:
+    """Return the influence of each unit on a figure, [..., units], from [..., 1 + units]."""
+    left = figures[..., 1:]
+    return np.asarray((left.shape[-1] - 1) * (left.mean(axis=-1, keepdims=True) - left), dtype=np.float64)
+
+
+def _skewed(student: Floats, influences: Floats) -> Floats:
+    """Return what Hall's cubic maps to points of Student's law over sqrt(n - 1), [rows, points].
+
+    The law of w = (estimate - truth) / spread has a skewness g, which
+    w + g w^2 / 3 + g^2 w^3 / 27 + g / (6 n) has not; this is its inverse. That of few units is mostly chance,
+    and makes ends that no data bear unless it is shrunk. influences: [rows, n].
+    """
+    units = influences.shape[1]
+    spread = np.sqrt((influences**2).mean(axis=1, keepdims=True))
+    skew = divide((influences**3).mean(axis=1, keepdims=True), spread**3) * (units - 2) / (units + 1)
+    skew = np.where(np.abs(skew) >= _LEAST_SKEW, skew, _LEAST_SKEW)  # no spread: NaN, and no matter
+    cubed = np.cbrt(1.0 + skew * (student - skew / (6.0 * units)))
+    return np.asarray(3.0 / skew * (cubed - 1.0), dtype=np.float64)
 
 
 def divide(above: Floats, below: Floats) -> Floats:
@@ -144,12 +204,10 @@ def divide(above: Floats, below: Floats) -> Floats:
     return np.asarray(above / safe, dtype=np.float64)
 
 
-# --- policies that rolled out the same lengths, pooled over draws of the step times -----------------------
+# --- policies that rolled out the same lengths, over draws of the step times ------------------------------
 
 
-def speedup(
-    baseline_s: Floats, policy_s: Floats, *, seed: int = SEED, resamples: int = RESAMPLES
-) -> Estimate:
+def speedup(baseline_s: Floats, policy_s: Floats) -> Estimate:
     """Return sum(baseline_s) / sum(policy_s) over steps, of two policies' seconds with the same shape.
 
     Raises InputError if the shapes differ.
@@ -160,61 +218,43 @@ def speedup(
         total_s = float(fit_s.sum())
         value = float(base_s.sum()) / total_s if total_s > 0 else float("nan")
         return Estimate(value, None, "needs steps that take time")
-    return _pooled(times_s, lambda base, policy: base / policy, seed, resamples)
+    return _pooled(times_s, divide, positive=True)
 
 
-def mean_difference_s(
-    first_s: Floats, second_s: Floats, *, seed: int = SEED, resamples: int = RESAMPLES
-) -> Estimate:
+def mean_difference_s(first_s: Floats, second_s: Floats) -> Estimate:
     """Return mean(first_s - second_s) in seconds a step, of two policies' times with the same shape.
 
     Raises InputError if the shapes differ.
     """
     times_s = _rows([first_s, second_s])
-    steps = times_s.shape[-1]
-    if steps == 0:
+    if times_s.shape[-1] == 0:
         return Estimate(float("nan"), None, "needs at least 2 steps")
-    return _pooled(times_s, lambda first, second: (first - second) / steps, seed, resamples)
+    return _pooled(times_s / times_s.shape[-1], np.subtract, positive=False)
 
 
-def fastest_shares(policies_s: Sequence[Floats], *, seed: int = SEED, resamples: int = RESAMPLES) -> Floats:
-    """Return the share of resamples in which each policy takes the least time, shape (policies,).
+def fastest_shares(policies_s: Sequence[Floats]) -> Floats:
+    """Return the chance, within the errors, that each policy takes the least time, shape (policies,).
 
     There must be a step. A tie goes to the earlier policy. Raises InputError if the shapes differ.
     """
-    sums_s = _pooled_sums(_rows(policies_s), seed, resamples)
-    wins = np.bincount(np.argmin(sums_s, axis=0), minlength=len(policies_s))
-    return np.asarray(wins / sums_s.shape[1], dtype=np.float64)
+    times_s = _rows(policies_s)
+    rows = times_s.shape[1]
+    jackknife = Jackknife(times_s.shape[2])
+    sums_s = jackknife.sums(times_s[:, 1:] if rows > 1 else times_s)
+    drawn_s = jackknife.drawn(sums_s, draws=DRAWS if rows == 1 else DRAWS_PER_ROW)
+    fastest = np.argmin(drawn_s, axis=0)
+    wins = np.bincount(fastest.ravel(), minlength=len(policies_s))
+    return np.asarray(wins / fastest.size, dtype=np.float64)
 
 
-def _pooled(
-    times_s: Floats, figure: Callable[[Floats, Floats], Floats], seed: int, resamples: int
-) -> Estimate:
-    """Estimate a figure of two policies' sums; `figure` takes arrays of sums, one a resample."""
-    first, second = times_s[:, :1].sum(axis=-1)
-    value = float(figure(first, second)[0])
-    if times_s.shape[-1] < 2:
-        return Estimate(value, None, "needs at least 2 steps")
-    return Estimate(value, interval_of(figure(*_pooled_sums(times_s, seed, resamples))))
-
-
-def _pooled_sums(times_s: Floats, seed: int, resamples: int) -> Floats:
-    """Return sums over resampled steps of (policies, rows, steps), shape (policies, samples).
-
-    The same seed draws the same steps for any policies, so that all figures of a report rest on one
-    resampling. Where there are draws, row 0 is the fit and no part of it.
-    """
-    rows, steps = times_s.shape[1:]
-    pooled = range(1, rows) if rows > 1 else range(1)
-    per_row = max(RESAMPLES_PER_DRAW, -(-resamples // len(pooled)))
-    rng = np.random.default_rng(seed)
-    block = max(1, _BLOCK // max(1, steps))
-    sums = []
-    for row in pooled:
-        for begin in range(0, per_row, block):
-            some = Resamples(steps, seed=rng, resamples=min(block, per_row - begin))
-            sums.append(np.stack([some.sums(times[row])[1:] for times in times_s]))
-    return np.concatenate(sums, axis=1)
+def _pooled(times_s: Floats, figure: Callable[[Floats, Floats], Floats], positive: bool) -> Estimate:
+    """Estimate a figure of two policies' sums, from (2, rows, steps); row 0 is the fit."""
+    jackknife = Jackknife(times_s.shape[2])
+    figures = figure(*jackknife.sums(times_s))
+    estimate = jackknife.estimate(figures[0], positive=positive)
+    if len(figures) == 1 or estimate.interval is None:
+        return estimate
+    return Estimate(estimate.value, jackknife.mixture_interval(figures[1:], positive))
 
 
 def _rows(policies_s: Sequence[Floats]) -> Floats:

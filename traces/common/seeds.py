@@ -38,10 +38,8 @@ ADVICE = Stream("step times under which the advice for each batch may flip", (3,
 # Equal to one another and to HEAD_BATCHES, PROBLEMS: each belongs to a command of its own.
 BEST_DRAFT_MAP = Stream("factors under which a cell of the map may flip", (4,))
 CHOICE = Stream("uncertain inputs of the finalists of a search", (4,))
-TRAINING_FIT = Stream("resampled responses of a measured training run", (4,))
-# Equal to one another and to WARM_UP_PROBLEMS: each belongs to a command of its own.
+# Equal to WARM_UP_PROBLEMS: each belongs to a command of its own.
 EXPORT = Stream("factors under which a row of an export may flip", (5,))
-LOG_SCALE = Stream("resampled steps of a log that step times are fitted to", (5,))
 RESAMPLED_PROMPTS = Stream("prompts of further steps after the one that was observed", (5, 1))
 
 # --- a live engine ------------------------------------------------------------------------------------------

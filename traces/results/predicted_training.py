@@ -16,7 +16,7 @@ Quantity = Literal["rollout seconds", "step seconds", "acceptance length"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A figure with its 95 % bootstrap interval over steps (expanded percentiles); None: no interval."""
+    """A figure with its 95 % interval over steps; None: too few."""
 
     value: float
     interval: tuple[float, float] | None

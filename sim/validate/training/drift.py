@@ -11,7 +11,7 @@ throughout, or else from probes of the initial head; f and R from probes of the 
 initial one on the same responses, so that hard prompts do not count as drift. In units of a head that is
 trained in full, which tlt.sim.model.drafter counts in, exponents are y / f and the drift d / f.
 
-Intervals resample steps. Where the one of d holds 0, no drift is visible and none is simulated. Where the one
+Intervals are over steps. Where the one of d holds 0, no drift is visible and none is simulated. Where the one
 of the mean log ratio of the two heads reaches 0, nearly, training is not seen to help: there is no recovery.
 """
 
@@ -24,7 +24,7 @@ from tlt.sim.model.drafter import SMALLEST_EXPONENT
 from tlt.sim.validate.training.acceptance_exponents import Head, HeadSeries, common_law, series
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.common.intervals import expanded_interval, resample_counts
+from tlt.traces.common.intervals import Jackknife, without_each
 from tlt.traces.results.predicted_training import DriftFit, Figure, Verdict
 from tlt.traces.runs.acceptance_counts import PositionCounts
 
@@ -46,7 +46,7 @@ class FittedLaw(msgspec.Struct, frozen=True):
     survival: Floats
 
 
-def fit_drift(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> FittedLaw | str:
+def fit_drift(run: TrainingRun, fitted: Ints) -> FittedLaw | str:
     """Fit the law to the steps `fitted`, [n], which are from 0 on, or return why it cannot be."""
     counts = [run.counts[step] for step in fitted]
     law = common_law(counts)
@@ -55,9 +55,9 @@ def fit_drift(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> Fitte
         return "nothing was drafted"
     versions = run.versions()[fitted]
     if (versions == versions[0]).all():
-        return _fit(run, fitted, rng, law, rollouts, rollouts, None)
+        return _fit(run, fitted, law, rollouts, rollouts, None)
     served, initial = _probes(run, fitted)
-    return _fit(run, fitted, rng, law, rollouts, initial, served)
+    return _fit(run, fitted, law, rollouts, initial, served)
 
 
 def _probes(run: TrainingRun, fitted: Ints) -> tuple[HeadSeries, HeadSeries]:
@@ -76,7 +76,6 @@ def _probes(run: TrainingRun, fitted: Ints) -> tuple[HeadSeries, HeadSeries]:
 def _fit(
     run: TrainingRun,
     fitted: Ints,
-    rng: np.random.Generator,
     law: Floats,
     rollouts: HeadSeries,
     still: HeadSeries,
@@ -86,9 +85,9 @@ def _fit(
     if len(still.steps) < MIN_POINTS:
         return f"acceptance is known in {len(still.steps)} steps, {MIN_POINTS} are needed"
     tokens = run.trained_tokens()[: int(fitted[-1]) + 1]
-    weights = resample_counts(len(fitted), rng)
-    slopes = np.array([_slope(still, fitted, row) for row in weights])
-    reach = _reach(slopes, still)
+    weights = without_each(len(still.steps))
+    slopes = np.array([_slope(still, row) for row in weights])
+    reach = _reach(slopes)
     verdict: Verdict = "none visible"
     if reach is not None and reach[0] > 0.0:
         verdict = "falls"
@@ -98,24 +97,26 @@ def _fit(
     trained, recoveries = np.ones(len(weights)), np.full(len(weights), np.nan)
     if served is not None:
         ratio = _ratio(served, still)
-        helped = _helped(ratio, fitted, weights)
+        helped = _helped(ratio)
         for row, slope in enumerate(slopes):
             if helped and np.isfinite(slope):
                 used = simulated if row == 0 else slope
-                trained[row], recoveries[row] = _recovery(ratio, used, tokens, _at(fitted, weights[row]))
+                trained[row], recoveries[row] = _recovery(
+                    ratio, used, tokens, _at(still, weights[row], len(tokens))
+                )
     recovery, resolved = None, False
     if np.isfinite(recoveries[0]):
         resolved = bool(recoveries[0] < EDGE * RECOVERY[1] * tokens.sum())
-        recovery = Figure(value=float(recoveries[0]), interval=_reach(recoveries, still))
+        recovery = Figure(value=float(recoveries[0]), interval=_reach(recoveries, positive=True))
     course = _course(simulated, trained[0], recoveries[0], tokens)
     shift = np.log(rollouts.exponents) - np.log(course[rollouts.steps])
     level = float(np.exp(shift.mean()))
     fit = DriftFit(
         steps=tuple(fitted.tolist()),
         measured_on=PROBED if served else ROLLOUTS,
-        per_update=Figure(value=float(slopes[0] / trained[0]), interval=_reach(slopes / trained, still)),
+        per_update=Figure(value=float(slopes[0] / trained[0]), interval=_reach(slopes / trained)),
         verdict=verdict,
-        initial_exponent=Figure(value=float(1.0 / trained[0]), interval=_reach(1.0 / trained, still)),
+        initial_exponent=Figure(value=float(1.0 / trained[0]), interval=_reach(1.0 / trained, positive=True)),
         recovery_tokens=recovery,
         recovery_resolved=resolved,
         residual=float(np.sqrt(((shift - shift.mean()) ** 2).mean())),
@@ -124,21 +125,20 @@ def _fit(
     return FittedLaw(fit, law ** (level * trained[0]))
 
 
-def _reach(figures: Floats, still: HeadSeries) -> tuple[float, float] | None:
-    """Return the interval of a figure that a line with two parameters gave; the first is no resample."""
-    return expanded_interval(figures[1:], len(still.steps), parameters=2)
+def _reach(figures: Floats, *, positive: bool = False) -> tuple[float, float] | None:
+    """Return the interval of a figure that a line with two parameters gave, [1 + steps]."""
+    return Jackknife(len(figures) - 1, parameters=2).estimate(figures, positive=positive).interval
 
 
-def _at(fitted: Ints, weights: Floats) -> Floats:
-    """Return weights by RL step, [last fitted step + 1]."""
-    by_step = np.zeros(int(fitted[-1]) + 1)
-    by_step[fitted] = weights
+def _at(still: HeadSeries, weight: Floats, steps: int) -> Floats:
+    """Return the weights of a head's steps by RL step, [steps]."""
+    by_step = np.zeros(steps)
+    by_step[still.steps] = weight
     return by_step
 
 
-def _slope(still: HeadSeries, fitted: Ints, weights: Floats) -> float:
+def _slope(still: HeadSeries, weight: Floats) -> float:
     """Return d of the weighted straight line x = a (1 + d n); NaN through fewer than two steps."""
-    weight = _at(fitted, weights)[still.steps]
     if np.count_nonzero(weight) < 2:
         return float("nan")
     n, x = still.steps.astype(np.float64), still.exponents
@@ -154,13 +154,10 @@ def _ratio(served: HeadSeries, still: HeadSeries) -> tuple[Ints, Floats]:
     return steps, np.log(served.exponents[mine] / still.exponents[other])
 
 
-def _helped(ratio: tuple[Ints, Floats], fitted: Ints, weights: Floats) -> bool:
+def _helped(ratio: tuple[Ints, Floats]) -> bool:
     """Return whether the served head accepted better than the initial one on the same responses."""
     steps, measured = ratio
-    weight = weights[:, np.searchsorted(fitted, steps)]
-    counted = weight.sum(axis=1)
-    means = np.divide(weight @ measured, counted, out=np.full(len(weights), np.nan), where=counted > 0)
-    reach = expanded_interval(means[1:], len(steps))
+    reach = Jackknife(len(steps)).mean(measured).interval
     return reach is not None and reach[1] < -SMALLEST_HELP
 
 

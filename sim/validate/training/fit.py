@@ -40,9 +40,9 @@ class FittedPhases:
         return median.value * {"s/response": responses, "s/token": tokens}.get(median.unit, 1)
 
 
-def fit_training(run: TrainingRun, fitted: Ints, rng: np.random.Generator) -> TrainingFit:
+def fit_training(run: TrainingRun, fitted: Ints) -> TrainingFit:
     """Fit acceptance, drift and times to the steps `fitted`, [n], which are from 0 on."""
-    law = fit_drift(run, fitted, rng)
+    law = fit_drift(run, fitted)
     if isinstance(law, FittedLaw):
         survival, drift, reason = law.survival, law.drift, ""
     else:

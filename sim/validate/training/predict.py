@@ -20,8 +20,7 @@ from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.common.intervals import expanded_interval, resample_counts
-from tlt.traces.common.seeds import TRAINING_FIT, generator
+from tlt.traces.common.intervals import Jackknife, few_words
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
     Figure,
@@ -81,13 +80,8 @@ def first_half(run: TrainingRun) -> Ints:
     return np.arange(len(run.steps) // 2)
 
 
-def _rng(run: TrainingRun) -> np.random.Generator:
-    return generator(run.policy.setup.seed, TRAINING_FIT)
-
-
 def _predict_training(run: TrainingRun, calibration: Calibration, folder: Path) -> PredictedPolicy:
-    rng = _rng(run)
-    fit = fit_training(run, first_half(run), rng)
+    fit = fit_training(run, first_half(run))
     law = PerPosition(fit.survival_by_position, ACCEPTANCE) if fit.survival_by_position else None
     _, responses = simulate_into(
         folder, run.policy, calibration, law, drafter_config(run, fit), FittedPhases(fit)
@@ -98,7 +92,7 @@ def _predict_training(run: TrainingRun, calibration: Calibration, folder: Path) 
         policy=run.policy.summary.policy,
         fit=fit,
         steps=steps,
-        errors=prediction_errors(steps, rng),
+        errors=prediction_errors(steps),
         same_placement=same_placement(run.policy, responses),
     )
 
@@ -135,9 +129,7 @@ def _predictions(run: TrainingRun, fit: TrainingFit, folder: Path) -> tuple[Step
     )  # fmt: skip
 
 
-def prediction_errors(
-    steps: tuple[StepPrediction, ...], rng: np.random.Generator
-) -> tuple[PredictionError, ...]:
+def prediction_errors(steps: tuple[StepPrediction, ...]) -> tuple[PredictionError, ...]:
     """Return the errors over the judged steps; that of acceptance only where both sides drafted in some."""
     judged = [step for step in steps if step.judged]
     lengths = [
@@ -150,19 +142,19 @@ def prediction_errors(
         "step seconds": [(step.measured_step_s, step.simulated_step_s) for step in judged],
         "acceptance length": lengths,
     }
-    return tuple(prediction_error(quantity, np.array(pair), rng) for quantity, pair in pairs.items() if pair)
+    return tuple(prediction_error(quantity, np.array(pair)) for quantity, pair in pairs.items() if pair)
 
 
-def prediction_error(quantity: Quantity, pairs: Floats, rng: np.random.Generator) -> PredictionError:
+def prediction_error(quantity: Quantity, pairs: Floats) -> PredictionError:
     """Return the error of the sums over steps; pairs are (measured, simulated), [steps, 2]."""
     measured, simulated = pairs.mean(axis=0).tolist()
-    drawn = resample_counts(len(pairs), rng)[1:] @ pairs
-    errors = drawn[:, 1] / drawn[:, 0] - 1.0
+    over = Jackknife(len(pairs)).estimate_ratio(pairs[:, 1], pairs[:, 0], positive=True)
+    error = over.mapped(lambda ratio: ratio - 1.0)
     return PredictionError(
         quantity=quantity,
         measured=measured,
         simulated=simulated,
-        error=Figure(value=simulated / measured - 1.0, interval=expanded_interval(errors, len(pairs))),
+        error=Figure(value=error.value, interval=error.interval),
     )
 
 
@@ -175,7 +167,7 @@ def _warnings(calibration: Calibration, runs: list[TrainingRun]) -> tuple[str, .
         warnings.append(f"the calibration is of {calibration.device}, the run was on {summary.gpu}")
     judged = len(runs[0].steps) - len(first_half(runs[0]))
     if judged < 5:
-        warnings.append(f"only {judged} steps are judged: intervals over so few are too narrow")
+        warnings.append(few_words(judged, "judged step"))
     return tuple(warnings)
 
 
@@ -186,7 +178,7 @@ def drift_curve(measured: Path, name: str) -> DriftCurve:
     """
     run = TrainingRun(open_run(measured, "--save-drift").path)
     steps = np.arange(len(run.steps))
-    law = fit_drift(run, steps, _rng(run))
+    law = fit_drift(run, steps)
     if not isinstance(law, FittedLaw):
         raise InputError("--save-drift", str(measured), "a run whose drift can be fitted", law)
     summary = run.policy.summary

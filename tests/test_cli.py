@@ -21,7 +21,7 @@ from tlt.version import VERSION
 SURFACE: dict[str, set[str]] = {
     "sim counterfactual": {
         "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price",
-        "--cap", "--tokenizer", "--draws", "--out", "--report", "--responses",
+        "--cap", "--tokenizer", "--draws", "--out", "--report", "--responses", "--columns",
     },
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},  # its name of version 1
@@ -40,13 +40,14 @@ SURFACE: dict[str, set[str]] = {
     "trace fit": {"NAME_OR_FILE", "--cap", "--seed", "--json"},
     "trace import": {
         "PATH", "--out", "--format", "--tokenizer", "--phases", "--cap", "--step", "--json", "--force",
-        "--responses",
+        "--responses", "--columns",
     },
     "trace formats": {"--json"},
+    "trace peek": {"FILE", "--all", "--json"},
     "trace acceptance": {"PATH", "--drafts", "--out", "--json", "--force"},
     "trace doctor": {
         "PATHS", "--calibration", "--break-even", "--max-drafter-age", "--max-staleness", "--format",
-        "--tokenizer", "--cap", "--json", "--responses",
+        "--tokenizer", "--cap", "--json", "--responses", "--columns",
     },
     "trace convert": {
         "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",

@@ -175,12 +175,14 @@ def test_evaluation_rollouts_are_left_out_of_training_ones(tmp_path: Path) -> No
     assert found.files_left_out[0].first == "eval-rollout/5/1.jsonl"
 
 
-def test_several_formats_or_none_are_refused_with_what_was_tried(tmp_path: Path) -> None:
+def test_several_formats_or_none_are_refused_with_the_nearest(tmp_path: Path) -> None:
     both = AREAL | {"timestamp": 1, "input_length": 1, "output_length": 1}
     with pytest.raises(InputError, match=r"areal, mooncake.*add --format NAME"):
         imported(tmp_path / "1.jsonl", lines_of(both))
-    with pytest.raises(InputError, match=r"verl: no field output, step, score.*trl: no parquet file"):
-        imported(tmp_path / "1.jsonl", lines_of({"input": 1}))
+    with pytest.raises(InputError, match=r"nearest to verl, but: no field output.*peek 1\.jsonl"):
+        imported(tmp_path / "1.jsonl", lines_of({"input": 1, "score": 2, "step": 3}))
+    with pytest.raises(InputError, match="nothing that is known"):
+        imported(tmp_path / "1.jsonl", lines_of({"a": 1}))
     with pytest.raises(InputError, match="UTF-16: convert it to UTF-8"):
         imported(tmp_path / "1.jsonl", lines_of(AREAL).encode("utf-16"))
 

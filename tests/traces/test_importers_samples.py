@@ -181,7 +181,7 @@ def test_one_format_alone_claims_a_sample(name: str) -> None:
 
 
 def test_every_format_has_a_sample() -> None:
-    assert {*ROWS, *METRICS, "run-folder"} == set(IMPORTERS)
+    assert {*ROWS, *METRICS, "run-folder", "columns"} == set(IMPORTERS)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -78,6 +78,7 @@ def load(
     name: str = "given from Python",
     max_response_tokens: int | None = None,
     responses: int | None = None,
+    columns: dict[str, str] | None = None,
     format: str | None = None,  # noqa: A002 -- the word of `tlt trace import --format`
 ) -> Lengths:
     """Return response lengths to simulate.
@@ -86,13 +87,15 @@ def load(
     a file or folder as a framework wrote it (its format is found out unless `format` names it), a data frame
     with a column response_tokens, or lengths in tokens. `name` says where numbers in memory come from,
     `max_response_tokens` at which length responses were cut there, and `responses` how many a step has, for
-    metrics that do not say it. Raises InputError.
+    metrics that do not say it; `columns` names those of a file in no known format, as `--columns` does.
+    Raises InputError.
     """
     if isinstance(source, (str, Path)):
         text = str(source)
         if text in SHIPPED or is_trace_file(Path(text)) or not Path(text).exists():
             return Lengths(text, load_recorded(text))
-        options = Options(max_response_tokens=max_response_tokens, responses=responses)
+        named = tuple(f"{field}={column}" for field, column in (columns or {}).items())
+        options = Options(max_response_tokens=max_response_tokens, responses=responses, columns=named)
         trace, _ = import_trace(Path(text), options, format)
         return _kept(trace)
     frame = source if isinstance(source, pd.DataFrame) else pd.DataFrame({"response_tokens": list(source)})

@@ -85,6 +85,10 @@ responses_option = click.option(
     "--responses", type=click.IntRange(1, 1 << 16), metavar="N",
     help="Responses of a step, for metrics that do not say it.",
 )  # fmt: skip
+columns_option = click.option(
+    "--columns", multiple=True, metavar="FIELD=COLUMN,...",
+    help="What the columns of a file in no known format are; `tlt trace peek` proposes them.",
+)  # fmt: skip
 format_option = click.option(
     "--format", "format_name", metavar="NAME", help="Format; found from the contents without."
 )

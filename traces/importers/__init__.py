@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tlt.traces.importers.base import Importer
-from tlt.traces.importers.formats import run_folder
+from tlt.traces.importers.formats import columns, run_folder
 from tlt.traces.importers.formats.metrics import of_trainers, trl_metrics, verl_metrics
 from tlt.traces.importers.formats.serving import (
     aiperf,
@@ -44,5 +44,6 @@ IMPORTERS: dict[str, Importer] = {
         mooncake.MOONCAKE,
         mooncake.BAILIAN,
         run_folder.IMPORTER,
+        columns.IMPORTER,
     )
 }

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.base import Importer
 from tlt.traces.importers.collect import Collector
 from tlt.traces.importers.detect import detect
 from tlt.traces.importers.folder import regular_files, sources
+from tlt.traces.importers.formats import columns
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.lines import BrokenFileError, shown
 from tlt.traces.importers.report import Report, Tally
@@ -31,7 +33,7 @@ def import_trace(
     """
     left = Tally()
     files = regular_files(path, left)
-    importer = detect(files) if format_name is None else look_up(IMPORTERS, "--format", format_name)
+    importer = _importer(files, options, format_name)
     chosen = sources(importer, path, files, left)
     if not chosen:
         allowed = f"names like {importer.file}"
@@ -67,3 +69,15 @@ def import_trace(
         note=report.note(),
     )
     return Trace(rows, origin), report
+
+
+def _importer(files: list[Path], options: Options, format_name: str | None) -> Importer:
+    """Return the format that is named, that named columns are of, or that the contents tell."""
+    if options.columns:
+        if format_name not in (None, columns.IMPORTER.name):
+            raise InputError("--format", format_name, "none with --columns", "leave one of the two out")
+        columns.parsed(options.columns)
+        return columns.IMPORTER
+    if format_name == columns.IMPORTER.name:
+        raise InputError("--columns", "nothing", "response_tokens=NAME,...", "say what the columns are")
+    return detect(files) if format_name is None else look_up(IMPORTERS, "--format", format_name)

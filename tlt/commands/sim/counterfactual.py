@@ -10,6 +10,7 @@ import click
 from tlt.commands.options import (
     EXISTING_FILE,
     cap_option,
+    columns_option,
     configured,
     draws_option,
     names_of,
@@ -39,6 +40,7 @@ from tlt.commands.progress import progress
 @click.option("--price", type=click.FloatRange(0.0), metavar="USD", help="Of a GPU-hour.")
 @cap_option("Longest response that was allowed, for files that do not say.")
 @responses_option
+@columns_option
 @tokenizer_option
 @draws_option(99, "Draws of the step times within their error; 0: none.")
 @out_folder()
@@ -62,7 +64,7 @@ def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> Non
         settings_of(given["config"], given["assignments"]), {"hardware": hardware} if hardware else {}
     )
     counted = tokeniser(given["tokenizer"]) if given["tokenizer"] else None
-    options = Options(given["cap"], tokenise=counted, responses=given["responses"])
+    options = Options(given["cap"], tokenise=counted, responses=given["responses"], columns=given["columns"])
     with progress(f"reading {run.name}") as shown:
         observed = observe(run, given["phases"], options)
         replay = replay_of(

@@ -10,6 +10,7 @@ import click
 from tlt.commands.options import (
     PATH,
     cap_option,
+    columns_option,
     format_option,
     json_option,
     responses_option,
@@ -39,6 +40,7 @@ CHECK_FAILED = 1  # exit code
 @tokenizer_option
 @cap_option("Longest response allowed, for logs that do not say.")
 @responses_option
+@columns_option
 @json_option
 @click.pass_context
 def doctor_command(
@@ -52,6 +54,7 @@ def doctor_command(
     tokenizer: Path | None,
     cap: int | None,
     responses: int | None,
+    columns: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Look for what is wrong in runs, traces and logs; exit code 1 if there is a problem.
@@ -71,7 +74,9 @@ def doctor_command(
         staleness_steps=max_staleness,
         **_calibrated(calibration),
     )
-    options = Options(cap, tokenise=tokeniser(tokenizer) if tokenizer else None, responses=responses)
+    options = Options(
+        cap, tokenise=tokeniser(tokenizer) if tokenizer else None, responses=responses, columns=columns
+    )
     found = [examine(read_subject(path, options, format_name), limits) for path in paths]
     if as_json:
         echo_json(found)

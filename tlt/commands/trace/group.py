@@ -14,6 +14,7 @@ from tlt.commands.progress import progress
 from tlt.commands.trace.acceptance import acceptance_command
 from tlt.commands.trace.doctor import doctor_command
 from tlt.commands.trace.importing import formats_command, import_command
+from tlt.commands.trace.peek import peek_command
 from tltsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ trace.add_command(import_command)
 trace.add_command(doctor_command)
 trace.add_command(formats_command)
 trace.add_command(acceptance_command)
+trace.add_command(peek_command)
 
 
 @trace.command("describe")

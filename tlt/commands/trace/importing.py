@@ -10,6 +10,7 @@ import click
 from tlt.commands.options import (
     PATH,
     cap_option,
+    columns_option,
     force_option,
     format_option,
     json_option,
@@ -42,6 +43,7 @@ SHOWN_REASONS = 20
     help="Step of responses where neither the file nor its name says it.",
 )
 @responses_option
+@columns_option
 @json_option
 @force_option
 def import_command(
@@ -53,6 +55,7 @@ def import_command(
     cap: int | None,
     step: int,
     responses: int | None,
+    columns: tuple[str, ...],
     as_json: bool,
     force: bool,
 ) -> None:
@@ -72,7 +75,9 @@ def import_command(
     _check_outputs(out, phases, force)
     if out is not None:
         check_output(out, force)
-    options = Options(cap, step, tokeniser(tokenizer) if tokenizer else None, responses=responses)
+    options = Options(
+        cap, step, tokeniser(tokenizer) if tokenizer else None, responses=responses, columns=columns
+    )
     times = read_phases(path) if phases else None
     read = None
     if out is not None:

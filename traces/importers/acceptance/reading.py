@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.acceptance.benchmarks import Drafting
 from tlt.traces.importers.acceptance.counted import Acceptance, Counted, law_of
 from tlt.traces.importers.acceptance.engine_logs import ServerLog
 from tlt.traces.importers.acceptance.prometheus import Scrapes
 from tlt.traces.importers.acceptance.trainer_metrics import TrainerMetrics
-from tlt.traces.importers.detect import metrics_framework
 from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip, Source
@@ -80,7 +80,7 @@ def _of_file(file: Path, depth: int | None) -> list[Found]:
     for one in iter_metrics(file):
         if not isinstance(one, Skip):
             metrics.take(one)
-    return metrics.counted(metrics_framework(head))
+    return metrics.counted(_framework(head))
 
 
 def _of_benchmark(file: Path) -> list[Found]:
@@ -98,3 +98,11 @@ def _of_benchmark(file: Path) -> list[Found]:
     return (
         [*of_vllm, ("SGLang benchmark", "runs are weighted by their requests", sglang)] if sglang else of_vllm
     )
+
+
+def _framework(head: Head) -> str:
+    """Return the framework whose metrics a file begins with; "" if none or several are known by them."""
+    fitting = [
+        one.framework for one in IMPORTERS.values() if one.kind == "generated" and not one.detect(head)
+    ]
+    return fitting[0] if len(fitting) == 1 else ""

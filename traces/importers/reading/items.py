@@ -60,7 +60,7 @@ class Source:
 class Options:
     """What a user states. max_response_tokens: longest response allowed. seed: of generated lengths.
 
-    responses: of a step, for metrics that do not say it.
+    responses: of a step, for metrics that do not say it. columns: FIELD=COLUMN of rows in no known format.
     """
 
     max_response_tokens: int | None = None
@@ -68,6 +68,7 @@ class Options:
     tokenise: Tokenise | None = None
     seed: int = 0
     responses: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 Reader = Callable[[Source, Options], Iterator[Response | Skip]]

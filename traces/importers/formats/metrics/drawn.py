@@ -41,6 +41,12 @@ class Names:
     prompt: str = ""
     before: tuple[str, ...] = ("",)
 
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """Names of metrics that say a log is of this framework."""
+        named = (self.mean, self.longest, self.shortest, self.truncated)
+        return tuple(prefix + name for prefix in self.before for name in named if name)
+
     def value(self, metrics: Metrics, name: str) -> float | None:
         """Return the value of a metric, None if it is not stated."""
         found = (metrics.values.get(prefix + name) for prefix in self.before)

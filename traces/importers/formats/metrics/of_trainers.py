@@ -42,6 +42,7 @@ def _importer(name: str, framework: str, names: Names, written_by: str, product:
         kind="generated",
         lengths="generated",
         lost=(*DRAWN, NOT_COUNTED, *lost),
+        signs=names.signs,
         detect=names.detect,
         read=reader(names, asked(framework, product, names)),
         file_name=FILE_NAME,

@@ -97,6 +97,7 @@ IMPORTER = Importer(
         NOT_COUNTED,
         "With logging_steps above 1 each line is the mean over so many steps, and stands for one of them.",
     ),
+    signs=NAMES.signs,
     detect=NAMES.detect,
     read=_read,
     file_name=FILE_NAME,

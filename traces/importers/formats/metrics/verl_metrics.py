@@ -74,6 +74,7 @@ IMPORTER = Importer(
         "The number of responses is perf/total_num_tokens over the mean lengths, else timing_s/gen over "
         "timing_per_token_ms/gen over the mean; where neither is logged --responses says it.",
     ),
+    signs=NAMES.signs,
     detect=NAMES.detect,
     read=reader(NAMES, _count),
     file_name=FILE_NAME,

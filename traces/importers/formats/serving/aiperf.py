@@ -60,6 +60,7 @@ IMPORTER = Importer(
         "conversation too.",
         "Which responses were cut is not written: with --cap those that reach it are marked.",
     ),
+    signs=("metadata", "metrics", "error"),
     detect=lambda head: head.lacks("metadata", "metrics", "error"),
     read=exact_reader(Record, _row),
     file_name=re.compile(r"(?:^|/)profile_export[^/]*\.jsonl(?:\.gz)?$"),

@@ -53,6 +53,7 @@ IMPORTER = Importer(
         "These are requests of a batch, not RL rollouts; no times are written.",
         "Lengths are usage.completion_tokens; of several choices that is the sum, and they are left out.",
     ),
+    signs=("custom_id", "response", "error"),
     detect=lambda head: head.lacks("custom_id", "response"),
     read=exact_reader(Record, _row),
     file_name=re.compile(r"\.jsonl(?:\.gz)?$"),

@@ -83,7 +83,7 @@ def _is_vllm(head: Head) -> bool:
 def _no_arrays(head: Head) -> str:
     missing = head.lacks("output_lens", "input_lens")
     if missing and "total_output_tokens" in head.fields:
-        return f"{missing}: saved without details"
+        return f"{missing}: saved without details (--save-detailed, or --output-details)"
     return missing
 
 
@@ -103,6 +103,7 @@ VLLM = Importer(
     kind="serving",
     lengths="exact",
     lost=LOST,
+    signs=("output_lens", "input_lens", "total_output_tokens", "request_throughput", "model_id"),
     detect=_detect_vllm,
     read=_read,
     file_name=re.compile(r"\.jsonl?(?:\.gz)?$"),
@@ -115,6 +116,7 @@ SGLANG = Importer(
     kind="serving",
     lengths="exact",
     lost=(*LOST, "No arrival times are written."),
+    signs=("output_lens", "input_lens", "total_output_tokens", "request_throughput", "dataset_name"),
     detect=_detect_sglang,
     read=_read,
     file_name=re.compile(r"\.jsonl?(?:\.gz)?$"),

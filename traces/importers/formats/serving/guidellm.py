@@ -90,6 +90,7 @@ IMPORTER = Importer(
         "Which responses were cut is not written: with --cap those that reach it are marked.",
         "With --sample-requests only so many of the requests are in the file.",
     ),
+    signs=("benchmarks", "args", "metadata"),
     detect=_detect,
     read=_read,
     file_name=re.compile(r"\.json(?:\.gz)?$"),

@@ -48,6 +48,7 @@ IMPORTER = Importer(
         "Times of single requests (scheduled_ts, first_token_ts, last_token_ts) are not kept.",
         "Which responses were cut is not written.",
     ),
+    signs=("input_toks", "output_toks", "arrival_time_ns", "arrival_time"),
     detect=lambda head: head.lacks("input_toks", "output_toks"),
     read=exact_reader(Record, _row),
     file_name=re.compile(r"\.jsonl(?:\.gz)?$"),

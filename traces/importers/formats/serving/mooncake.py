@@ -67,6 +67,7 @@ MOONCAKE = Importer(
         "These are requests of a service, not RL rollouts: each is a prompt of its own.",
         "Shared prefixes (hash_ids) are not kept. Which responses were cut is not written.",
     ),
+    signs=("timestamp", "input_length", "output_length", "hash_ids"),
     detect=_detect,
     read=exact_reader(Record, _row),
     file_name=re.compile(r"\.jsonl(?:\.gz)?$"),
@@ -83,6 +84,7 @@ BAILIAN = Importer(
         "Chats (chat_id, parent_chat_id, turn) and shared prefixes (hash_ids) are not kept: a turn is a "
         "request whose prompt holds the turns before it. Which responses were cut is not written.",
     ),
+    signs=("timestamp", "input_length", "output_length", "chat_id", "turn"),
     detect=lambda head: head.lacks("timestamp", "input_length", "output_length", "chat_id"),
     read=exact_reader(Record, _row_in_seconds),
     file_name=re.compile(r"\.jsonl(?:\.gz)?$"),

@@ -52,6 +52,7 @@ IMPORTER = Importer(
         "A step is a tail_version: the policy version at which a response ended.",
         "Which responses were cut is not written: with --cap those that reach it are marked.",
     ),
+    signs=("seqlen", "prompt_len", "task_id", "head_version", "tail_version"),
     detect=lambda head: head.lacks("seqlen", "prompt_len", "task_id"),
     read=exact_reader(Record, _row),
     file_name=re.compile(

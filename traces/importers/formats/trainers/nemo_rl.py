@@ -80,6 +80,7 @@ IMPORTER = Importer(
         "Responses are grouped by the tokens before the first trained one.",
         "Which responses were cut is not written: with --cap those that reach it are marked.",
     ),
+    signs=("token_loss_mask", "input_lengths", "token_ids", "sample_loss_mask", "generation_logprobs"),
     detect=_detect,
     read=exact_reader(Record, _row),
     file_name=re.compile(r"(?:^|/)train_data_step(?P<step>\d+)\.jsonl(?:\.gz)?$"),

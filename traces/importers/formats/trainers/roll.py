@@ -94,6 +94,7 @@ IMPORTER = Importer(
         NOT_KNOWN_CUT,
         "Responses with the same prompt text are one group; where no prompt is written each is its own.",
     ),
+    signs=("responses", "prompt", "sampling_params", "scores", "ground_truth"),
     detect=_detect,
     read=_read,
     file_name=re.compile(r"(?:^|/)[^/]*step_(?P<step>\d+)\.jsonl?(?:\.gz)?$"),

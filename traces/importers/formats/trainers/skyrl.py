@@ -41,6 +41,7 @@ IMPORTER = Importer(
         "These are evaluation samples: their number and sampling settings are not those of training.",
         "Responses with the same input text are one group.",
     ),
+    signs=("input_prompt", "output_response", "stop_reason", "env_class", "env_extras"),
     detect=lambda head: head.lacks("input_prompt", "output_response"),
     read=text_reader("skyrl-eval", Record, _row),
     file_name=re.compile(

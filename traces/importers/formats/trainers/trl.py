@@ -65,6 +65,7 @@ IMPORTER = Importer(
         "Of chat messages the contents are counted, not what the chat template adds.",
         "Responses with the same prompt are one group.",
     ),
+    signs=("prompt", "completion", "step", "advantage"),
     detect=_detect,
     read=_read,
     file_name=re.compile(r"(?:^|/)completions_(?P<step>\d+)\.parquet$"),

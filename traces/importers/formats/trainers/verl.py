@@ -47,6 +47,7 @@ IMPORTER = Importer(
         NOT_KNOWN_CUT,
         "No identity of a prompt is written: responses with the same input text are one group.",
     ),
+    signs=("input", "output", "step", "score", "gts"),
     detect=lambda head: head.lacks("input", "output", "step", "score"),
     read=text_reader("verl", Record, _row),
     file_name=re.compile(r"(?:^|/)(?P<step>\d+)\.jsonl(?:\.gz)?$"),

@@ -31,6 +31,7 @@ class RequestEstimates:
         self._memory_steps = memory_steps
         # (estimate, variance of it, w, sum of w y) of each request
         self._known: dict[int, tuple[float, float, float, float]] = {}
+        self._left: dict[int, tuple[float, float, float, float]] = {}  # done since the last observation
 
     def __len__(self) -> int:
         return len(self._known)
@@ -38,11 +39,13 @@ class RequestEstimates:
     def clear(self) -> None:
         """Forget all requests."""
         self._known.clear()
+        self._left.clear()
 
     def drop(self, finished: tuple[int, ...]) -> None:
-        """Forget requests that are done."""
+        """Take out requests that are done; they are forgotten with the next observation."""
         for request in finished:
-            self._known.pop(request, None)
+            if request in self._known:
+                self._left[request] = self._known.pop(request)
 
     def estimate(self, request: int) -> tuple[float, float]:
         """Return the log-exponent of a request and the variance of the estimate."""
@@ -62,7 +65,7 @@ class RequestEstimates:
         first = second = 0.0
         known_steps = new_steps = 0
         for request, steps, _ in drafts:
-            known = self._known.get(request)
+            known = self._known.get(request) or self._left.get(request)
             if known is None:
                 new_steps += steps
                 continue
@@ -98,7 +101,7 @@ class RequestEstimates:
                 worth += gain
                 total += gain * own
             after[request] = (x, variance, worth, total)
-        self._known = after
+        self._known, self._left = after, {}
 
     def _normal(self, first: float, second: float, known: int, new: int) -> Exponents:
         """Return mean and variance of sums over `known`, and of `new` more of the population."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from evidence.recording import OTHERS, PROJECT, write, write_raw
+from tlt.sim.acceptance.laws import PublishedTree
 from tlt.sim.config import Config, resolve
-from tlt.sim.model.acceptance import PublishedTree
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import load, predict_s

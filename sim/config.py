@@ -12,8 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from tlt.sim.acceptance_file import with_acceptance
+from tlt.sim.acceptance.laws import require_survivals
+from tlt.sim.acceptance.population import Population
+from tlt.sim.acceptance.prior import PRIOR
+from tlt.sim.acceptance.process import SurvivalOf
 from tlt.sim.drift import with_drift
-from tlt.sim.model.acceptance import require_survivals
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
 from tlt.sim.steptimes.roofline import Assumptions
@@ -87,9 +90,42 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
     rate: Annotated[
         float, Meta(ge=0.0, le=1.0, description="geometric: acceptance of each further draft")
     ] = 0.7
+    survival_of: Annotated[
+        SurvivalOf,
+        Meta(description="run: the survivals given are averages over the engine steps of a run, as engines "
+             "report them; request: those of the median request, as a fitted law has it"),
+    ] = "run"  # fmt: skip
+    law: Annotated[
+        str,
+        Meta(description="a fitted law of acceptance, by name or file (`tlt sim acceptance`): it sets the "
+             "survivals and the fields below; empty: they count as they stand"),
+    ] = ""  # fmt: skip
     request_spread: Annotated[
-        float, Meta(ge=0.0, description="assumed: log-normal spread of the exponent between requests")
-    ] = 0.0
+        float,
+        Meta(ge=0.0, description="assumed unless a law is named: standard deviation between requests of the "
+             "log of the exponent on survival; 0: all alike"),
+    ] = PRIOR.request_spread  # fmt: skip
+    length_correlation: Annotated[
+        float,
+        Meta(ge=-1.0, le=1.0, description="of that log with the rank of the response's length; above 0: long "
+             "responses accept less"),
+    ] = PRIOR.length_correlation  # fmt: skip
+    group_correlation: Annotated[
+        float,
+        Meta(ge=0.0, le=1.0, description="of what is left of that log, between responses to a prompt"),
+    ] = PRIOR.group_correlation  # fmt: skip
+    position_spread: Annotated[
+        float,
+        Meta(ge=0.0, description="standard deviation of that log from bin to bin (0, 128, 256, 512, ... "
+             "tokens) of one response"),
+    ] = PRIOR.position_spread  # fmt: skip
+    position_slope: Annotated[
+        float,
+        Meta(description="of that log, by bin up to 1,024 tokens; below 0: acceptance rises on the way"),
+    ] = PRIOR.position_slope  # fmt: skip
+    start_excess: Annotated[
+        float, Meta(description="of that log in the first 128 tokens over what the slope says")
+    ] = PRIOR.start_excess  # fmt: skip
     measured: Annotated[
         str, Meta(description="where per_position or geometric acceptance was measured; empty: it is assumed")
     ] = ""
@@ -106,6 +142,11 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_survivals("acceptance.survival_by_position", self.survival_by_position)
+
+    @property
+    def population(self) -> Population:
+        """Return how requests differ."""
+        return Population(**{name: getattr(self, name) for name in Population.__struct_fields__})
 
 
 class EngineConfig(Section, frozen=True, kw_only=True):

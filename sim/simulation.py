@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Self
 
 import msgspec
+import numpy as np
 
+from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.config import AcceptanceConfig, Config
 from tlt.sim.kv_cache import kv_tokens
-from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
@@ -99,6 +101,7 @@ class Simulation:
         history = config.drafter.history if config.drafter.kind == "history" else None
         self.law: AcceptanceLaw = HistoryLaw(history) if history else law_of(config.acceptance)
         self._check_drafts()
+        self.acceptance = self._acceptance()
         self.costs = StepCosts(
             coefficients,
             self.policy.when_off,
@@ -121,6 +124,15 @@ class Simulation:
             capacity=Capacity(max_running=self.limits.max_running, kv_tokens=self.limits.kv_tokens),
             seed=config.run.seed,
         )
+
+    def _acceptance(self) -> Acceptance:
+        """Return the process of acceptance on all responses of the trace."""
+        config = self.config.acceptance
+        known: Acceptance | None = getattr(self, "acceptance", None)
+        if known and known.is_of(self.law, config.population, config.survival_of):
+            return known
+        lengths = self.trace.rows["response_tokens"].to_numpy(np.int64)
+        return Acceptance(self.law, config.population, lengths, config.survival_of)
 
     def _check_drafts(self) -> None:
         for draft_config in self.policy.draft_configs:
@@ -197,7 +209,7 @@ class Simulation:
             setup=self.setup,
             costs=self.costs,
             limits=self.limits,
-            acceptance=Acceptance(self.law, config.acceptance.request_spread),
+            acceptance=self.acceptance,
             drafter=config.drafter,
             phases=phases_of(config.phases, self.shape, self.gpu, config.hardware.gpus, self.training_gpus),
             engine=ExactEngine if config.run.mode == "exact" else JumpEngine,

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.advise.best_draft import candidate_draft_configs
 from tlt.sim.config import Config
-from tlt.sim.model.acceptance import Acceptance
 from tlt.sim.model.drafter import SMALLEST_EXPONENT
 from tlt.sim.model.phases import Phases, phases_of
 from tlt.sim.model.requests import StepRequests
@@ -25,9 +25,6 @@ from tlt.sim.workload import steps_of
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
 from tlt.traces.runs.runfolder import write_json
 from tltsched.draft_config import OFF, DraftConfig
-
-# With requests of unequal acceptance all are taken to be as good as the best in a thousand.
-BEST_REQUEST_SDS = 3.09
 
 
 class RolloutBound(msgspec.Struct, frozen=True):
@@ -53,36 +50,32 @@ def clairvoyant_bound(
     """Return the bound of one rollout in which every token may be generated under the cheapest
     of `draft_configs`.
 
-    With drafts an engine step yields the mean tokens of the acceptance law, so the bound is one of
-    expectations. `acceptance` may be None if none drafts.
+    With drafts a request takes the engine steps that requests of its length take in the mean, so the bound is
+    one of expectations: a step whose requests happen to be easy may go below. `acceptance` may be None if
+    none drafts.
     """
     tokens = requests.response_tokens.astype(np.float64) - 1.0  # a prefill emits the first
     prompts = requests.prompt_tokens.astype(np.float64)
     # sum of a request's contexts over its tokens, as if each were decoded by itself
     contexts = tokens * (prompts + 1.0) + tokens * (tokens - 1.0) / 2.0
-    alone_s, shared_s, context_s = [], [], []  # of a token and of a token of context, one each
+    alone_s, shared_s, context_s = [], [], []  # of all tokens and all context of each request, [n] each
     for draft_config in draft_configs:
         price = costs.of(draft_config)
-        yielded = _tokens_per_engine_step(draft_config, acceptance, drafter_exponent)
+        engine_steps = np.ones(len(tokens))  # a token
+        if draft_config.depth:
+            assert acceptance is not None, "drafts need an acceptance law"
+            engine_steps = acceptance.engine_steps_per_token(
+                draft_config, requests.response_tokens, drafter_exponent
+            )
         fixed_s = price.fixed_s[1:]
-        alone_s.append(float(fixed_s[0]) / yielded)
-        shared_s.append(float((fixed_s / np.arange(1, len(fixed_s) + 1)).min()) / yielded)
-        context_s.append(price.context_s_per_token / yielded)
-    read_s = contexts * min(context_s)
+        alone_s.append(tokens * float(fixed_s[0]) * engine_steps)
+        shared_s.append(tokens * float((fixed_s / np.arange(1, len(fixed_s) + 1)).min()) * engine_steps)
+        context_s.append(contexts * price.context_s_per_token * engine_steps)
+    read_s = np.min(context_s, axis=0)
     return RolloutBound(
-        longest_s=float((tokens * min(alone_s) + read_s).max(initial=0.0)),
-        work_s=float((tokens * min(shared_s) + read_s).sum()) / workers,
+        longest_s=float((np.min(alone_s, axis=0) + read_s).max(initial=0.0)),
+        work_s=float((np.min(shared_s, axis=0) + read_s).sum()) / workers,
     )
-
-
-def _tokens_per_engine_step(
-    draft_config: DraftConfig, acceptance: Acceptance | None, exponent: float
-) -> float:
-    """Return the mean tokens of an engine step, the bonus token counted."""
-    if draft_config.depth == 0:
-        return 1.0
-    assert acceptance is not None, "drafts need an acceptance law"
-    return float(acceptance.moments(draft_config, np.ones(1), exponent).mean_tokens[0])
 
 
 def bounds_of(simulation: Simulation) -> Bounds:
@@ -97,7 +90,7 @@ def bounds_of(simulation: Simulation) -> Bounds:
         simulation.coefficients.eager_s,
     )  # fmt: skip
     draft_configs = () if config.drafter.kind == "history" else _covered(simulation)
-    acceptance = Acceptance(simulation.law, 0.0)
+    acceptance = simulation.acceptance
     phases = phases_of(
         config.phases, simulation.shape, simulation.gpu, config.hardware.gpus, config.hardware.gpus
     )
@@ -130,9 +123,7 @@ def _best_exponent(config: Config, step: int) -> float:
     drifted = drafter.initial_exponent + min(drafter.drift_per_update * step, 0.0)
     # Training takes a drafter back to 1 at best, where drift has not taken it below.
     exponent = min(drifted, 1.0)
-    return max(
-        exponent * float(np.exp(-BEST_REQUEST_SDS * config.acceptance.request_spread)), SMALLEST_EXPONENT
-    )
+    return max(exponent, SMALLEST_EXPONENT)
 
 
 def _row(

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
+from tlt.sim.acceptance.laws import Geometric
 from tlt.sim.advise.best_draft import (
     RankingDraws,
     candidate_draft_configs,
@@ -27,7 +28,6 @@ from tlt.sim.advise.best_draft import (
 )
 from tlt.sim.advise.sensitivity import cost_error
 from tlt.sim.config import Config
-from tlt.sim.model.acceptance import Geometric
 from tlt.sim.simulation import calibration_of, coefficients_of, law_of
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import simpy
 
-from tlt.sim.model.acceptance import Acceptance
+from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import DrafterConfig

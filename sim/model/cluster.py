@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import simpy
 
-from tlt.sim.model.acceptance import Acceptance
+from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import Drafter
 from tlt.sim.model.phases import Phases
@@ -83,7 +83,7 @@ class Cluster(Listener):
         self.acceptance = acceptance
         self.rng = rng
         self.spare_rng = spare_rng
-        self.requests = Requests()
+        self.requests = Requests(acceptance.bins)
         self.stream = Stream((), spare_rng)
         self.state = SimulatedStep(step=-1, start_s=env.now, over=env.event())
         self.log = SimulatedLog()
@@ -118,12 +118,13 @@ class Cluster(Listener):
         groups, samples = self.stream.groups_of(self.state.step)
         schedule = self.scheduler.schedule
         if self.spec.keeps_order:
-            self.requests, fresh = Requests(), self.stream.steps[self.state.step]
+            self.requests, fresh = Requests(self.acceptance.bins), self.stream.steps[self.state.step]
             groups = samples = 0
         else:
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
         count = len(fresh.group)
-        ids = self.requests.add(fresh, self.acceptance.exponents(count, self.rng))
+        exponents = self.acceptance.exponents(fresh.response_tokens, fresh.group, self.rng)
+        ids = self.requests.add(fresh, exponents)
         hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
         columns = (ids, fresh.group, fresh.prompt_tokens, hints)
         rows = zip(*(column.tolist() for column in columns), strict=True)

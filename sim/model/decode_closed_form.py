@@ -1,8 +1,9 @@
 """The closed form of a batch that decodes under one draft configuration until all of its requests are done.
 
-Between two finishes the batch is constant, and an engine step costs F(batch) + kv x (sum of contexts), where
-every running request adds its tokens per engine step to the context. So the time of each finish follows from
-prefix sums, and the state at any engine step in between from one evaluation. No cost grows with tokens.
+A request goes through stages, in each of which it emits as many tokens an engine step. Between two events, a
+finish or a change of stage, an engine step costs F(batch) + kv x (sum of contexts), where every running
+request adds its rate to the context. So the time of each event follows from prefix sums, and the state at any
+engine step in between from one evaluation. No cost grows with tokens.
 """
 
 from __future__ import annotations
@@ -27,60 +28,93 @@ class State(NamedTuple):
 START = State(0, 0.0, 0, 0.0, 0.0)
 
 
-class Trajectory:
-    """Requests in order of their finish; all arrays have one entry a request, [n].
+class Stages(NamedTuple):
+    """How requests go through the bins of their responses, [n, stages] each; one stage where none differ.
 
-    `finish_engine_step` counts engine steps from the start of the trajectory. `finish_s` counts seconds.
+    `until` counts engine steps from the start up to the end of each stage and never falls; the last one is
+    the finish. A stage that ends where it begins is passed over.
+    """
+
+    until: Ints
+    tokens_per_engine_step: Floats
+    variance: Floats  # of these
+
+    def of(self, rows: Ints | slice) -> Stages:
+        """Return the stages of some requests."""
+        return Stages(self.until[rows], self.tokens_per_engine_step[rows], self.variance[rows])
+
+    def engine_steps(self, position: Ints | int) -> Ints:
+        """Return how many of the first `position` engine steps fall into each stage, [n, stages]."""
+        done: Ints = np.minimum(self.until, np.asarray(position)[..., None])
+        return np.diff(done, axis=1, prepend=0)
+
+
+class Trajectory:
+    """Requests in order of their finish, [n], and the segments that end with each event, [events].
+
+    `finish_engine_step` counts engine steps from the start of the trajectory, `finish_s` seconds.
     """
 
     def __init__(
-        self, finish_engine_step: Ints, context_tokens: Floats, tokens_per_engine_step: Floats,
-        fixed_s: Floats, context_s_per_token: float,
+        self, stages: Stages, context_tokens: Floats, survival: Floats, fixed_s: Floats,
+        context_s_per_token: float,
     ) -> None:  # fmt: skip
-        """Build from values sorted by `finish_engine_step`; `fixed_s[b]` is F at batch b."""
-        n = len(finish_engine_step)
-        self.finish_engine_step = finish_engine_step
-        self.rate = tokens_per_engine_step
-        self.context = context_tokens[::-1].cumsum()[::-1]  # of those still running in segment k
-        self.growth = tokens_per_engine_step[::-1].cumsum()[::-1]  # their tokens per engine step
+        """Build from stages in order of the finish; `fixed_s[b]` is F at batch b.
+
+        survival: P(drafts up to each position are accepted) of requests by stage, [n, stages, depth].
+        """
+        self.finish_engine_step = stages.until[:, -1]
         self.kv_s = context_s_per_token
-        self.running = np.arange(n, 0, -1)
-        self.engine_step_s = (
-            fixed_s[n:0:-1] + context_s_per_token * self.context
-        )  # at engine step 0 of the trajectory
-        self.start_engine_step = np.empty(n, np.int64)
-        self.start_engine_step[0] = 0
-        self.start_engine_step[1:] = finish_engine_step[:-1]
-        lengths = finish_engine_step - self.start_engine_step
-        # sum of the engine step numbers j in [start, finish): each adds kv x growth x j seconds
-        engine_step_sums = (finish_engine_step + self.start_engine_step - 1) * lengths * 0.5
-        self.finish_s = (
-            lengths * self.engine_step_s + context_s_per_token * self.growth * engine_step_sums
+        step, of_finish, jumps = _events(stages, context_tokens, survival)
+        # In the segment before an event there is what this and later ones take away.
+        held = -jumps[::-1].cumsum(axis=0)[::-1]
+        self._running = np.rint(held[:, 0]).astype(np.int64)
+        self._growth, self._context = held[:, 1], held[:, 2]  # contexts are context + growth x engine step
+        self._survival = held[:, 3:]
+        self._step, self._start = step, np.concatenate([_FIRST, step[:-1]])
+        self._engine_step_s = fixed_s[self._running] + context_s_per_token * self._context  # at engine step 0
+        lengths = step - self._start
+        # sum of the engine step numbers j in [start, step): each adds kv x growth x j seconds
+        engine_step_sums = (step + self._start - 1) * lengths * 0.5
+        self._seconds = (
+            lengths * self._engine_step_s + context_s_per_token * self._growth * engine_step_sums
         ).cumsum()
-        self.request_steps = (lengths * self.running).cumsum()
-        self.emitted = (lengths * self.growth).cumsum()
-        self.peak_tokens = float((self.context + self.growth * finish_engine_step).max())
+        self.finish_s = self._seconds[of_finish]
+        self._request_steps = (lengths * self._running).cumsum()
+        self.request_steps = int(self._request_steps[-1])
+        self._emitted = (lengths * self._growth).cumsum()
+        self.peak_tokens = float((self._context + self._growth * step).max())
 
     def finished(self, engine_step: int) -> int:
         """Return how many requests are done after `engine_step` engine steps."""
         return int(self.finish_engine_step.searchsorted(engine_step, side="right"))
 
+    def survival_at(self, engine_step: int) -> Floats:
+        """Return P(drafts up to each position are accepted) of an average running request, [depth]."""
+        segment = self._segment(engine_step)
+        mean: Floats = self._survival[segment] / self._running[segment]
+        return mean
+
+    def _segment(self, engine_step: int) -> int:
+        return int(self._step.searchsorted(engine_step, side="right"))
+
     def at(self, engine_step: int, done: int) -> State:
         """Return the state after `engine_step` engine steps; `done` = finished(engine_step), as known."""
-        seconds = float(self.finish_s[done - 1]) if done else 0.0
-        requests = int(self.request_steps[done - 1]) if done else 0
-        emitted = float(self.emitted[done - 1]) if done else 0.0
+        segment = self._segment(engine_step)
+        seconds = float(self._seconds[segment - 1]) if segment else 0.0
+        requests = int(self._request_steps[segment - 1]) if segment else 0
+        emitted = float(self._emitted[segment - 1]) if segment else 0.0
         if done == len(self.finish_engine_step):
             return State(done, seconds, requests, emitted, 0.0)
-        start = int(self.start_engine_step[done])
+        start = int(self._start[segment])
         engine_steps = engine_step - start
-        growth = float(self.growth[done])
+        growth = float(self._growth[segment])
         seconds += (
-            engine_steps * float(self.engine_step_s[done])
+            engine_steps * float(self._engine_step_s[segment])
             + self.kv_s * growth * (engine_step + start - 1) * engine_steps * 0.5
         )
-        requests += engine_steps * int(self.running[done])
-        context = float(self.context[done]) + growth * engine_step
+        requests += engine_steps * int(self._running[segment])
+        context = float(self._context[segment]) + growth * engine_step
         return State(done, seconds, requests, emitted + engine_steps * growth, context)
 
     def engine_step_ending(self, seconds: float, after: int, until: int) -> int:
@@ -102,6 +136,45 @@ class Trajectory:
         """Return the last engine step at which the running contexts fit; None: they always do."""
         if self.peak_tokens <= limit_tokens:
             return None
-        segment = int((self.context + self.growth * self.finish_engine_step > limit_tokens).argmax())
-        engine_step = int((limit_tokens - self.context[segment]) / self.growth[segment])
-        return max(engine_step, int(self.start_engine_step[segment]))
+        segment = int((self._context + self._growth * self._step > limit_tokens).argmax())
+        engine_step = int((limit_tokens - self._context[segment]) / self._growth[segment])
+        return max(engine_step, int(self._start[segment]))
+
+
+_FIRST = np.zeros(1, np.int64)
+
+
+def _events(stages: Stages, context_tokens: Floats, survival: Floats) -> tuple[Ints, Ints, Floats]:
+    """Return the engine step of each event in order, [events]; which one each finish is, [n]; and the jumps.
+
+    Jumps, [events, 3 + depth], are what changes with an event: requests, their rates, their contexts at
+    engine step 0 along the line that they follow from then on, and their survivals.
+    """
+    until, rate = stages.until, stages.tokens_per_engine_step
+    n, count = until.shape
+    finish = until[:, -1]
+    if count == 1:
+        return finish, np.arange(n), -_held(np.ones(n), rate[:, 0], context_tokens, survival[:, 0])
+    # Changes that happen at once, or not before the finish, are no events.
+    leaves = (until[:, :-1] > 0) & (until[:, :-1] < finish[:, None])
+    row, stage = np.nonzero(leaves)
+    at, slower = until[row, stage], rate[row, stage] - rate[row, stage + 1]
+    last = (until[:, :-1] < finish[:, None]).sum(axis=1)
+    bent = np.bincount(row, slower * at, n)
+    every = np.arange(n)
+    jumps = np.concatenate(
+        [
+            -_held(np.ones(n), rate[every, last], context_tokens + bent, survival[every, last]),
+            _held(np.zeros(len(row)), -slower, slower * at, survival[row, stage + 1] - survival[row, stage]),
+        ]
+    )
+    step = np.concatenate([finish, at])
+    order = step.argsort(kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return step[order], place[:n], jumps[order]
+
+
+def _held(requests: Floats, rate: Floats, context: Floats, survival: Floats) -> Floats:
+    """Return columns of jumps, [n, 3 + depth]."""
+    return np.column_stack([requests, rate, context, survival])

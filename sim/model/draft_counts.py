@@ -1,9 +1,10 @@
 """Drafts of each simulated request by bin of its position, as tlt.traces.runs.request_acceptance wants them.
 
 Engines say in pieces what requests gained: exact mode a piece for each engine step, jump mode one for each
-time that it fixes what a request has emitted. A piece that spans several bins is split over them as if each
-of its engine steps had gained the same (modelled); in whole tokens, so that sums are kept. So the bins of a
-stretch have one rate: the law of a request's total is that of exact mode, but chance does not part its bins.
+time that it fixes what a request has emitted, and for each bin if its law changes with the bin. A piece that
+spans several bins is split over them as if each of its engine steps had gained the same (modelled); in whole
+tokens, so that sums are kept. So the bins of a stretch have one rate, or those of the law: the law of a
+request's total is that of exact mode, but chance does not part its bins.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ MOST_CONFIGS = 1 << 12
 
 
 class Pieces(msgspec.Struct, gc=False):
-    """What requests gained under one draft configuration, one entry a request, [n].
+    """What requests gained under one draft configuration, [n, stages]; `ids` is [n].
 
-    Each began after `position` tokens of its response and had `span` more after `engine_steps` engine steps;
-    these emitted `tokens`, those past the end of the response included, a mean where nothing was drawn.
-    Entries up to `end` have happened, and those before `begin` are counted.
+    Each stage began after `position` tokens of the response and had `span` more after `engine_steps` engine
+    steps; these emitted `tokens`, those past the end of the response included, a mean where nothing was
+    drawn. Requests up to `end` have gained it, and those before `begin` are counted.
     """
 
     draft_config: DraftConfig
@@ -38,18 +39,25 @@ class Pieces(msgspec.Struct, gc=False):
     end: int = 0
 
     def end_early(self, first: int, gained: Ints, engine_steps: int) -> None:
-        """Let the entries from `first` on have gained these tokens, [n - first], in so many engine steps."""
-        self.span[first:] = self.tokens[first:] = gained
-        self.engine_steps[first:] = engine_steps
+        """Let requests from `first` on have gained these tokens, [n - first], in so many engine steps.
+
+        Engine steps fall to the stages by the rates that were planned.
+        """
+        planned_steps, planned = self.engine_steps[first:], self.tokens[first:]
+        upto = np.minimum(self.span[first:].cumsum(axis=1), gained[:, None])
+        tokens = np.diff(upto, axis=1, prepend=0)
+        took = tokens * planned_steps / np.maximum(planned, 1.0)
+        share = took.cumsum(axis=1) / np.maximum(took.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        steps = np.diff(np.rint(share * engine_steps).astype(np.int64), axis=1, prepend=0)
+        self.span[first:] = self.tokens[first:] = tokens
+        self.engine_steps[first:] = steps
 
     def due(self) -> Pieces:
-        """Return the entries that have happened and are not counted."""
-        if self.end - self.begin == len(self.ids):
-            return self
+        """Return the entries of those that have happened and are not counted, all of them [entries]."""
         due = slice(self.begin, self.end)
         return Pieces(
-            self.draft_config, self.ids[due], self.position[due], self.span[due], self.tokens[due],
-            self.engine_steps[due],
+            self.draft_config, self.ids[due].repeat(self.span.shape[1]), self.position[due].ravel(),
+            self.span[due].ravel(), self.tokens[due].ravel(), self.engine_steps[due].ravel(),
         )  # fmt: skip
 
 
@@ -90,7 +98,7 @@ class DraftCounts:
         """Count the entries of pieces up to `end` that are not counted yet; they must not change any more."""
         if pieces.begin == pieces.end < end:
             self._held.append(pieces)
-        self._entries += end - pieces.end
+        self._entries += (end - pieces.end) * pieces.span.shape[1]
         pieces.end = end
         if self._entries > MOST_HELD:
             self._sum()

@@ -1,6 +1,6 @@
 """The drafter over RL steps: it falls behind when the policy moves and catches up when it is trained.
 
-State: the exponent e that acceptance carries (sim.model.acceptance), 1 for a head that is trained in full.
+State: an exponent e on all survivals (sim.acceptance.process), 1 for a head that is trained in full.
 Each policy update adds `drift_per_update`; n trained tokens shrink the excess e - 1 of the rollout they were
 trained in to (e - 1) exp(-n / recovery_tokens). Engines feel an update at once, and training only when it is
 published. A negative drift is a policy that gets easier to predict: e may fall below 1, where training adds
@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tlt.sim.model.acceptance import require_survivals
+from tlt.sim.acceptance.laws import require_survivals
 from tltsched.errors import InputError
 
 SMALLEST_EXPONENT = 1e-3  # all drafts are accepted, nearly

@@ -10,6 +10,7 @@ import numpy as np
 from tlt.sim.model.draft_counts import Pieces
 from tlt.sim.model.jump_engine import DecisionInterval, Engine, Running
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.runs.request_acceptance import bins
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
@@ -92,7 +93,9 @@ class ExactEngine(Engine):
         tokens = np.ones(len(pool.running), np.int64)
         by_position = np.zeros(draft_config.depth, np.int64)
         if draft_config.depth:
-            exponent = pool.requests.exponent[pool.running] * self.drafter_exponent
+            exponents = pool.requests.exponent
+            here = bins(pool.emitted[pool.running]).clip(max=exponents.shape[1] - 1)
+            exponent = exponents[pool.running, here] * self.drafter_exponent
             draws = self.rng.random(len(tokens)) ** (1.0 / exponent)
             # u < s_j ** e  <=>  u ** (1 / e) < s_j, and survivals never rise with the position
             accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
@@ -105,6 +108,7 @@ class ExactEngine(Engine):
         after = np.minimum(before + tokens, pool.requests.length[pool.running])
         pool.emitted[pool.running] = after
         if self.counts is not None and draft_config.depth:
-            ids, once = pool.requests.ids[pool.running], np.ones(len(tokens), np.int64)
-            self.counts.add(Pieces(draft_config, ids, before, after - before, tokens, once))
+            ids, once = pool.requests.ids[pool.running], np.ones((len(tokens), 1), np.int64)
+            gained = (after - before)[:, None]
+            self.counts.add(Pieces(draft_config, ids, before[:, None], gained, tokens[:, None], once))
         return by_position

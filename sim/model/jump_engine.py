@@ -1,28 +1,36 @@
 """One engine of the simulator in jump mode: a decision interval is one evaluation of a closed form.
 
 How many engine steps a request still needs under a draft configuration is drawn once, from the normal
-approximation of the renewal count of its acceptance law, and kept while the draft configuration stays. When
-the draft configuration changes in mid-request, the tokens emitted so far are drawn from the bridge between
-the two ends, so that the law of the total does not depend on how often draft configurations change.
-sim.model.exact_engine simulates every engine step and is the oracle for this file.
+approximation of the renewal count of its acceptance law, and kept while the draft configuration stays
+(sim.model.stages). When the draft configuration changes in mid-request, the tokens emitted so far are drawn
+from the bridge between the two ends, so that the law of the total does not depend on how often draft
+configurations change. What a policy is shown of a decision interval has the noise that so many engine steps
+have: rules that live on noise decide as they would on an engine. sim.model.exact_engine simulates every
+engine step and is the oracle for this file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 
 import msgspec
 import numpy as np
 
-from tlt.sim.model.acceptance import Acceptance, Moments
-from tlt.sim.model.decode_closed_form import START, State, Trajectory
+from tlt.sim.acceptance.process import Acceptance
+from tlt.sim.model.decode_closed_form import START, Stages, State, Trajectory
 from tlt.sim.model.draft_counts import DraftCounts, Pieces
 from tlt.sim.model.running_batch import Admission, RequestPool
+from tlt.sim.model.stages import draw_stages, pieces_of, plain_stages, spans
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.events import DraftsByRequest
+
+# Up to so many engine steps a walk is drawn step by step where it cannot reach its end: a normal bridge over so
+# few steps loses a quarter of the variance of the total.
+FEW_ENGINE_STEPS = 16
 
 # Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
 # cut.
@@ -104,7 +112,8 @@ class JumpEngine(Engine):
     _trajectory: Trajectory | None = None
     _draft_config: DraftConfig = OFF
     _order: Ints  # indices into the submission, in order of finish
-    _moments: Moments  # in the same order
+    _stages: Stages  # in the same order
+    _survival: Floats  # P(drafts up to each position accepted), in the same order, [n, stages, depth]
     _position = 0  # engine steps of the trajectory that are done
     _state: State = START  # of the trajectory at that position
     _drafts: Pieces | None = None  # of the requests of the trajectory, in order of finish
@@ -178,42 +187,27 @@ class JumpEngine(Engine):
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
         """Draw how many engine steps each running request needs, and lay out the trajectory."""
         pool, costs = self.pool, self.costs.of(draft_config)
-        running = pool.running
-        remaining = pool.remaining()
-        moments = self.acceptance.moments(
-            draft_config, pool.requests.exponent[running], self.drafter_exponent
-        )
-        engine_steps = self._draw_engine_steps(draft_config, remaining, moments)
-        order = engine_steps.argsort(kind="stable")
-        engine_steps = engine_steps[order]
-        self._moments = Moments(moments.mean_tokens[order], moments.variance[order])
-        # The last engine step drafts past the end of the response: the walk ends at remaining + overshoot.
-        left = remaining[order]
-        tokens = left + _overshoot(self._moments)
-        rate = tokens / np.maximum(engine_steps, 1)
+        running, begun = pool.running, pool.emitted[pool.running]
+        exponents = pool.requests.exponent[running]
+        if draft_config.depth:
+            span = spans(begun, pool.requests.length[running], exponents.shape[1])
+            moments = self.acceptance.moments(draft_config, exponents, self.drafter_exponent)
+            stages, survival = draw_stages(span, moments, draft_config.depth + 1, self.rng), moments.survival
+        else:
+            span = pool.remaining()[:, None]
+            stages, survival = plain_stages(pool.remaining()), np.empty((len(running), 1, 0))
+        order = stages.until[:, -1].argsort(kind="stable")
+        self._stages, self._survival = stages.of(order), survival[order]
         self._draft_config, self._order, self._position, self._state = draft_config, running[order], 0, START
         self._drafts = None
         if self.counts is not None and draft_config.depth:
-            ids, begun = pool.requests.ids[self._order], pool.emitted[self._order]
-            self._drafts = Pieces(draft_config, ids, begun, left, tokens, engine_steps)
+            ids = pool.requests.ids[self._order]
+            self._drafts = pieces_of(draft_config, ids, begun[order], span[order], self._stages)
         context = pool.context()[order].astype(np.float64)
-        self._trajectory = Trajectory(engine_steps, context, rate, costs.fixed_s, costs.context_s_per_token)
+        self._trajectory = Trajectory(
+            self._stages, context, self._survival, costs.fixed_s, costs.context_s_per_token
+        )
         return self._trajectory
-
-    def _draw_engine_steps(self, draft_config: DraftConfig, remaining: Ints, moments: Moments) -> Ints:
-        """Return the engine steps until each request has emitted `remaining` tokens, [batch].
-
-        With X tokens an engine step, the first n with S_n >= R has mean (R + (E[X^2]/E[X] - 1) / 2) / E[X]
-        (Wald's identity and the mean overshoot of a lattice walk) and variance about R var(X) / E[X]^3.
-        """
-        if draft_config.depth == 0:
-            return remaining
-        mean, variance = moments.mean_tokens, moments.variance
-        expected = (remaining + _overshoot(moments)) / mean
-        spread = np.sqrt(remaining * variance / mean**3)
-        drawn = np.rint(expected + spread * self.rng.standard_normal(len(remaining)))
-        fewest = -(-remaining // (draft_config.depth + 1))
-        return np.clip(drawn, fewest, remaining).astype(np.int64)
 
     def _end(self, trajectory: Trajectory, draft: SetDraftConfig) -> tuple[int, bool]:
         """Return the engine step at which the interval ends, and whether the KV cache is what ends it."""
@@ -237,7 +231,10 @@ class JumpEngine(Engine):
         before, start = self._state, self._position
         self._position, self._state = end, after
         request_steps = after.request_steps - before.request_steps
+        emitted = after.emitted_tokens - before.emitted_tokens
+        left = 1.0 - request_steps / max(trajectory.request_steps - before.request_steps, 1)
         finished = self._order[before.finished : after.finished]
+        accepted = self._accepted(trajectory, start, request_steps, emitted, left)
         if len(finished):
             self.pool.emitted[finished] = self.pool.requests.length[finished]
             self.pool.retire()
@@ -246,35 +243,50 @@ class JumpEngine(Engine):
             engine_steps=end - start,
             request_steps=request_steps,
             decode_s=after.seconds - before.seconds,
-            accepted_by_position=self._accepted(request_steps, after.emitted_tokens - before.emitted_tokens),
+            accepted_by_position=accepted,
             finished=finished,
             finish_s=trajectory.finish_s[before.finished : after.finished] - before.seconds,
             context_tokens=round(after.context_tokens),
-            by_request=self._by_request(trajectory, start, end, before.finished),
+            by_request=self._by_request(start, end, before.finished, sum(accepted), left),
         )
 
-    def _by_request(self, trajectory: Trajectory, start: int, end: int, finished: int) -> DraftsByRequest:
-        """Return what each request of the trajectory that ran from engine step `start` to `end` got accepted.
+    def _by_request(self, start: int, end: int, finished: int, accepted: int, left: float) -> DraftsByRequest:
+        """Draw what each request that ran from engine step `start` to `end` got accepted; they sum to `accepted`.
 
-        Each accepts at the mean rate of its whole trajectory; rounded so that running sums are at most half a
-        token off.
+        Means are those of the trajectory. The noise is normal, and as large as that of the sum (_accepted).
         """
         if not self.tells_requests or not self._draft_config.depth or end == start:
             return ()
-        engine_steps = np.minimum(trajectory.finish_engine_step[finished:], end) - start
-        emitted = trajectory.rate[finished:] * engine_steps
-        accepted = np.diff(np.floor((emitted - engine_steps).cumsum() + 0.5), prepend=0.0)
-        accepted = np.clip(accepted, 0, self._draft_config.depth * engine_steps).astype(np.int64)
+        stages = self._stages.of(slice(finished, None))
+        by_stage = stages.engine_steps(end) - stages.engine_steps(start)
+        engine_steps = by_stage.sum(axis=1)
+        variance = (by_stage * stages.variance).sum(axis=1)
+        drawn = (by_stage * stages.tokens_per_engine_step).sum(axis=1) - engine_steps
+        drawn = drawn + np.sqrt(left * variance) * self.rng.standard_normal(len(drawn))
+        drawn = drawn + (accepted - drawn.sum()) * variance / max(variance.sum(), np.finfo(float).tiny)
+        whole = np.diff(np.floor(drawn.cumsum() + 0.5), prepend=0.0)
+        whole = np.clip(whole, 0, self._draft_config.depth * engine_steps).astype(np.int64)
         ids = self.pool.requests.ids[self._order[finished:]]
-        return tuple(zip(ids.tolist(), engine_steps.tolist(), accepted.tolist(), strict=True))
+        return tuple(zip(ids.tolist(), engine_steps.tolist(), whole.tolist(), strict=True))
 
-    def _accepted(self, request_steps: int, emitted: float) -> tuple[int, ...]:
-        """Spread the drafts accepted over positions, in the proportions of the law."""
+    def _accepted(
+        self, trajectory: Trajectory, start: int, request_steps: int, emitted: float, left: float
+    ) -> tuple[int, ...]:
+        """Draw the drafts accepted by position in an interval from engine step `start` on, [depth].
+
+        Their mean is what the trajectory has, in the proportions of its law. The noise is that of so many
+        draws, less what is drawn already where the interval is more than a small part of the trajectory:
+        `left` is the share that comes after it.
+        """
         if self._draft_config.depth == 0 or not request_steps:
             return ()
-        shares = self.acceptance.shares(self._draft_config, self.drafter_exponent)
-        accepted = emitted - request_steps
-        return tuple([min(round(accepted * share), request_steps) for share in shares])
+        survival = trajectory.survival_at(start).clip(0.0, 1.0)
+        whole = survival.sum()
+        mean = survival * ((emitted - request_steps) / whole if whole else 0.0)
+        chance = -np.diff(survival, prepend=1.0, append=0.0)
+        drawn = self.rng.multinomial(request_steps, chance.clip(0.0))[:0:-1].cumsum()[::-1]
+        shown = np.rint(mean + math.sqrt(left) * (drawn - request_steps * survival))
+        return tuple(np.minimum.accumulate(shown.clip(0, request_steps)).astype(int).tolist())
 
     def _settle(self) -> None:
         """Fix how many tokens the running requests have emitted, and drop the trajectory."""
@@ -286,11 +298,14 @@ class JumpEngine(Engine):
         order = self._order[done:]
         if not len(order):
             return
-        engine_steps = trajectory.finish_engine_step[done:]
+        stages = self._stages.of(slice(done, None))
         remaining = self.pool.requests.length[order] - self.pool.emitted[order]
-        emitted = remaining * position / engine_steps
+        emitted = np.full(len(order), float(position))
         if self._draft_config.depth:
-            emitted = np.rint(self._bridge(remaining, position, engine_steps, done))
+            emitted = np.rint(self._bridge(stages, position))
+            if position <= FEW_ENGINE_STEPS:
+                far = position * (self._draft_config.depth + 1) < remaining
+                emitted[far] = self._counted(done, position)[far]
         least = np.minimum(position, remaining - 1)
         most = np.minimum(position * (self._draft_config.depth + 1), remaining - 1)
         gained = np.clip(emitted, least, most).astype(np.int64)
@@ -299,24 +314,25 @@ class JumpEngine(Engine):
             self.counts.add(self._drafts)
         self.pool.emitted[order] += gained
 
-    def _bridge(self, remaining: Ints, position: int, engine_steps: Ints, done: int) -> Floats:
-        """Draw what has been emitted after `position` of `engine_steps` in which `remaining` will be,
-        [running].
+    def _counted(self, done: int, position: int) -> Ints:
+        """Draw what each of those left emits in `position` engine steps of the stage that it begins in."""
+        stage = (self._stages.until[done:, :-1] <= 0).sum(axis=1)
+        survival = self._survival[done:][np.arange(len(stage)), stage]
+        draws = self.rng.random((position, len(stage), 1))
+        emitted: Ints = position + (draws < survival).sum(axis=(0, 2))
+        return emitted
+
+    def _bridge(self, stages: Stages, position: int) -> Floats:
+        """Draw what has been emitted after `position` engine steps, [running].
 
         A walk that reaches its level at last in a given engine step, and not before, keeps away from it: its
         distance follows a three-dimensional Bessel bridge, the length of a vector of Brownian bridges.
         """
-        moments = Moments(self._moments.mean_tokens[done:], self._moments.variance[done:])
-        overshoot = _overshoot(moments)
-        left = 1.0 - position / engine_steps
-        spread = np.sqrt(moments.variance * position * left)
-        noise = spread * self.rng.standard_normal((3, len(remaining)))
-        along = (remaining + overshoot) * left + noise[0]
+        done, all_steps = stages.engine_steps(position), stages.engine_steps(stages.until[:, -1])
+        whole = (all_steps * stages.tokens_per_engine_step).sum(axis=1)
+        before, total = ((steps * stages.variance).sum(axis=1) for steps in (done, all_steps))
+        spread = np.sqrt(before * (total - before) / np.maximum(total, np.finfo(float).tiny))
+        noise = spread * self.rng.standard_normal((3, len(whole)))
+        along = whole - (done * stages.tokens_per_engine_step).sum(axis=1) + noise[0]
         distance = np.sqrt(along**2 + noise[1] ** 2 + noise[2] ** 2)
-        return np.asarray(remaining + overshoot - distance, np.float64)
-
-
-def _overshoot(moments: Moments) -> Floats:
-    """Return by how many tokens the engine step that reaches a response's end overshoots it on average."""
-    mean, variance = moments.mean_tokens, moments.variance
-    return ((variance + mean**2) / mean - 1.0) / 2.0
+        return np.asarray(whole - distance, np.float64)

@@ -82,12 +82,12 @@ class Stream:
 class Requests:
     """What the driver knows of each request, as arrays over ids, [n]."""
 
-    def __init__(self) -> None:
+    def __init__(self, bins: int) -> None:
         self.group: Ints = np.empty(0, np.int64)
         self.prompt_tokens = self.group
         self.length = self.group
         self.truncated = np.empty(0, bool)
-        self.exponent: Floats = np.empty(0)
+        self.exponent: Floats = np.empty((0, bins))  # of acceptance, [n, bins]
         self.emitted = self.group  # up to the last report
         self.target = self.group  # tokens at which it leaves its worker
         self.worker = self.group  # the last one; -1: none yet
@@ -96,7 +96,7 @@ class Requests:
         self.born = self.group  # the step in which that generation began; -1: not begun
 
     def add(self, fresh: StepRequests, exponent: Floats) -> Ints:
-        """Take in fresh requests with their exponents, [n]; returns their ids, [n]."""
+        """Take in fresh requests with their exponents, [n, bins]; returns their ids, [n]."""
         n, first = len(fresh.group), len(self.group)
         nothing = np.full(n, -1)
         added = (

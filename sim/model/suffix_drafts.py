@@ -27,7 +27,7 @@ import math
 import msgspec
 import numpy as np
 
-from tlt.sim.model.acceptance import PerPosition
+from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig, HistoryConfig
 from tlt.sim.model.running_batch import Limits
 from tlt.sim.steptimes.law import padded
@@ -52,6 +52,10 @@ class HistoryLaw(msgspec.Struct, frozen=True):
     def survival(self, draft_config: DraftConfig) -> Floats:
         """Return h s_j for j = 1..depth, [depth]; s goes on geometrically past the last position given."""
         return self.config.hit_rate * self._given_a_match.survival(draft_config)
+
+    def observed_under(self, draft_config: DraftConfig) -> DraftConfig:
+        """Return the chain of all positions given."""
+        return self._given_a_match.observed_under(draft_config)
 
     def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return whether the draft configuration is deeper than the positions given."""

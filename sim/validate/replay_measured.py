@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.sim.model.acceptance import Acceptance, PerPosition
+from tlt.sim.acceptance.laws import PerPosition
+from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.drafter import DrafterConfig
@@ -200,7 +201,7 @@ def simulate_into(
         setup=policy.setup,
         costs=costs,
         limits=Limits(max_running, NO_LIMIT_TOKENS, prefix_caching=False),
-        acceptance=Acceptance(law or PerPosition((0.0,)), 0.0),
+        acceptance=Acceptance(law or PerPosition((0.0,))),
         drafter=drafter,
         phases=phases,
     )

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
+from tlt.sim.acceptance.laws import AcceptanceLaw
+from tlt.sim.acceptance.process import Acceptance
 
 from tlt.sim.config import Config, resolve
-from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.exact_engine import ExactEngine
@@ -62,7 +63,7 @@ def submission(
         group=np.arange(n) if group is None else np.asarray(group),
         prompt_tokens=np.full(n, prompt_tokens),
         length=np.asarray(lengths, np.int64),
-        exponent=np.full(n, exponent),
+        exponent=np.full((n, 1), exponent),
         emitted=np.zeros(n, np.int64),
         kv_kept=np.zeros(n, bool),
     )
@@ -92,7 +93,7 @@ def drive(
     interval's command.
     """
     step_costs = step_costs or costs(max_requests)
-    engine = ENGINES[mode](step_costs, Acceptance(law, 0.0), np.random.default_rng(seed))
+    engine = ENGINES[mode](step_costs, Acceptance(law), np.random.default_rng(seed))
     engine.submit(pool, 1.0)
     told = Drive(0.0, 0, 0, 0, 0, {})
     decision_interval = 0
@@ -146,9 +147,9 @@ def trace_of(steps: Sequence[Sequence[int]], prompt_tokens: int = 10, samples: i
 
 
 def config_of(settings: dict[str, Any], policy: str | None = None) -> Config:
-    """Return a configuration from dotted names: {"hardware.gpus": 8}."""
+    """Return a configuration from dotted names: {"hardware.gpus": 8}. Requests accept alike unless it says."""
     nested: dict[str, Any] = {}
-    for name, value in settings.items():
+    for name, value in ({"acceptance.request_spread": 0.0} | settings).items():
         *path, last = name.split(".")
         table = nested
         for part in path:

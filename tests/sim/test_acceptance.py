@@ -2,13 +2,18 @@ import csv
 
 import numpy as np
 import pytest
+from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.acceptance.population import ALIKE, Population
+from tlt.sim.acceptance.process import Acceptance
 
-from tlt.sim.model.acceptance import Acceptance, AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.steptimes.calibration import SHIPPED
 from tlt.traces.common.arrays import Floats
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 
+LENGTHS = np.array([40, 200, 900, 900, 3000, 17])
+GROUPS = np.array([0, 0, 1, 1, 2, 2])
+UNEVEN = Population(0.5, 0.3, 0.6, 0.2, -0.1, 0.4)
 LAWS: list[tuple[AcceptanceLaw, DraftConfig]] = [
     (Geometric(0.7), chain(4)),
     (Geometric(0.0), chain(3)),
@@ -33,18 +38,20 @@ def _enumerated(survival: Floats) -> tuple[float, float]:
 def test_moments_are_those_of_the_law(
     law: AcceptanceLaw, draft_config: DraftConfig, drafter_exponent: float
 ) -> None:
-    for spread in (0.0, 0.4):
-        acceptance = Acceptance(law, spread)
-        exponents = acceptance.exponents(5, np.random.default_rng(1))
+    for population in (ALIKE, UNEVEN):
+        acceptance = Acceptance(law, population, LENGTHS, "request")
+        exponents = acceptance.exponents(LENGTHS, GROUPS, np.random.default_rng(1))
         moments = acceptance.moments(draft_config, exponents, drafter_exponent)
-        for index, exponent in enumerate(exponents.tolist()):
-            mean, variance = _enumerated(law.survival(draft_config) ** (exponent * drafter_exponent))
+        for index, exponent in np.ndenumerate(exponents):
+            survival = law.survival(draft_config) ** (exponent * drafter_exponent)
+            mean, variance = _enumerated(survival)
+            assert moments.survival[index] == pytest.approx(survival)
             assert moments.mean_tokens[index] == pytest.approx(mean)
             assert moments.variance[index] == pytest.approx(variance, abs=1e-12)
 
 
 def test_moments_match_sampling() -> None:
-    acceptance, draft_config = Acceptance(Geometric(0.8), 0.0), chain(6)
+    acceptance, draft_config = Acceptance(Geometric(0.8)), chain(6)
     draws = np.random.default_rng(3).random(200_000)
     tokens = 1 + (draws[:, None] < acceptance.base(draft_config)[None, :]).sum(axis=1)
     moments = acceptance.moments(draft_config, np.ones(1), 1.0)
@@ -52,16 +59,10 @@ def test_moments_match_sampling() -> None:
     assert moments.variance[0] == pytest.approx(tokens.var(), rel=0.02)
 
 
-def test_without_drafts_a_engine_step_emits_one_token() -> None:
-    moments = Acceptance(PublishedTree(), 0.5).moments(OFF, np.ones(3), 2.0)
-    assert moments.mean_tokens.tolist() == [1.0] * 3
-    assert moments.variance.tolist() == [0.0] * 3
-
-
-def test_shares_add_up_to_one() -> None:
-    acceptance = Acceptance(PerPosition((0.9, 0.5, 0.1)), 0.0)
-    assert acceptance.shares(chain(3), 1.0) == pytest.approx((0.6, 1 / 3, 1 / 15))
-    assert Acceptance(Geometric(0.0), 0.0).shares(chain(2), 1.0) == (0.0, 0.0)
+def test_without_drafts_an_engine_step_emits_one_token() -> None:
+    moments = Acceptance(PublishedTree(), UNEVEN, LENGTHS).moments(OFF, np.ones((3, 2)), 2.0)
+    assert moments.mean_tokens.tolist() == [[1.0] * 2] * 3
+    assert moments.variance.tolist() == [[0.0] * 2] * 3
 
 
 def test_published_means_are_met_cell_by_cell() -> None:
@@ -139,16 +140,8 @@ def test_draft_configs_that_a_law_does_not_cover_are_refused(
         law.survival(draft_config)
 
 
-def test_exponents_have_median_one_and_the_spread_asked_for() -> None:
-    rng = np.random.default_rng(7)
-    assert Acceptance(Geometric(0.5), 0.0).exponents(3, rng).tolist() == [1.0, 1.0, 1.0]
-    drawn = Acceptance(Geometric(0.5), 0.3).exponents(20_000, rng)
-    assert np.median(drawn) == pytest.approx(1.0, abs=0.02)
-    assert np.log(drawn).std() == pytest.approx(0.3, rel=0.03)
-
-
 def test_a_larger_exponent_accepts_less() -> None:
-    acceptance, draft_config = Acceptance(PublishedTree(), 0.3), DraftConfig(8, 8, 48)
+    acceptance, draft_config = Acceptance(PublishedTree(), UNEVEN, LENGTHS), DraftConfig(8, 8, 48)
     means = acceptance.moments(draft_config, np.array([0.5, 1.0, 2.0, 8.0]), 1.0).mean_tokens
     assert (np.diff(means) < 0.0).all()
     assert means.min() >= 1.0

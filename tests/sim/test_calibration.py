@@ -6,7 +6,7 @@ import pytest
 
 from evidence.calibration_sources import build_all, encode
 from tests.sim.small_world import PLAIN
-from tlt.sim.model.acceptance import PublishedTree
+from tlt.sim.acceptance.laws import PublishedTree
 from tlt.sim.steptimes.calibration import (
     SHIPPED,
     Calibration,

@@ -26,7 +26,8 @@ MODES = ("jump", "exact")
 
 
 def piece(config: DraftConfig, request: int, position: int, span: int, tokens: int, steps: int) -> Pieces:
-    return Pieces(config, *(np.array([value]) for value in (request, position, span, tokens, steps)))
+    columns = (np.array([[value]]) for value in (position, span, tokens, steps))
+    return Pieces(config, np.array([request]), *columns)
 
 
 def rows_of(table: pd.DataFrame) -> list[tuple[object, ...]]:
@@ -90,7 +91,8 @@ def test_pieces_are_summed_when_there_are_many() -> None:
 
 
 def test_a_stretch_that_goes_on_is_counted_as_far_as_it_has_come() -> None:
-    stretch = Pieces(chain(2), *(np.array([one, one + 1]) for one in (0, 1, 5, 5, 3)))
+    columns = (np.array([[one], [one + 1]]) for one in (1, 5, 5, 3))
+    stretch = Pieces(chain(2), np.array([0, 1]), *columns)
     counts = DraftCounts()
     counts.add_until(stretch, 1)
     assert rows_of(counts.table([(0, counts.take(np.array([0, 1])))])) == [(0, 0, "2", 3, 6, 2)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submission
-from tlt.sim.model.acceptance import AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
 from tlt.traces.common.arrays import Floats
 from tltsched.commands import SetDraftConfig

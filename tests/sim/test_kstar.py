@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN
+from tlt.sim.acceptance.laws import Geometric
 from tlt.sim.advise.best_draft import draw_ranking, engine_step_s, gains_of, parts_s, rank
 from tlt.sim.advise.kstar import breakeven_rate, drafting_configs, kstar_map
 from tlt.sim.config import resolve
-from tlt.sim.model.acceptance import Geometric
 from tlt.sim.steptimes.calibration import load
 from tlt.traces.results.kstar import CONFIGURED, KStarMap, read_kstar, write_kstar
 from tltsched.draft_config import OFF, DraftConfig, chain

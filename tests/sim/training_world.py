@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.sim.model.acceptance import PerPosition
+from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig
 from tlt.sim.steptimes.calibration import load
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.drift import DriftCurve
-from tlt.sim.model.acceptance import PerPosition
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.validate.replay_measured import same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift

@@ -1,10 +1,7 @@
-"""How many drafted tokens the target accepts in one engine step: laws over positions, requests and drafter
-age.
+"""How many drafted tokens the target accepts in one engine step: laws over the positions of a draft.
 
-A law gives the survival of a draft configuration, P(accepted drafts >= j) for j = 1..depth, for a fresh
-drafter and an average request. An exponent e turns survival s into s ** e: a geometric law of rate p stays
-one, of rate p ** e. Requests differ by a log-normal exponent (`request_spread`, assumed), and a drafter that
-lags the policy has an exponent above one (sim.model.drafter). With the bonus token an engine step emits 1 +
+A law gives the survival of a draft configuration, P(accepted drafts >= j) for j = 1..depth, of a fresh
+drafter. Whose survival that is, tlt.sim.acceptance.average says. With the bonus token an engine step emits 1 +
 accepted tokens.
 """
 
@@ -23,7 +20,7 @@ from scipy.optimize import brentq
 
 from tlt.sim.steptimes.calibration import SHIPPED
 from tlt.traces.common.arrays import Floats
-from tltsched.draft_config import DraftConfig
+from tltsched.draft_config import DraftConfig, chain
 from tltsched.errors import InputError
 
 # Published effect of top-k on the acceptance length (TLT, table 1; top-k 8 is 1).
@@ -51,6 +48,9 @@ class AcceptanceLaw(Protocol):
     def survival(self, draft_config: DraftConfig) -> Floats:
         """Return P(accepted drafts >= j) for j = 1..depth, [depth]; raises InputError if not covered."""
 
+    def observed_under(self, draft_config: DraftConfig) -> DraftConfig:
+        """Return the draft configuration under which the survivals of this one are averages of a run."""
+
     def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return whether the draft configuration lies outside what the law was made from."""
 
@@ -65,6 +65,10 @@ class Geometric(msgspec.Struct, frozen=True):
         """Return rate ** j, [depth]."""
         _only_chains(draft_config, "geometric")
         return self.rate ** np.arange(1, draft_config.depth + 1, dtype=np.float64)
+
+    def observed_under(self, draft_config: DraftConfig) -> DraftConfig:
+        """Return the draft configuration itself: nothing says what the rate was measured under."""
+        return draft_config
 
     def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return False: the law is the same at any depth."""
@@ -89,6 +93,11 @@ class PerPosition(msgspec.Struct, frozen=True):
         rate = given[-1] / before if before else 0.0
         return np.concatenate([given, given[-1] * rate ** np.arange(1, missing + 1)])
 
+    def observed_under(self, draft_config: DraftConfig) -> DraftConfig:
+        """Return the chain of all positions given: all of them were drafted where they were measured."""
+        del draft_config
+        return chain(len(self.survival_by_position))
+
     def extrapolates(self, draft_config: DraftConfig) -> bool:
         """Return whether the draft configuration is deeper than the positions given."""
         return draft_config.depth > len(self.survival_by_position)
@@ -112,6 +121,10 @@ class PublishedTree(msgspec.Struct, frozen=True):
                 "use a tree, or set acceptance.kind to 'per_position' or 'geometric'",
             )  # fmt: skip
         return _truncated_geometric(draft_config.depth, self.mean_length_with_bonus(draft_config) - 1.0)
+
+    def observed_under(self, draft_config: DraftConfig) -> DraftConfig:
+        """Return the draft configuration itself: each has a cell of its own."""
+        return draft_config
 
     def mean_length_with_bonus(self, draft_config: DraftConfig) -> float:
         """Return the published mean acceptance length, bonus token included."""
@@ -160,63 +173,3 @@ def _truncated_geometric(depth: int, mean_accepted: float) -> Floats:
         return np.zeros(depth)
     rate = brentq(lambda p: float(np.sum(p**powers)) - mean_accepted, 0.0, 1.0)
     return np.asarray(rate**powers, np.float64)
-
-
-class Moments(msgspec.Struct, frozen=True):
-    """Tokens that a request emits in one engine step, bonus included; one entry a request."""
-
-    mean_tokens: Floats
-    variance: Floats
-
-
-class Acceptance:
-    """A law with exponents: what the engine models ask for."""
-
-    def __init__(self, law: AcceptanceLaw, request_spread: float) -> None:
-        self.law = law
-        self.request_spread = request_spread
-        self._survival: dict[DraftConfig, Floats] = {}
-        self._shares: dict[tuple[DraftConfig, float], tuple[float, ...]] = {}
-        self._moments: dict[tuple[DraftConfig, float], tuple[float, float]] = {}
-
-    def exponents(self, requests: int, rng: np.random.Generator) -> Floats:
-        """Draw one exponent a request, log-normal with median 1, [requests]."""
-        if not self.request_spread:
-            return np.ones(requests)
-        return np.exp(self.request_spread * rng.standard_normal(requests))
-
-    def base(self, draft_config: DraftConfig) -> Floats:
-        """Return the survivals of a fresh drafter on an average request, [depth]."""
-        if draft_config not in self._survival:
-            self._survival[draft_config] = self.law.survival(draft_config)
-        return self._survival[draft_config]
-
-    def shares(self, draft_config: DraftConfig, drafter_exponent: float) -> tuple[float, ...]:
-        """Return how accepted drafts spread over positions: survivals divided by their sum, [depth]."""
-        key = (draft_config, drafter_exponent)
-        if key not in self._shares:
-            survival = self.base(draft_config) ** drafter_exponent
-            total = float(survival.sum())
-            self._shares[key] = tuple((survival / total).tolist()) if total else (0.0,) * draft_config.depth
-        return self._shares[key]
-
-    def moments(self, draft_config: DraftConfig, exponents: Floats, drafter_exponent: float) -> Moments:
-        """Return mean and variance of emitted tokens by request; all three have one shape, [requests]."""
-        if draft_config.depth == 0:
-            return Moments(np.ones_like(exponents), np.zeros_like(exponents))
-        if not self.request_spread:
-            key = (draft_config, drafter_exponent)
-            if key not in self._moments:
-                mean, variance = _moments(self.base(draft_config) ** drafter_exponent)
-                self._moments[key] = (float(mean), float(variance))
-            mean_tokens, variance_tokens = self._moments[key]
-            return Moments(np.full(len(exponents), mean_tokens), np.full(len(exponents), variance_tokens))
-        survival = self.base(draft_config)[None, :] ** (exponents[:, None] * drafter_exponent)
-        return Moments(*_moments(survival))
-
-
-def _moments(survival: Floats) -> tuple[Floats, Floats]:
-    """Return mean and variance of 1 + A from P(A >= j): E[A] = sum s_j, E[A^2] = sum (2 j - 1) s_j."""
-    odd = 2.0 * np.arange(1, survival.shape[-1] + 1) - 1.0
-    mean = survival.sum(axis=-1)
-    return 1.0 + mean, np.maximum((survival * odd).sum(axis=-1) - mean**2, 0.0)

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tlt.sim.acceptance_file import with_acceptance
+from tlt.sim.acceptance.fitted import with_law
 from tlt.sim.acceptance.laws import require_survivals
 from tlt.sim.acceptance.population import Population
 from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.acceptance.process import SurvivalOf
+from tlt.sim.acceptance_file import with_acceptance
 from tlt.sim.drift import with_drift
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
@@ -97,8 +98,8 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
     ] = "run"  # fmt: skip
     law: Annotated[
         str,
-        Meta(description="a fitted law of acceptance, by name or file (`tlt sim acceptance`): it sets the "
-             "survivals and the fields below; empty: they count as they stand"),
+        Meta(description="a fitted law of acceptance, by name or file (`tlt sim fit-acceptance`): it sets "
+             "the survivals and the fields below; empty: they count as they stand"),
     ] = ""  # fmt: skip
     request_spread: Annotated[
         float,
@@ -260,7 +261,8 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
     if _overlaps(settings):  # nobody falls idle, so the drafter is not trained
         implied = {section: fields for section, fields in implied.items() if section != "cluster"}
-    config = convert(with_drift(with_acceptance(merge(implied, settings))), Config, "tlt sim fields")
+    filled = with_drift(with_law(with_acceptance(merge(implied, settings))))
+    config = convert(filled, Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
     spot = config.cluster.spot if spec.needs_drafter else SpotConfig()  # a baseline has nothing to train
     cluster = msgspec.structs.replace(config.cluster, schedule=config.cluster.schedule_spec(), spot=spot)

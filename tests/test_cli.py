@@ -23,6 +23,7 @@ SURFACE: dict[str, set[str]] = {
         "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price",
         "--cap", "--tokenizer", "--draws", "--out", "--report", "--responses", "--columns",
     },
+    "sim fit-acceptance": {"RUN_FOLDER", "--steps", "--out"},
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},  # its name of version 1
     "real drafter export": {"WEIGHTS", "--model", "--out"},

@@ -1,13 +1,14 @@
-"""Fits a population (tlt.sim.acceptance.population) to the accepted drafts of requests, by maximum likelihood.
+"""Fits a population (tlt.sim.acceptance.population) to the accepted drafts of requests, by maximum
+likelihood.
 
-A request r in bin b has log exponent x[r, b] = X beta + u[r, b], where the fixed effects are a level for each RL
-step, the slope over bins, the excess of the first tokens and the score of the length, and u is normal with the
-covariance of the population. Accepted drafts of an observation have the mean sum n m(exp x) over its rows, with
-m = sum s[j] ** e, and phi times the variance of as many independent draws: phi > 1 is what bursts inside a bin
-add. As this is not linear in x, it is expanded around the present estimate and solved as a linear mixed model,
-again and again (penalised quasi-likelihood: Breslow and Clayton, JASA 88 (1993) 9-25); variances are those of the
-largest restricted likelihood. The survivals s of the median request are then those under which each position
-was accepted as often as was counted.
+A request r in bin b has log exponent x[r, b] = X beta + u[r, b], where the fixed effects are a level for
+each RL step, the slope over bins, the excess of the first tokens and the score of the length, and u is
+normal with the covariance of the population. Accepted drafts of an observation have the mean sum n m(exp x)
+over its rows, with m = sum s[j] ** e, and phi times the variance of as many independent draws: phi > 1 is
+what bursts inside a bin add. As this is not linear in x, it is expanded around the present estimate and
+solved as a linear mixed model, again and again (penalised quasi-likelihood: Breslow and Clayton, JASA 88
+(1993) 9-25); variances are those of the largest restricted likelihood. The survivals s of the median
+request are then those under which each position was accepted as often as was counted.
 
 Errors are standard errors: of the fixed effects from the mixed model, of the variances from the curvature of
 the likelihood. What lies at the edge of what it may be has none.
@@ -32,7 +33,8 @@ ROUNDS = 8
 FEWEST_REQUESTS = 20
 MOST_BLOCKS = 160  # of more, so many are drawn: a fit takes seconds, and the errors are small by then
 EXPONENTS = (-4.0, 4.0)  # logs
-# log sd between requests, logit of the share of the group, log phi, log sd between bins: lowest, start, highest
+# log sd between requests, logit of the share of the group, log phi, log sd between bins: lowest, start,
+# highest
 VARIANCES = np.array([[-4.0, -0.9, 1.0], [-4.0, 0.0, 5.0], [0.0, 0.7, 5.0], [-4.0, -1.2, 1.0]])
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 
@@ -61,7 +63,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 class _Linear(NamedTuple):
-    """A block expanded around the present estimate, divided by the standard deviation of independent draws."""
+    """A block expanded around the present estimate, over the standard deviation of independent draws."""
 
     response: Floats  # [observations]
     fixed: Floats  # [observations, effects]
@@ -108,7 +110,8 @@ class _Cells:
     def covariance(self, theta: Floats) -> Floats:
         """Return the covariance of the effects, [cells, cells]."""
         group, request, _, cell = _variances(theta)
-        return group * self.same_group + request * self.same_request + cell * np.eye(len(self.effect))
+        shared: Floats = group * self.same_group + request * self.same_request
+        return shared + cell * np.eye(len(self.effect))
 
 
 def fit(observations: Sequence[Observed]) -> Fit:
@@ -181,7 +184,8 @@ def _whitened(each: _Linear, theta: Floats) -> tuple[Floats, Floats]:
     group, request, draws, cell = _variances(theta)
     covariance = group * each.alike[0] + request * each.alike[1] + cell * each.alike[2]
     factor = np.linalg.cholesky(covariance + draws * np.eye(len(each.response)))
-    return factor, np.linalg.solve(factor, np.column_stack([each.fixed, each.response]))
+    white: Floats = np.linalg.solve(factor, np.column_stack([each.fixed, each.response]))
+    return np.asarray(factor, np.float64), white
 
 
 def _normal(model: list[_Linear], theta: Floats) -> tuple[Floats, Floats, float, float]:
@@ -210,8 +214,11 @@ def _most_likely(model: list[_Linear], theta: Floats, free: np.ndarray) -> Float
 
     start = theta[free]
     simplex = np.vstack([start, start + 0.5 * np.eye(len(start))])
-    options = {"xatol": 0.01, "fatol": 0.02, "maxiter": 200, "initial_simplex": simplex}
-    return _at_most(theta, free, minimize(at, start, method="Nelder-Mead", options=options).x)
+    found = minimize(
+        at, start, method="Nelder-Mead",
+        options={"xatol": 0.01, "fatol": 0.02, "maxiter": 200, "initial_simplex": simplex},
+    )  # fmt: skip
+    return _at_most(theta, free, found.x)
 
 
 def _at_most(theta: Floats, free: np.ndarray, values: Floats) -> Floats:
@@ -224,7 +231,7 @@ def _at_most(theta: Floats, free: np.ndarray, values: Floats) -> Floats:
 def _solve(model: list[_Linear], cells: list[_Cells], theta: Floats) -> tuple[Floats, Floats]:
     """Return the fixed effects and their covariance, and set the random effects of the cells."""
     equations, right, _, _ = _normal(model, theta)
-    beta: Floats = np.linalg.solve(equations, right)
+    beta = np.asarray(np.linalg.solve(equations, right), np.float64)
     for each, cell in zip(model, cells, strict=True):
         factor, _ = _whitened(each, theta)
         covariance = cell.covariance(theta)
@@ -274,7 +281,9 @@ def _parameters(
         ),
         "length_correlation": Estimate(
             length / spread,
-            None if sd is None else between / spread**3 * float(np.hypot(between * length_error, length * sd)),
+            None
+            if sd is None
+            else between / spread**3 * float(np.hypot(between * length_error, length * sd)),
         ),
         "group_correlation": Estimate(
             share, None if share_error is None else share_error * share * (1.0 - share)

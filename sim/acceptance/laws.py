@@ -1,8 +1,8 @@
 """How many drafted tokens the target accepts in one engine step: laws over the positions of a draft.
 
 A law gives the survival of a draft configuration, P(accepted drafts >= j) for j = 1..depth, of a fresh
-drafter. Whose survival that is, tlt.sim.acceptance.average says. With the bonus token an engine step emits 1 +
-accepted tokens.
+drafter. Whose survival that is, tlt.sim.acceptance.average says. With the bonus token an engine step emits
+1 + accepted tokens.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a run says of acceptance by request: counts of accepted drafts, and the requests that they are of.
 
-A run that kept drafts by request (acceptance.parquet) has an observation for each request, bin of its response
-and draft configuration. An older live run has them by engine step alone: an observation is a stretch of engine
-steps with the same requests in the batch, known from the times at which responses began and ended, and a
-request's position is interpolated over the engine steps between the two (modelled).
+A run that kept drafts by request (acceptance.parquet) has an observation for each request, bin of its
+response and draft configuration. An older live run has them by engine step alone: an observation is a
+stretch of engine steps with the same requests in the batch, known from the times at which responses began
+and ended, and a request's position is interpolated over the engine steps between the two (modelled).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STRETCH_ENGINE_STEPS = 64  # at most, in one observation of a run without drafts
 class Block(msgspec.Struct, frozen=True):
     """Observations that share requests, of one RL step; other blocks have others.
 
-    A row is a share of an observation: `engine_steps` in which request `request` drafted `depth` tokens in bin
-    `bin`, [rows] each. The others have one entry an observation, `accepted`, or a request: its prompt's group
-    in the block and the score of its length.
+    A row is a share of an observation: `engine_steps` in which request `request` drafted `depth` tokens in
+    bin `bin`, [rows] each. The others have one entry an observation, `accepted`, or a request: its prompt's
+    group in the block and the score of its length.
     """
 
     step: int
@@ -96,11 +96,11 @@ def _of_requests(folder: Path, rows: pd.DataFrame, responses: pd.DataFrame) -> I
     rows = rows.merge(responses[known], on=["step", "request"])
     depth = {name: config.depth for name, config in configs.items()}
     rows = rows.assign(depth=rows["draft_config"].astype("str").map(depth))
-    for (step, _), mine in rows.groupby(["step", "group"], sort=True):
+    for _, mine in rows.groupby(["step", "group"], sort=True):
         requests, of = np.unique(mine["request"].to_numpy(), return_inverse=True)
         scores = mine.groupby("request", sort=True)["score"].first().to_numpy()
         yield Block(
-            int(step), np.arange(len(mine)), of, bins(mine["from_token"].to_numpy()),
+            int(mine["step"].iloc[0]), np.arange(len(mine)), of, bins(mine["from_token"].to_numpy()),
             mine["depth"].to_numpy(np.int64), mine["request_steps"].to_numpy(np.float64),
             mine["accepted_tokens"].to_numpy(np.float64), np.zeros(len(requests), np.int64), scores,
         )  # fmt: skip
@@ -111,10 +111,10 @@ def _of_engine_steps(engine_steps: pd.DataFrame, responses: pd.DataFrame) -> Ite
     of_worker = dict(iter(responses.groupby(["step", "worker"])))
     for key, steps in engine_steps.sort_values("t_s").groupby(["step", "worker"], sort=True):
         if key in of_worker and (steps["drafted_tokens"] > 0).any():
-            yield _stretches(key[0], steps, of_worker[key])
+            yield _stretches(steps, of_worker[key])
 
 
-def _stretches(step: int, steps: pd.DataFrame, responses: pd.DataFrame) -> Block:
+def _stretches(steps: pd.DataFrame, responses: pd.DataFrame) -> Block:
     """Return the observations of one worker in one RL step."""
     middle = (steps["t_s"] + steps["seconds"] / 2).to_numpy()
     running = (responses["start_s"].to_numpy() <= middle[:, None]) & (
@@ -133,9 +133,9 @@ def _stretches(step: int, steps: pd.DataFrame, responses: pd.DataFrame) -> Block
     first = np.unique(stretch, return_index=True)[1]
     groups = np.unique(responses["group"].to_numpy(), return_inverse=True)[1]
     return Block(
-        int(step), rows["stretch"].to_numpy(), rows["request"].to_numpy(), rows["bin"].to_numpy(),
-        depth[used][first][rows["stretch"]], rows["count"].to_numpy(np.float64),
-        np.bincount(stretch, steps["accepted_tokens"].to_numpy()[used]), groups,
+        int(steps["step"].iloc[0]), rows["stretch"].to_numpy(), rows["request"].to_numpy(),
+        rows["bin"].to_numpy(), depth[used][first][rows["stretch"]], rows["count"].to_numpy(np.float64),
+        np.bincount(stretch, steps["accepted_tokens"].to_numpy(np.float64)[used]).astype(np.float64), groups,
         responses["score"].to_numpy(),
     )  # fmt: skip
 

@@ -7,8 +7,8 @@ exponent e, and survival s becomes s ** e: a geometric law of rate p stays one, 
                   + position_spread w[r, b] + position_slope min(b, LAST_BIN) + start_excess (b = 0)
 
 where u, z and w are standard normal, q is the normal score of the response's length among all of the run,
-rho is `length_correlation` and g `group_correlation`. Above 0 (e > 1) fewer drafts are accepted. The unit, e = 1,
-is the median request: q = u = z = w = 0, in bin 0 without the excess of the start.
+rho is `length_correlation` and g `group_correlation`. Above 0 (e > 1) fewer drafts are accepted. The unit,
+e = 1, is the median request: q = u = z = w = 0, in bin 0 without the excess of the start.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.events import DraftsByRequest
 
-# Up to so many engine steps a walk is drawn step by step where it cannot reach its end: a normal bridge over so
-# few steps loses a quarter of the variance of the total.
+# Up to so many engine steps a walk is drawn step by step where it cannot reach its end: a normal bridge
+# over so few steps loses a quarter of the variance of the total.
 FEW_ENGINE_STEPS = 16
 
 # Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
@@ -251,7 +251,8 @@ class JumpEngine(Engine):
         )
 
     def _by_request(self, start: int, end: int, finished: int, accepted: int, left: float) -> DraftsByRequest:
-        """Draw what each request that ran from engine step `start` to `end` got accepted; they sum to `accepted`.
+        """Draw what each request that ran from engine step `start` to `end` got accepted; they sum to
+        `accepted`.
 
         Means are those of the trajectory. The noise is normal, and as large as that of the sum (_accepted).
         """
@@ -264,8 +265,7 @@ class JumpEngine(Engine):
         drawn = (by_stage * stages.tokens_per_engine_step).sum(axis=1) - engine_steps
         drawn = drawn + np.sqrt(left * variance) * self.rng.standard_normal(len(drawn))
         drawn = drawn + (accepted - drawn.sum()) * variance / max(variance.sum(), np.finfo(float).tiny)
-        whole = np.diff(np.floor(drawn.cumsum() + 0.5), prepend=0.0)
-        whole = np.clip(whole, 0, self._draft_config.depth * engine_steps).astype(np.int64)
+        whole = shared_out(drawn, accepted, self._draft_config.depth * engine_steps)
         ids = self.pool.requests.ids[self._order[finished:]]
         return tuple(zip(ids.tolist(), engine_steps.tolist(), whole.tolist(), strict=True))
 
@@ -336,3 +336,17 @@ class JumpEngine(Engine):
         along = whole - (done * stages.tokens_per_engine_step).sum(axis=1) + noise[0]
         distance = np.sqrt(along**2 + noise[1] ** 2 + noise[2] ** 2)
         return np.asarray(whole - distance, np.float64)
+
+
+def shared_out(wanted: Floats, total: int, most: Ints) -> Ints:
+    """Return whole numbers from 0 to `most` that sum to `total`, near the `wanted`, [n] each.
+
+    `total` is between 0 and the sum of `most`.
+    """
+    whole = np.clip(np.rint(wanted), 0, most).astype(np.int64)
+    while missing := total - int(whole.sum()):
+        step = 1 if missing > 0 else -1
+        room = np.flatnonzero((whole < most) if step > 0 else (whole > 0))
+        nearest = room[np.argsort(step * (whole[room] - wanted[room]), kind="stable")]
+        whole[nearest[: abs(missing)]] += step
+    return whole

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
+
 from tlt.sim.acceptance.laws import AcceptanceLaw
 from tlt.sim.acceptance.process import Acceptance
-
 from tlt.sim.config import Config, resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
@@ -147,7 +147,7 @@ def trace_of(steps: Sequence[Sequence[int]], prompt_tokens: int = 10, samples: i
 
 
 def config_of(settings: dict[str, Any], policy: str | None = None) -> Config:
-    """Return a configuration from dotted names: {"hardware.gpus": 8}. Requests accept alike unless it says."""
+    """Return a configuration from dotted names: {"hardware.gpus": 8}; requests accept alike by default."""
     nested: dict[str, Any] = {}
     for name, value in ({"acceptance.request_spread": 0.0} | settings).items():
         *path, last = name.split(".")

@@ -2,10 +2,10 @@ import csv
 
 import numpy as np
 import pytest
+
 from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.acceptance.population import ALIKE, Population
 from tlt.sim.acceptance.process import Acceptance
-
 from tlt.sim.steptimes.calibration import SHIPPED
 from tlt.traces.common.arrays import Floats
 from tltsched.draft_config import OFF, DraftConfig, chain

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -79,7 +80,8 @@ def test_a_search_builds_each_design_once(built: Counter[str], tmp_path: Path) -
 
 def test_what_is_derived_is_what_would_be_built() -> None:
     settings = {
-        "hardware": {"gpus": 2, "tp": 1, "model": "Qwen2.5-7B"}, "acceptance": {"kind": "geometric"},
+        "hardware": {"gpus": 2, "tp": 1, "model": "Qwen2.5-7B"},
+        "acceptance": {"kind": "geometric", "request_spread": 0.0},
         "cost": {"source": CALIBRATION}, "workload": {"steps": 2, "max_response_tokens": 300},
     }  # fmt: skip
     whole = trace_of([[40, 80, 160, 320], [30, 60]])
@@ -96,6 +98,16 @@ def test_what_is_derived_is_what_would_be_built() -> None:
         for derived, built in pairs:
             assert records(derived) == records(built)
         assert simulation.scaled(1.5).config.cost.scale == 1.5
+
+
+def test_some_steps_keep_the_acceptance_of_the_whole_workload() -> None:
+    settings = {"hardware": {"gpus": 2, "tp": 1, "model": "Qwen2.5-7B"}, "workload": {"steps": 2}}
+    whole = policy_set(settings, ["static:8_8_32"]).baseline
+    assert whole.on(trace_of([[40, 80]])).acceptance is whole.acceptance
+    assert whole.scaled(1.5).acceptance is whole.acceptance
+    acceptance = msgspec.structs.replace(whole.config.acceptance, request_spread=0.1)
+    other = whole.changed(msgspec.structs.replace(whole.config, acceptance=acceptance))
+    assert other.acceptance.population.request_spread == 0.1
 
 
 def records(simulation: Simulation) -> bytes:

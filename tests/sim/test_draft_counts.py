@@ -175,7 +175,8 @@ def test_a_response_has_all_its_drafts_when_its_step_ends_though_others_go_on(
 
 
 def test_jump_mode_sums_are_those_of_its_intervals_but_for_what_it_draws_between_them() -> None:
-    """An interval is told the straight line to the end, a request what was drawn at each change of drafts.
+    """An interval is told the straight line to the end with noise of its own, a request what was drawn at
+    each change of drafts.
 
     The difference has mean 0: within four standard errors over seeds, and small beside the sum in each.
     """
@@ -186,7 +187,7 @@ def test_jump_mode_sums_are_those_of_its_intervals_but_for_what_it_draws_between
         accepted = sum(sum(interval.accepted_by_position) for interval in drafting(told))
         shares.append(told.cluster.draft_table()["accepted_tokens"].sum() / accepted - 1)
     assert abs(np.mean(shares)) < 4 * np.std(shares, ddof=1) / np.sqrt(12) + 0.001
-    assert np.abs(shares).max() < 0.01
+    assert np.abs(shares).max() < 0.02
 
 
 def test_jump_mode_gives_requests_the_acceptance_that_exact_mode_gives_them() -> None:

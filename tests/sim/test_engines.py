@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submission
 from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.model.jump_engine import shared_out
 from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
 from tlt.traces.common.arrays import Floats
 from tltsched.commands import SetDraftConfig
@@ -122,6 +123,17 @@ def test_a_batch_that_drafts_and_shrinks_takes_the_same_time_on_average() -> Non
         for mode in ("jump", "exact")
     }
     assert np.mean(seconds["jump"]) == pytest.approx(np.mean(seconds["exact"]), rel=0.01)
+
+
+@given(st.lists(st.tuples(st.floats(-3, 12), st.integers(0, 9)), min_size=1, max_size=20), st.floats(0, 1))
+def test_what_is_shared_out_sums_up_and_is_near(rows: list[tuple[float, int]], share: float) -> None:
+    wanted, most = np.array([each for each, _ in rows]), np.array([each for _, each in rows])
+    total = int(share * most.sum())
+    whole = shared_out(wanted, total, most)
+    assert whole.sum() == total
+    assert ((whole >= 0) & (whole <= most)).all()
+    if total == int(np.clip(np.rint(wanted), 0, most).sum()):
+        assert np.abs(whole - np.clip(wanted, 0, most)).max() <= 0.5
 
 
 def test_accepted_drafts_are_counted_alike() -> None:

@@ -47,7 +47,7 @@ _requests = st.integers(1, 3).flatmap(
 
 
 def _survival(rows: list[Request]) -> Floats:
-    """Return survivals of two positions, [n, stages, 2]: a share of the rate, so that they are easy to know."""
+    """Return survivals of two positions, [n, stages, 2]: shares of the rate, easy to know."""
     rates = np.array([[rate for _, rate in row.stages] for row in rows])
     return np.stack([rates / 10, rates / 20], axis=2)
 

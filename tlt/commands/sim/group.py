@@ -165,6 +165,29 @@ def validate_training(run_folder: Path, calibration: str, out: Path, save_drift:
     click.echo(out)
 
 
+@sim.command("fit-acceptance")
+@click.argument("run_folder", type=EXISTING_FOLDER)
+@click.option("--steps", "written", metavar="FIRST-LAST", help="RL steps to fit; default: all of the run.")
+@click.option(
+    "--out", "file", type=FILE, required=True, metavar="NAME.json", help="The law, for acceptance.law."
+)
+def fit_acceptance(run_folder: Path, written: str | None, file: Path) -> None:
+    """Fit how acceptance differs between requests, positions and prompts, from the drafts of a run.
+
+    RUN_FOLDER is a run, or a comparison of runs with the same drafter, live or simulated.
+    """
+    from tlt.sim.acceptance.fitted import fit_runs, steps_between
+    from tlt.traces.runs.runfolder import write_json
+    from tltsched.errors import InputError
+
+    if file.suffix != ".json" or not file.parent.is_dir():
+        raise InputError("--out", str(file), "NAME.json in a folder that exists", "choose another path")
+    law = fit_runs(run_folder, file.stem, None if written is None else steps_between(written))
+    write_json(file, law)
+    click.echo(law.describe())
+    click.echo(f"{file}: use it as --set acceptance.law={file}")
+
+
 @sim.command()
 def fields() -> None:
     """List every field of a configuration: name, default, meaning."""

@@ -102,6 +102,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Return the settings of the schedule; raises InputError for an unknown name."""
         return parse_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
 
+    def knows_lengths(self) -> bool:
+        """Return whether requests are placed by lengths known in advance, which nobody has."""
+        return self.schedule_spec().knows_lengths or self.dispatch == "longest_first"
+
 
 class ClusterState(Enum):
     """Where the cluster is in a step."""

@@ -30,8 +30,8 @@ def round_robin(requests: Sequence[Request], workers: int) -> Placement:
 def longest_first(requests: Sequence[Request], workers: int) -> Placement:
     """Give the longest request left to the worker with the fewest tokens so far (the LPT rule).
 
-    It knows the lengths in advance, so it is a bound for real schedules rather than one of them. Ties go by
-    request id, by number of requests, and by worker.
+    It knows the lengths in advance, which nobody does. Ties go by request id, by number of requests, and by
+    worker.
     """
     placed: list[list[Request]] = [[] for _ in range(workers)]
     loads = [(0, 0, worker) for worker in range(workers)]

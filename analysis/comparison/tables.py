@@ -107,7 +107,7 @@ SCHEDULE_NOTES = (
     "have tokens of several versions). Order kept: each step trains on the responses to its own prompts. "
     "Staleness: policy updates between the begin of a response and its training. Wasted: share of the "
     "generated tokens that were thrown away. s / M tokens: seconds of RL steps a million trained tokens. "
-    "A schedule that knows lengths in advance is a bound."
+    "A schedule that knows lengths in advance cannot be run, and is no bound either."
 )
 
 
@@ -121,7 +121,7 @@ def schedule_table(table: ComparisonTable) -> TextTable:
     rows = [
         (
             row.policy,
-            row.schedule.name + (" (bound)" if row.schedule.clairvoyant else ""),
+            row.schedule.name + (" (knows lengths)" if row.schedule.clairvoyant else ""),
             number(row.mean_step_s),
             speedup_text(row.speedup),
             row.schedule.on_policy,

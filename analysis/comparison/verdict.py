@@ -44,13 +44,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
-    """Return the verdict over a table and the runs it was made from. A single run has no rival."""
-    rows = table.rows
+    """Return the verdict over a table and the runs it was made from. A single run has no rival.
+
+    Nor is one that knows lengths in advance, unless it is the baseline.
+    """
+    rows = tuple(row for row in table.rows if row is table.rows[0] or not row.schedule.clairvoyant)
+    unranked = _unranked_sentence(table.rows[1:])
     if len(rows) == 1:
-        return _alone(rows[0])
+        return _alone(rows[0], unranked)
     ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
     best, second = ranked[0], ranked[1]
-    step_s = {run.policy: runs.step_seconds(run) for run in runs.runs}
+    step_s = {
+        run.policy: runs.step_seconds(run) for run in runs.runs if run.policy in {row.policy for row in rows}
+    }
     lead = speedup(step_s[second.policy], step_s[best.policy])
     saved_s = mean_difference_s(step_s[rows[0].policy], step_s[best.policy])
     shares = _shares(step_s) if lead.interval is not None else {}
@@ -62,6 +68,7 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         _choice_sentence(best.policy, recommended, shares),
         _schedule_sentence(best, rows[0]),
         _losers_sentence(rows),
+        unranked,
     ]
     covers = [
         _cover_sentence(runs.recommendation, table.steps) if shares else "",
@@ -82,7 +89,7 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
     )
 
 
-def _alone(row: Row) -> Verdict:
+def _alone(row: Row, unranked: str) -> Verdict:
     used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
     most = max(used, key=lambda cause: used[cause], default="")
     words = f"Under {row.policy} an RL step takes {row.mean_step_s:.4g} s in the mean. "
@@ -99,7 +106,7 @@ def _alone(row: Row) -> Verdict:
         lead=None,
         order_may_flip=False,
         fastest_shares={},
-        sentence=words + " A speedup needs a second run of the same lengths.",
+        sentence=f"{words} {unranked or 'A speedup needs a second run of the same lengths.'}",
         covers="",
     )
 
@@ -141,8 +148,15 @@ def _schedule_sentence(best: Row, baseline: Row) -> str:
     if schedule.wasted_share >= 0.001:
         words.append(f"throws {schedule.wasted_share:.1%} of the generated tokens away")
     if schedule.clairvoyant:
-        words.append("needs to know lengths in advance, so it is a bound and nobody can run it")
+        words.append("needs to know lengths in advance, so that nobody can run it")
     return f"Its schedule, {schedule.name}, {', and '.join(words)}." if words else ""
+
+
+def _unranked_sentence(rows: tuple[Row, ...]) -> str:
+    knowing = [f"{row.policy} ({row.speedup.value:.3g}x)" for row in rows if row.schedule.clairvoyant]
+    if not knowing:
+        return ""
+    return f"Not ranked, since nobody can know lengths in advance: {', '.join(knowing)}."
 
 
 def _losers_sentence(rows: tuple[Row, ...]) -> str:

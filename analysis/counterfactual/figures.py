@@ -42,7 +42,7 @@ class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wasted_share: float
     left_behind: int  # responses under way or put off at the end
     unsettled: bool  # it leaves too much behind to be ranked
-    bound: bool  # it knows lengths in advance: nobody can run it
+    clairvoyant: bool  # it knows lengths in advance: nobody can run it
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ def _policy(
         wasted_share=row.schedule.wasted_share,
         left_behind=left_behind(run),
         unsettled=_is_unsettled(run),
-        bound=row.schedule.clairvoyant,
+        clairvoyant=row.schedule.clairvoyant,
     )
 
 

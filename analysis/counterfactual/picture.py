@@ -41,7 +41,7 @@ def draw_counterfactual(case: Counterfactual, answer: Answer, runs: RunSet) -> P
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
         axes.set_xlabel(f"seconds of an RL step (mean of {answer.steps})")
-        _legend(figure, logged is not None, any(policy.bound for policy in answer.policies))
+        _legend(figure, logged is not None, any(policy.clairvoyant for policy in answer.policies))
         return title_of(answer)
 
     height = 0.4 * (len(answer.policies) + LINE_ROWS * len(answer.ceilings)) + 1.9
@@ -79,7 +79,7 @@ def _reach(policy: PolicyAnswer, base: PolicyAnswer) -> float:
 
 
 def _bar(axes: Axes, row: int, policy: PolicyAnswer, base: PolicyAnswer, longest: float) -> None:
-    hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if policy.bound else {}
+    hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if policy.clairvoyant else {}
     axes.barh(row, policy.rollout_s, height=0.66, color=ROLLOUT, linewidth=0, **hatch)
     axes.barh(
         row,
@@ -127,6 +127,6 @@ def _legend(figure: SubFigure, logged: bool, bound: bool) -> None:
         handles.append(Line2D([], [], color=OBSERVED, linewidth=1.4, label="observed"))
     if bound:
         handles.append(
-            Patch(facecolor=ROLLOUT, hatch="///", edgecolor="white", label="knows lengths: a bound")
+            Patch(facecolor=ROLLOUT, hatch="///", edgecolor="white", label="knows lengths: nobody can run it")
         )
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))

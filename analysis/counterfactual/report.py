@@ -142,7 +142,7 @@ def _cost_cells(policy: PolicyAnswer) -> tuple[str, ...]:
         "yes" if policy.keeps_order else "no",
         f"{policy.staleness_mean:.2f} / {policy.staleness_max}",
         f"{policy.wasted_share:.1%}",
-        "no, it knows lengths" if policy.bound else "yes",
+        "no, it knows lengths" if policy.clairvoyant else "yes",
     )
 
 

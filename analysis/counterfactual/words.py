@@ -87,8 +87,10 @@ def batch_sentences(answer: Answer) -> list[str]:
 def limit_sentence(case: Counterfactual, answer: Answer) -> str:
     """Say how far anything could go."""
     parts = [f"{each.speedup:.2f}x ({each.words})" for each in answer.ceilings]
-    bounds = [f"{policy.speedup.value:.2f}x ({policy.policy})" for policy in answer.policies if policy.bound]
-    words = "Bounds, modelled: " + ", ".join((*bounds, *parts)) + "." if parts or bounds else ""
+    words = "Bounds, modelled: " + ", ".join(parts) + "." if parts else ""
+    knowing = [f"{each.speedup.value:.2f}x ({each.policy})" for each in answer.policies if each.clairvoyant]
+    if knowing:
+        words += f" Schedules that know lengths in advance, which nobody can run: {', '.join(knowing)}."
     amdahl = case.amdahl()
     if amdahl is not None:
         share, ceiling = amdahl
@@ -133,7 +135,7 @@ def _order(answer: Answer, best: PolicyAnswer) -> str:
 
 
 def _keeps_all(policy: PolicyAnswer) -> bool:
-    return policy.on_policy == "yes" and policy.keeps_order and not policy.bound
+    return policy.on_policy == "yes" and policy.keeps_order and not policy.clairvoyant
 
 
 def _speedup(estimate: Estimate) -> str:

@@ -3,7 +3,8 @@
 No rollout ends before its longest request has been generated on an engine of its own, nor before the workers
 have done all the work at the cheapest price: a token of a request in a batch costs no less than the smallest
 share of an engine step, F(b) / b over all batches b, and what reading its own context takes. Both hold for
-every placement, order and number of moves. Prefill is left out, so the bound is below what can be reached.
+every placement, order and number of moves. Prefill is left out, as if all prompts hit the prefix cache and
+groups never parted, so the bound is below what can be reached.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class Cluster(Listener):
 
     @property
     def knows_lengths(self) -> bool:
-        """Whether requests carry their lengths: the placement is a bound then."""
-        return self.spec.knows_lengths or self.scheduler.config.dispatch == "longest_first"
+        """Whether requests carry their lengths."""
+        return self.scheduler.config.knows_lengths()
 
     def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
         for command in commands:

@@ -115,6 +115,9 @@ def candidates(
         except InputError as error:
             left_out[design] = f"{error.field}: got {error.got}, needs {error.allowed}"
             continue
+        if config.cluster.knows_lengths():
+            left_out[design] = "it places by lengths known in advance: nobody can run it"
+            continue
         on_policy = config.cluster.schedule_spec().on_policy
         if space.only_on_policy and on_policy != "yes":
             left_out[design] = f"not on-policy ({on_policy}), and --on-policy was asked for"

@@ -86,12 +86,12 @@ def test_what_changes_the_order_is_counted_by_token_and_ranked_only_when_settled
     assert (policy.rank == 0) == policy.unsettled
 
 
-def test_a_bound_is_never_the_answer(told: Counterfactual, runs: RunSet) -> None:
+def test_a_schedule_that_knows_lengths_is_never_the_answer(told: Counterfactual, runs: RunSet) -> None:
     answer = answer_of(told, runs, compare_runs(runs))
-    bound = answer.policies[3]
-    assert bound.bound
-    assert bound.rank == 0
-    assert answer.best != bound.policy
+    knowing = answer.policies[3]
+    assert knowing.clairvoyant
+    assert knowing.rank == 0
+    assert answer.best != knowing.policy
     assert sum(policy.fastest_share for policy in answer.policies) == pytest.approx(1.0)
 
 

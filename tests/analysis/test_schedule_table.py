@@ -91,9 +91,12 @@ def test_a_schedule_that_keeps_the_order_must_train_on_the_same_responses(tmp_pa
         compare(load_runs(other))
 
 
-def test_a_bound_is_called_one(tmp_path: Path) -> None:
+def test_a_schedule_that_knows_lengths_is_shown_and_not_ranked(tmp_path: Path) -> None:
     facts = ScheduleFacts(name="longest_first", keeps_order=True, on_policy="yes", clairvoyant=True)
     runs = load_runs(folder(tmp_path, facts))
     table = compare(runs)
-    assert schedule_table(table).rows[1][1] == "longest_first (bound)"
-    assert "nobody can run it" in judge(table, runs).sentence
+    assert schedule_table(table).rows[1][1] == "longest_first (knows lengths)"
+    verdict = judge(table, runs)
+    assert verdict.recommended == table.rows[0].policy
+    assert verdict.lead is None
+    assert "Not ranked, since nobody can know lengths in advance: fast (1.84x)" in verdict.sentence

@@ -27,9 +27,9 @@ LUCK = 0.03  # with drafts the bound is one of expectations
 POLICIES = ("none", "static:4", "goodput", "tlt_chains", "disable_by_batch")
 
 
-def steps(trace: Trace, policy: str) -> list[tuple[float, float]]:
+def steps(trace: Trace, policy: str, **sections: Any) -> list[tuple[float, float]]:
     """Simulate and return the seconds of each rollout and step."""
-    rows = Simulation(resolve(JOB, policy), trace).run().log.step_rows
+    rows = Simulation(resolve(JOB | sections, policy), trace).run().log.step_rows
     return [(row["rollout_end_s"] - row["start_s"], row["end_s"] - row["start_s"]) for row in rows]
 
 
@@ -43,21 +43,45 @@ def lengths(seed: int, count: int, median: float, spread: float) -> list[int]:
     return [int(length) for length in np.clip(drawn, 2, 8000)]
 
 
-@settings(max_examples=15, deadline=None)
+ENGINES = st.fixed_dictionaries(
+    {
+        "max_running": st.sampled_from([8, 256]),
+        "prefix_caching": st.booleans(),
+        "chunk_tokens": st.sampled_from([512, 8192]),
+        "graph_max_requests": st.sampled_from([0, 4]),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 2**31),
-    st.sampled_from([4, 24, 96]),
+    st.tuples(st.sampled_from([4, 24, 96]), st.sampled_from([1, 4, 8]), st.sampled_from([1, 30, 2000])),
     st.floats(50, 1500),
     st.floats(0.0, 1.5),
     st.sampled_from([name for name, spec in PRESETS.items() if spec.keeps_order]),
     st.sampled_from(POLICIES),
+    st.sampled_from([1, 3, 8]),
+    ENGINES,
 )
 def test_no_schedule_of_whole_steps_beats_the_bound(
-    seed: int, count: int, median: float, spread: float, schedule: str, policy: str
+    seed: int,
+    shape: tuple[int, int, int],
+    median: float,
+    spread: float,
+    schedule: str,
+    policy: str,
+    gpus: int,
+    engine: dict[str, Any],
 ) -> None:
-    trace = trace_of([lengths(seed + step, count, median, spread) for step in range(2)], 30, 4)
-    bounds = bounds_of(world(trace))
-    for row, (rollout_s, step_s) in zip(bounds.rows, steps(trace, f"{policy}@{schedule}"), strict=True):
+    count, samples, prompt_tokens = shape
+    trace = trace_of(
+        [lengths(seed + step, count, median, spread) for step in range(2)], prompt_tokens, samples
+    )
+    sections = {"hardware": JOB["hardware"] | {"gpus": gpus}, "engine": engine}
+    bounds = bounds_of(world(trace, **sections))
+    found = steps(trace, f"{policy}@{schedule}", **sections)
+    for row, (rollout_s, step_s) in zip(bounds.rows, found, strict=True):
         least_s = row.plain_s() if policy == "none" else row.drafted_s()
         assert least_s is not None
         slack = 1e-9 if policy == "none" else LUCK
@@ -83,6 +107,16 @@ def test_no_schedule_that_carries_responses_over_beats_the_work_of_what_it_train
     plain = [row.work_s + row.compute_s for row in bounds.rows]
     least_s = sum(plain if policy == "none" else [row.carried_s() for row in bounds.rows])
     assert float(cluster.env.now) >= least_s * (1.0 - LUCK)
+
+
+def test_a_schedule_that_knows_lengths_is_no_bound() -> None:
+    # 4 prompts of 4,000 tokens with 8 samples each on 4 workers: together they prefill one each; the longest
+    # first scatters them, so that every worker prefills every prompt.
+    drawn = [int(length) for length in np.random.default_rng(2).integers(50, 150, 32)]
+    trace = trace_of([drawn], 4000, 8)
+    knowing, plain = (steps(trace, f"none@{name}")[0][0] for name in ("longest_first", "synchronous"))
+    assert knowing > plain
+    assert plain >= bounds_of(world(trace)).rows[0].plain_s() - bounds_of(world(trace)).rows[0].phases_s
 
 
 def test_more_workers_lower_the_work_and_not_the_longest() -> None:

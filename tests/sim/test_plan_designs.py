@@ -48,6 +48,16 @@ def test_nothing_is_dropped_silently() -> None:
     assert any("tokens of KV cache on 1 x L40 for Qwen2.5-32B" in reason for reason in reasons)
 
 
+def test_a_schedule_that_nobody_can_run_is_no_design() -> None:
+    found, left_out = candidates(JOB, space(schedules=("synchronous", "longest_first")), TRACE)
+    assert {each.design.schedule for each in found} == {"synchronous"}
+    reasons = {reason for design, reason in left_out.items() if design.schedule == "longest_first"}
+    assert reasons == {"it places by lengths known in advance: nobody can run it"}
+    found, left_out = candidates(JOB | {"cluster": {"dispatch": "longest_first"}}, space(), TRACE)
+    assert not found
+    assert len(left_out) == 2
+
+
 def test_step_times_are_of_the_hardware_or_assumed() -> None:
     found, _ = candidates(JOB, space(gpus=("H100", "H200"), tp=(1, 2), engines=(2,)), TRACE)
     provenance = {each.design.hardware: each.provenance for each in found}

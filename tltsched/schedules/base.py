@@ -79,7 +79,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # samples is that of plain synchronous training.
     keeps_order: ClassVar[bool] = True
     on_policy: ClassVar[OnPolicy] = "yes"
-    knows_lengths: ClassVar[bool] = False  # whether requests carry their lengths: a bound, not a schedule
+    knows_lengths: ClassVar[bool] = False  # whether requests carry their lengths: nobody can run it
     # Whether it must hear of each finish when it happens, and places requests in mid-rollout.
     watches: ClassVar[bool] = False
     withdraws: ClassVar[bool] = False  # whether it uses Withdraw or chunks

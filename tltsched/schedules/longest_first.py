@@ -1,8 +1,8 @@
 """Longest first with known lengths: what a synchronous schedule could do if it could see the future.
 
 The LPT rule (Graham, 1969): the longest request goes to the worker with the fewest tokens so far. It is a
-bound for placement, not a schedule that anybody can run; sim.advise.bounds has the lower bound of any
-schedule.
+schedule that nobody can run, and no bound: it scatters the samples of a prompt over workers, each of which
+prefills it, so that schedules which keep them together can be faster. sim.advise.bounds has the bound of all.
 """
 
 from __future__ import annotations

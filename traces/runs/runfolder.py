@@ -112,7 +112,7 @@ class ScheduleFacts(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     name: str
     keeps_order: bool  # each step trains on the responses to its own prompts, as synchronous training does
     on_policy: Literal["yes", "mixed", "no"]  # whether trained tokens come from the weights they update
-    clairvoyant: bool = False  # it knows lengths in advance: a bound, nobody can run it
+    clairvoyant: bool = False  # it knows lengths in advance: nobody can run it
 
 
 class Summary(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from tlt.traces.common.models import MODELS
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
+from tlt.traces.importers.stated_drafts import StatedDrafts
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.counterfactual import LengthFacts
@@ -48,6 +49,8 @@ class Observed:
     settings: dict[str, Any]
     policy: str
     notes: tuple[str, ...] = ()
+    drafts: StatedDrafts | None = None  # that a log says the run made
+    concurrency: int | None = None  # requests that ran at once, over all workers
 
     def step_numbers(self) -> list[int]:
         """Return the numbers of the steps, in order."""
@@ -85,7 +88,12 @@ def observe(
             observed = Observed(trace, None, report.source, read_as, {}, "none", notes)
             times = times or find_phases(path)
     if times is not None:
-        observed = replace(observed, logged=logged_of(times, observed.step_numbers()))
+        observed = replace(
+            observed,
+            logged=logged_of(times, observed.step_numbers()),
+            drafts=times.drafts,
+            concurrency=times.concurrency,
+        )
     return observed
 
 

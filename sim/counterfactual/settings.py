@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tlt.sim.config import Config, WorkloadConfig, resolve
+from tlt.sim.counterfactual.drafted import acceptance_of
+from tlt.sim.counterfactual.drafted import observed_policy as policy_of
 from tlt.sim.counterfactual.log_times import phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed
 from tlt.sim.model.phases import PHASES
@@ -50,10 +52,10 @@ def replay_of(
     asked = given.get("workload", {}).get("steps")
     if isinstance(asked, int) and asked > 0:
         observed = observed.first(asked)
-    policy = observed_policy or observed.policy
+    policy = policy_of(observed.drafts, observed_policy, observed.policy)
     numbers = observed.step_numbers()
     steps = RESAMPLED_STEPS if len(numbers) == 1 else len(numbers)
-    values, assumptions = settings_of_run(observed, given, lengths, steps)
+    values, assumptions = settings_of_run(observed, given, lengths, steps, policy)
     base = resolve(values, policy)
     names = policies_of(policies, base, policy)
     check_names(names)
@@ -90,7 +92,7 @@ def _possible(configs: dict[str, Config], observed: Observed, *, named: bool) ->
 
 
 def settings_of_run(
-    observed: Observed, given: dict[str, Any], lengths: Path, steps: int
+    observed: Observed, given: dict[str, Any], lengths: Path, steps: int, policy: str = "none"
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the settings that replay `lengths` over `steps`, and sentences on what was assumed in them.
 
@@ -106,6 +108,7 @@ def settings_of_run(
         )  # fmt: skip
     assumptions: list[str] = []
     values = _with_costs(values, assumptions)
+    values = _with_stated(values, observed, policy, assumptions)
     values = _with_acceptance(values, assumptions)
     values = merge(values, {"workload": _workload(observed, values, lengths, steps, assumptions)})
     if "name" not in values.get("run", {}):
@@ -132,6 +135,24 @@ def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any
 def _fits(calibration: Calibration, hardware: dict[str, Any]) -> bool:
     same = (calibration.model, calibration.tp) == (hardware["model"], hardware["tp"])
     return same and str(hardware["gpu"]) in calibration.device and not calibration.name.endswith("-one-run")
+
+
+def _with_stated(
+    values: dict[str, Any], observed: Observed, policy: str, assumptions: list[str]
+) -> dict[str, Any]:
+    """Return the settings with the acceptance and concurrency that a log states, unless they are given."""
+    if observed.drafts is not None and "acceptance" not in values:
+        section, told = acceptance_of(observed.drafts, policy)
+        if section:
+            assumptions.append(f"{told} (acceptance.*)")
+            values = merge(values, {"acceptance": section})
+    if observed.concurrency is not None and "max_running" not in values.get("engine", {}):
+        workers = max(values["hardware"]["gpus"] // values["hardware"]["tp"], 1)
+        running = -(-observed.concurrency // workers)
+        told = f"at most {observed.concurrency:,} requests ran at once, as the benchmark limited them"
+        assumptions.append(f"{told}: {running:,} a worker (engine.max_running)")
+        values = merge(values, {"engine": {"max_running": running}})
+    return values
 
 
 def _with_acceptance(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any]:
@@ -168,6 +189,9 @@ def _with_phases(
     values: dict[str, Any], observed: Observed, steps: int, assumptions: list[str]
 ) -> dict[str, Any]:
     """Return the settings with the phases of the log; without one they are modelled."""
+    if observed.logged is None and observed.trace.origin.kind == "serving":
+        assumptions.append("requests of a service have no RL phases: none are added (phases.*)")
+        return merge({"phases": {"by_step_s": dict.fromkeys(PHASES, (0.0,) * steps)}}, values)
     if observed.logged is None:
         assumptions.append("phases after the rollout are modelled (phases.* gives them)")
         return values

@@ -166,7 +166,7 @@ def test_wrong_policies_are_refused(policies: list[str], tmp_path: Path) -> None
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     odd = tmp_path / "odd.txt"
     odd.write_text("nothing", encoding="utf-8")
-    with pytest.raises(InputError, match="none that fits"):
+    with pytest.raises(InputError, match="nothing that is known"):
         observe(odd, None, Options())
     phases = tmp_path / "phases.json"
     phases.write_text('{"source": 3}', encoding="utf-8")

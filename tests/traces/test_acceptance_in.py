@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tlt.commands.trace.group import trace as trace_group
 from tlt.sim.config import resolve
 from tlt.sim.simulation import law_of
-from tlt.traces.importers.acceptance.reading import find_acceptance, read_acceptance
+from tlt.traces.importers.acceptance.reading import find_drafts, read_acceptance
 from tltsched.errors import InputError
 
 VLLM_LINE = (
@@ -175,7 +175,7 @@ def test_results_of_benchmarks(tmp_path: Path) -> None:
     assert (law.survival_by_position, law.length_with_bonus) == ((0.7, 0.46, 0.286), pytest.approx(2.446))
     sglang = written(tmp_path / "sglang.jsonl", json.dumps({"output_lens": [9], "accept_length": 2.5}))
     assert read_acceptance(sglang, 3).accepted == pytest.approx(1.5)
-    assert find_acceptance(written(tmp_path / "plain.json", json.dumps(bench()))) is None
+    assert find_drafts(written(tmp_path / "plain.json", json.dumps(bench()))) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ TOLD = 0.01  # of a step, or of a rollout: less is not worth a word
 def sentences(times: PhaseTimes) -> list[str]:
     """Return sentences on the meaning of the times; the framework's own note comes last."""
     found = [*_rollouts(times), *_kept(times)]
+    if times.drafts is not None:
+        found.append(f"The run drafted: {times.drafts.origin}.")
     return [*found, times.note] if times.note else found
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from tlt.traces.importers.benchmark_times import benchmark_times
 from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.meaning import FRAMEWORKS, framework_of
 from tlt.traces.importers.meaning.key import PHASE_NAMES, Framework, Phase
@@ -23,6 +24,7 @@ from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.reading.metric_lines import Metrics
 from tlt.traces.importers.reading.metrics import iter_metrics
 from tlt.traces.importers.report import Tally
+from tlt.traces.importers.stated_drafts import StatedDrafts, stated_drafts
 from tltsched.errors import InputError
 
 FORMAT_VERSION = 1
@@ -37,7 +39,10 @@ PHASE_KEYS = frozenset(
     if key.meaning in PHASE_NAMES
     for name in key.names
 )
-LOG_NAMES = (".log", ".txt", ".out", ".jsonl", ".json")
+LOG_NAMES = (".log", ".txt", ".out", ".jsonl", ".json", ".csv")
+NO_PHASES = "A benchmark has no RL phases: a step is its requests alone."
+BENCHMARK_PHASES: tuple[Phase, ...] = ("step", "gen")
+EVENTS = "events.out.tfevents."
 
 
 class PhaseTime(msgspec.Struct, kw_only=True):
@@ -98,6 +103,8 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     phases: dict[Phase, PhaseTime] = msgspec.field(default_factory=dict)
     rollouts: Rollouts = msgspec.field(default_factory=_no_rollouts)
     kept: dict[str, PhaseTime] = msgspec.field(default_factory=dict)  # no phase here, by name
+    drafts: StatedDrafts | None = None  # that the run made
+    concurrency: int | None = None  # requests that ran at once on all engines, as a benchmark limits them
     note: str = ""
 
     def add(self, metrics: Metrics) -> None:
@@ -164,16 +171,37 @@ def find_phases(path: Path) -> PhaseTimes | None:
             times = PhaseTimes(source=shown(path), framework=framework.name, note=framework.note)
         times.add(metrics)
     if times is None or not times.phases:
+        times = _of_benchmark(path)
+    if times is None:
         return None
+    times.drafts = stated_drafts(path)
     if times.rollouts.side_by_side:
         times.phases.pop("gen", None)
+    return times
+
+
+def _of_benchmark(path: Path) -> PhaseTimes | None:
+    """Return the times of a serving benchmark: each run is a step that is its rollout alone."""
+    found = benchmark_times(path)
+    if found is None:
+        return None
+    times = PhaseTimes(source=shown(path), framework="the benchmark", note=NO_PHASES)
+    times.concurrency = found.concurrency
+    for step, seconds in enumerate(found.durations_s[:KEPT_STEPS]):
+        times.lines += 1
+        times.steps.append(step)
+        for phase in BENCHMARK_PHASES:
+            times.phases.setdefault(phase, PhaseTime(names=("duration",))).add(seconds)
     return times
 
 
 def _metrics(path: Path) -> Iterator[Metrics]:
     files = regular_files(path, Tally())
     if files != [path]:
-        files = [file for file in files if file.name.lower().removesuffix(".gz").endswith(LOG_NAMES)]
+        files = [
+            file for file in files
+            if file.name.startswith(EVENTS) or file.name.lower().removesuffix(".gz").endswith(LOG_NAMES)
+        ]  # fmt: skip
     for file in files:
         if Head(file).is_text:
             for found in iter_metrics(file):

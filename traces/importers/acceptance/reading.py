@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.acceptance.benchmarks import Drafting
 from tlt.traces.importers.acceptance.counted import Acceptance, Counted, law_of
-from tlt.traces.importers.acceptance.engine_logs import ServerLog
+from tlt.traces.importers.acceptance.engine_logs import SGLANG, VLLM, VLLM_0, ServerLog
 from tlt.traces.importers.acceptance.prometheus import Scrapes
-from tlt.traces.importers.acceptance.trainer_metrics import TrainerMetrics
+from tlt.traces.importers.acceptance.trainer_metrics import ENDS, TrainerMetrics
 from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip, Source
 from tlt.traces.importers.reading.lines import iter_lines, shown
-from tlt.traces.importers.reading.metrics import iter_metrics
+from tlt.traces.importers.reading.metrics import iter_metrics, metric_names
 from tlt.traces.importers.reading.records import documents
 from tlt.traces.importers.report import Tally
 from tltsched.errors import InputError
 
 LINE_BYTES = 1 << 16
+OF_BENCHMARKS = ("spec_decode_num_drafts", "accept_length")
 READ = (
     "a vLLM or SGLang server log, Prometheus text of them, a result of their serving benchmarks, or metrics "
     "of slime, SkyRL, verl or NeMo-RL"
 )
 Found = tuple[str, str, list[Counted]]  # source, what weights are, counts
+
+
+@dataclass(frozen=True)
+class FoundDrafts:
+    """What one source at a path counted."""
+
+    source: str
+    weighed: str
+    counted: tuple[Counted, ...]
+
+    @property
+    def accepted(self) -> float:
+        """Drafts of a cycle that are accepted in the mean; the bonus token is not counted."""
+        cycles = sum(one.cycles for one in self.counted)
+        return sum(one.accepted * one.cycles for one in self.counted) / cycles if cycles else 0.0
+
+    def law(self, depth: int | None = None) -> Acceptance:
+        """Return the law; raises InputError as `law_of` does."""
+        return law_of(self.counted, self.source, self.weighed, depth)
 
 
 def read_acceptance(path: Path, depth: int | None = None) -> Acceptance:
@@ -33,17 +54,20 @@ def read_acceptance(path: Path, depth: int | None = None) -> Acceptance:
     depth: drafts of a cycle, for files that do not say it. Raises InputError if there is nothing, if two
     sources disagree, or if the depth is needed.
     """
-    found = find_acceptance(path, depth)
+    found = find_drafts(path, depth)
     if found is None:
         raise InputError(
             f"acceptance in {shown(path)}", "none", READ,
             "switch speculative decoding on in the run, or set acceptance.* by hand",
         )  # fmt: skip
-    return found
+    return found.law(depth)
 
 
-def find_acceptance(path: Path, depth: int | None = None) -> Acceptance | None:
-    """Return what `read_acceptance` does, or None if nothing in the file is about drafts."""
+def find_drafts(path: Path, depth: int | None = None) -> FoundDrafts | None:
+    """Return what is counted at `path`, or None if nothing is about drafts.
+
+    Raises InputError if several sources count: they may count the same.
+    """
     sources: dict[tuple[str, str], list[Counted]] = {}
     for file in regular_files(path, Tally()):
         for source, weighed, counted in _of_file(file, depth):
@@ -56,7 +80,18 @@ def find_acceptance(path: Path, depth: int | None = None) -> Acceptance | None:
             "they count the same drafts: give one file",
         )  # fmt: skip
     (((source, weighed), counted),) = sources.items()
-    return law_of(counted, f"{source} {shown(path)}", weighed, depth)
+    return FoundDrafts(f"{source} {shown(path)}", weighed, tuple(counted))
+
+
+def says_drafts(head: Head) -> bool:
+    """Return whether the beginning of a file says anything of drafts."""
+    if not head.is_text:
+        return False
+    if any(name in head.fields for name in OF_BENCHMARKS):
+        return True
+    if any(mark in line.text for line in head.lines for mark in (VLLM, VLLM_0, SGLANG, b"vllm:spec_")):
+        return True
+    return any(name.endswith(end) for name in metric_names(head) for ends in ENDS.values() for end in ends)
 
 
 def _of_file(file: Path, depth: int | None) -> list[Found]:

@@ -77,29 +77,31 @@ class RequestEstimates:
 
     def observe(self, drafts: DraftsByRequest, finished: Container[int], hazards: list[float]) -> None:
         """Take in what requests got accepted under median hazards by position; keep those that go on."""
-        prior, cells = 1.0 / self._prior_variance, _Cells(hazards)
-        fading: dict[int, float] = {0: 1.0}
+        prior, unknown = 1.0 / self._prior_variance, (0.0, self._prior_variance, 0.0, 0.0)
+        cells, fading = _Cells(hazards), _Fading(self._memory_steps)
         before, after = self._known, {}
         for request, steps, accepted in drafts:
             if request in finished:
                 continue
-            x, variance, worth, total = before.get(request) or (0.0, self._prior_variance, 0.0, 0.0)
+            x, variance, worth, total = before.get(request, unknown)
             if steps:
-                keep = fading.get(steps)
-                if keep is None:
-                    keep = fading[steps] = exp(-steps / self._memory_steps)
+                keep, mean_accepted = fading[steps], accepted / steps
                 worth *= keep
                 total *= keep
+                gain = gained = 0.0
                 for _ in range(MOST_SCORINGS):
-                    from_x = x
-                    own, information = cells.score(from_x, accepted / steps)
+                    centre, mean, over_slope, information = cells[round(x / CELL)]
+                    own = centre + (mean_accepted - mean) * over_slope
+                    if not -LARGEST <= own <= LARGEST:
+                        own = LARGEST if own > 0 else -LARGEST
                     gain = steps * information
+                    gained = gain * own
                     variance = 1.0 / (worth + gain + prior)
-                    x = (total + gain * own) * variance
-                    if abs(x - from_x) <= CELL:
+                    from_x, x = x, (total + gained) * variance
+                    if -CELL <= x - from_x <= CELL:
                         break
                 worth += gain
-                total += gain * own
+                total += gained
             after[request] = (x, variance, worth, total)
         self._known, self._left = after, {}
 
@@ -113,37 +115,39 @@ class RequestEstimates:
         return Exponents(mean, second / count - mean * mean)
 
 
-class _Cells:
-    """m(x), m'(x) and the information of an engine step, worked out once a cell of x."""
+class _Fading(dict[int, float]):
+    """What is left of a history after so many engine steps, worked out once each."""
+
+    def __init__(self, memory_steps: float) -> None:
+        super().__init__()
+        self._memory_steps = memory_steps
+
+    def __missing__(self, steps: int) -> float:
+        left = self[steps] = exp(-steps / self._memory_steps)
+        return left
+
+
+class _Cells(dict[int, tuple[float, float, float, float]]):
+    """Centre of a cell of x, and m, 1 / m' and the information of an engine step there, worked out once."""
 
     def __init__(self, hazards: list[float]) -> None:
+        super().__init__()
         self._hazards = hazards
-        self._known: dict[int, tuple[float, float, float]] = {}
 
-    def score(self, x: float, mean_accepted: float) -> tuple[float, float]:
-        """Return the log-exponent that a history alone tells of, seen from x, and what a step is worth."""
-        index = round(x / CELL)
-        cell = self._known.get(index)
-        if cell is None:
-            cell = self._known[index] = _cell(self._hazards, index * CELL)
-        mean, slope, information = cell
-        if not information:
-            return 0.0, 0.0
-        own = index * CELL + (mean_accepted - mean) / slope
-        return min(max(own, -LARGEST), LARGEST), information
-
-
-def _cell(hazards: list[float], x: float) -> tuple[float, float, float]:
-    """Return m, m' and the information m'^2 / v of an engine step, at log-exponent x."""
-    exponent = exp(x)
-    mean = slope = second = 0.0
-    for position, hazard in enumerate(hazards):
-        raised = hazard * exponent
-        survival = exp(-raised)
-        mean += survival
-        slope -= raised * survival
-        second += (2 * position + 1) * survival  # E[A^2] = sum (2 j - 1) P(A >= j)
-    variance = second - mean * mean
-    if not (variance > 1e-9 and slope < -1e-9):
-        return mean, slope, 0.0  # all or nothing is accepted: nothing to tell requests apart by
-    return mean, slope, slope * slope / variance
+    def __missing__(self, index: int) -> tuple[float, float, float, float]:
+        centre = index * CELL
+        exponent = exp(centre)
+        mean = slope = second = 0.0
+        for position, hazard in enumerate(self._hazards):
+            raised = hazard * exponent
+            survival = exp(-raised)
+            mean += survival
+            slope -= raised * survival
+            second += (2 * position + 1) * survival  # E[A^2] = sum (2 j - 1) P(A >= j)
+        variance = second - mean * mean
+        if variance > 1e-9 and slope < -1e-9:
+            cell = (centre, mean, 1.0 / slope, slope * slope / variance)
+        else:
+            cell = (0.0, mean, 0.0, 0.0)  # all or nothing is accepted: it tells no requests apart
+        self[index] = cell
+        return cell

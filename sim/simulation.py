@@ -59,8 +59,8 @@ def calibration_of(config: Config) -> Calibration | None:
 
 def coefficients_of(config: Config, calibration: Calibration | None) -> Coefficients:
     """Return the law of step times; raises InputError for an unknown model or GPU."""
-    shape = look_up(MODELS, "hardware.model", config.hardware.model)
-    gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu)
+    shape = look_up(MODELS, "hardware.model", config.hardware.model, things=True)
+    gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu, things=True)
     if calibration is None:
         fitted = roofline(shape, gpu, config.hardware.tp, config.cost.roofline)
     else:
@@ -81,8 +81,8 @@ class Simulation:
         Raises InputError for what does not fit together.
         """
         self.trace = trace
-        self.shape = look_up(MODELS, "hardware.model", config.hardware.model)
-        self.gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu)
+        self.shape = look_up(MODELS, "hardware.model", config.hardware.model, things=True)
+        self.gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu, things=True)
         self.calibration = calibration_of(config)
         steps = int(trace.rows["step"].nunique())
         for phase, seconds in config.phases.by_step_s.items():

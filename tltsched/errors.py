@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
@@ -21,16 +22,30 @@ class ProtocolError(RuntimeError):
     """A driver broke the order of events (a decision interval ended on a worker without requests, say)."""
 
 
-def unknown_name(field: str, got: str, names: Iterable[str], otherwise: str) -> InputError:
-    """Return the error for a name that is none of `names`: it lists them, and the nearest if there is one."""
+def unknown_name(
+    field: str, got: str, names: Iterable[str], otherwise: str, *, things: bool = False
+) -> InputError:
+    """Return the error for a name that is none of `names`: it lists them, and the nearest if there is one.
+
+    things: names stand for things with figures of their own, such as GPUs: one that differs in a number is
+    another one, however alike its name, and is not proposed.
+    """
     known = list(names)
-    near = get_close_matches(got, known, n=1)
+    alike = [name for name in known if _figures(name) == _figures(got)] if things else known
+    near = get_close_matches(got, alike, n=1) or [name for name in alike if name.lower() == got.lower()]
     fix = f"did you mean {near[0]!r}?" if near else otherwise
     return InputError(field, got, ", ".join(known), fix)
 
 
-def look_up(table: Mapping[str, T], field: str, name: str) -> T:
-    """Return `table[name]`; raises InputError that lists the names and the nearest one."""
+def _figures(name: str) -> tuple[list[str], list[str]]:
+    """Return the numbers of a name, and what is a letter with a number, as names of GPUs are."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return re.findall(r"\d+", name), [word for word in words if re.fullmatch(r"[a-z]\d{2,4}", word)]
+
+
+def look_up(table: Mapping[str, T], field: str, name: str, *, things: bool = False) -> T:
+    """Return `table[name]`; raises InputError that lists the names, as `unknown_name` does."""
     if name not in table:
-        raise unknown_name(field, name, table, "use one of these names")
+        other = "none of these has its figures: take them as another case, not as this one"
+        raise unknown_name(field, name, table, other if things else "use one of these names", things=things)
     return table[name]

@@ -36,7 +36,7 @@ def prepare_model(
     another `vocab`. All others, and those two with `shape_only`, get a config.json alone: such a folder wants
     model.random_weights.
     """
-    shape = look_up(MODELS, "model", name)
+    shape = look_up(MODELS, "model", name, things=True)
     if vocab is not None:
         shape = msgspec.structs.replace(shape, vocab=vocab)
     weights = (

@@ -60,7 +60,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
         """Return every design, those that break the budget included; raises InputError for unknown GPUs."""
         designs = []
         for gpu in self.gpus:
-            look_up(GPUS, "--gpu", gpu)
+            look_up(GPUS, "--gpu", gpu, things=True)
             for tp in self.tp:
                 for engines in self.engines or (max(self.gpus_budget // tp, 1),):
                     designs += [

@@ -151,7 +151,7 @@ def load(name_or_path: str) -> Calibration:
         path = Path(name_or_path)
     if not path.is_file():
         fix = "name one of these or give the path of a calibration.json"
-        raise unknown_name("calibration", name_or_path, shipped_names(), fix)
+        raise unknown_name("calibration", name_or_path, shipped_names(), fix, things=True)
     try:
         return decode(path.read_bytes(), Calibration)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

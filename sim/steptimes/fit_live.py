@@ -39,7 +39,7 @@ BEYOND_FITTED = "assumed: the last fitted slope goes on; no point reads more tok
 
 def fit_points(measured: MeasuredPoints) -> Calibration:
     """Return the calibration of `measured`; raises InputError if it holds too little for a fit."""
-    shape = look_up(MODELS, "model", measured.model)
+    shape = look_up(MODELS, "model", measured.model, things=True)
     _check(measured)
     gpu = gpu_of(measured.device)
     assumed = roofline(shape, gpu, measured.tp, Assumptions()) if gpu else None

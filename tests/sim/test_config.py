@@ -146,7 +146,11 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 # Found only when the simulation is set up: the field, what was given, what is allowed
 SETUP: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"hardware": {"model": "Qwen2.5-32"}}, "none", ["'Qwen2.5-32' for hardware.model", "'Qwen2.5-32B'?"]),
-    ({"hardware": {"gpu": "H1000"}}, "none", ["'H1000' for hardware.gpu", "A100, H100", "'H100'?"]),
+    (
+        {"hardware": {"gpu": "H1000"}},
+        "none",
+        ["'H1000' for hardware.gpu", "A100, H100", "none of these has its figures"],
+    ),
     ({"cost": {"source": "paper"}}, "none", ["'paper' for calibration", "paper-qwen32b-tp4"]),
     ({"hardware": {"tp": 1, "gpu": "L40"}}, "none", ["KV cache on 1 x L40", "at least", "hardware.tp"]),
     ({"engine": {"graph_bytes": 79e9}}, "none", ["KV cache on 4 x H100", "at least"]),

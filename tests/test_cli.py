@@ -22,6 +22,7 @@ SURFACE: dict[str, set[str]] = {
     "sim counterfactual": {
         "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price",
         "--cap", "--tokenizer", "--draws", "--out", "--report", "--responses", "--columns",
+        "--follow",
     },
     "sim fit-acceptance": {"RUN_FOLDER", "--steps", "--out"},
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
@@ -48,7 +49,7 @@ SURFACE: dict[str, set[str]] = {
     "trace acceptance": {"PATH", "--drafts", "--out", "--json", "--force"},
     "trace doctor": {
         "PATHS", "--calibration", "--break-even", "--max-drafter-age", "--max-staleness", "--format",
-        "--tokenizer", "--cap", "--json", "--responses", "--columns",
+        "--tokenizer", "--cap", "--json", "--responses", "--columns", "--follow",
     },
     "trace convert": {
         "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",

@@ -22,6 +22,7 @@ from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.stated_drafts import StatedDrafts
+from tlt.traces.importers.unfinished import without_unfinished
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.counterfactual import LengthFacts
@@ -87,6 +88,10 @@ def observe(
             read_as = f"{report.framework} ({report.format})"
             observed = Observed(trace, None, report.source, read_as, {}, "none", notes)
             times = times or find_phases(path)
+    if not isinstance(source, Runs):
+        trace, left_out = without_unfinished(observed.trace, times)
+        notes = (*observed.notes, left_out) if left_out else observed.notes
+        observed = replace(observed, trace=trace, notes=notes)
     if times is not None:
         observed = replace(
             observed,

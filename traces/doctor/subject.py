@@ -14,6 +14,7 @@ from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.report import Report
+from tlt.traces.importers.unfinished import without_unfinished
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.run_as_trace import GROUPS_OF_A_STEP
 from tlt.traces.lengths.schema import COLUMNS
@@ -156,10 +157,12 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
         return Subject(
             str(path), f"metrics of {phases.framework}", (Member("", None, "unstated", None, phases=phases),)
         )
+    trace, left_out = without_unfinished(trace, phases)
     member = Member(
         "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, phases=phases, report=report
     )
-    return Subject(str(path), f"{report.framework} ({report.format}), {shown(path)}", (member,))
+    read_as = f"{report.framework} ({report.format}), {shown(path)}"
+    return Subject(str(path), f"{read_as}; {left_out}" if left_out else read_as, (member,))
 
 
 def _table(path: Path, columns: dict[str, str]) -> pd.DataFrame | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tlt.commands.follow import follow_option, followed
 from tlt.commands.options import (
     EXISTING_FILE,
     cap_option,
@@ -43,13 +44,15 @@ from tlt.commands.progress import progress
 @columns_option
 @tokenizer_option
 @draws_option(99, "Draws of the step times within their error; 0: none.")
+@follow_option
 @out_folder()
 @report_option
 def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> None:
     """Reproduce RUN with the model, then say what other policies and schedules would have taken.
 
     RUN is a trace of `tlt trace import`, a file or folder that an RL framework wrote, or a run folder or
-    comparison of this project. The error of the reproduction comes first.
+    comparison of this project, and may go on: a last step that is not whole is left out. The error of the
+    reproduction comes first.
     """
     from tlt.sim.counterfactual.answer import counterfactual as answer
     from tlt.sim.counterfactual.observed_run import observe
@@ -65,16 +68,20 @@ def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> Non
     )
     counted = tokeniser(given["tokenizer"]) if given["tokenizer"] else None
     options = Options(given["cap"], tokenise=counted, responses=given["responses"], columns=given["columns"])
-    with progress(f"reading {run.name}") as shown:
-        observed = observe(run, given["phases"], options)
-        replay = replay_of(
-            observed, settings, out / OBSERVED_TRACE, names_of(given["policies"]), given["observed"]
-        )
-        answer(
-            replay,
-            out,
-            given["draws"],
-            given["price"],
-            lambda policy, step: shown.say(f"{policy}: " + ("errors" if step < 0 else f"step {step}")),
-        )
-    present(out, with_report)
+
+    def read() -> None:
+        with progress(f"reading {run.name}") as shown:
+            observed = observe(run, given["phases"], options)
+            replay = replay_of(
+                observed, settings, out / OBSERVED_TRACE, names_of(given["policies"]), given["observed"]
+            )
+            answer(
+                replay,
+                out,
+                given["draws"],
+                given["price"],
+                lambda policy, step: shown.say(f"{policy}: " + ("errors" if step < 0 else f"step {step}")),
+            )
+        present(out, with_report)
+
+    followed([run], read, given["follow"])

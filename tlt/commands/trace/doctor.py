@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tlt.commands.follow import follow_option, followed
 from tlt.commands.options import (
     PATH,
     cap_option,
@@ -41,6 +42,7 @@ CHECK_FAILED = 1  # exit code
 @cap_option("Longest response allowed, for logs that do not say.")
 @responses_option
 @columns_option
+@follow_option
 @json_option
 @click.pass_context
 def doctor_command(
@@ -55,12 +57,14 @@ def doctor_command(
     cap: int | None,
     responses: int | None,
     columns: tuple[str, ...],
+    follow: bool,
     as_json: bool,
 ) -> None:
     """Look for what is wrong in runs, traces and logs; exit code 1 if there is a problem.
 
-    PATH is a run folder or a comparison of this project, a trace, or what `tlt trace import` reads. Problems
-    make a figure wrong or lose time; notices are to be known. What could not be checked is told as well.
+    PATH is a run folder or a comparison of this project, a trace, or what `tlt trace import` reads, of a run
+    that goes on too. Problems make a figure wrong or lose time; notices are to be known. What could not be
+    checked is told as well.
     """
     from tlt.traces.doctor.base import Limits
     from tlt.traces.doctor.diagnosis import examine
@@ -77,15 +81,22 @@ def doctor_command(
     options = Options(
         cap, tokenise=tokeniser(tokenizer) if tokenizer else None, responses=responses, columns=columns
     )
-    found = [examine(read_subject(path, options, format_name), limits) for path in paths]
-    if as_json:
-        echo_json(found)
-    else:
+    problems = 0
+
+    def read() -> None:
+        nonlocal problems
+        found = [examine(read_subject(path, options, format_name), limits) for path in paths]
+        problems = sum(diagnosis.problems for diagnosis in found)
+        if as_json:
+            echo_json(found)
+            return
         for number, diagnosis in enumerate(found):
             if number:
                 click.echo()
             _tell(diagnosis)
-    if any(diagnosis.problems for diagnosis in found):
+
+    followed(paths, read, follow)
+    if problems:
         ctx.exit(CHECK_FAILED)
 
 

@@ -17,16 +17,20 @@ CHUNK_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 # Text of rollouts shrinks 3- to 30-fold; what shrinks more from far on is made to fill a disk.
 MAX_RATIO, RATIO_FROM_BYTES = 300, 32 << 20
+NO_END = "the last line has no end: it may still be written"
 READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 class Line:
-    """One line without its end. `text` holds only its first bytes if it is `too_long`."""
+    """One line without its end. `text` holds only its first bytes if it is `too_long`.
 
-    __slots__ = ("number", "text", "too_long")
+    ended: whether the end is there; the last line of a file that is still written may be cut within a number.
+    """
 
-    def __init__(self, number: int, text: bytes, too_long: bool) -> None:
-        self.number, self.text, self.too_long = number, text, too_long
+    __slots__ = ("ended", "number", "text", "too_long")
+
+    def __init__(self, number: int, text: bytes, too_long: bool, ended: bool = True) -> None:
+        self.number, self.text, self.too_long, self.ended = number, text, too_long, ended
 
 
 class Bounded:
@@ -90,11 +94,12 @@ def iter_lines(path: Path, limit: int = LINE_BYTES) -> Iterator[Line]:
             if too_long:
                 text = text[:SHOWN_BYTES]
                 _drop_rest(file)
+            ended = too_long or text.endswith((b"\n", b"\r"))
             text = text.rstrip(b"\r\n")
             if number == 1:
                 text = text.removeprefix(b"\xef\xbb\xbf")
             if text and not text.isspace():
-                yield Line(number, text, too_long)
+                yield Line(number, text, too_long, ended)
     except READ_ERRORS as error:
         raise broken(path, error) from None
     finally:

@@ -14,10 +14,11 @@ import msgspec
 
 from tlt.traces.importers.reading.head import JSON_ERRORS
 from tlt.traces.importers.reading.items import Skip
-from tlt.traces.importers.reading.lines import Line, iter_lines
+from tlt.traces.importers.reading.lines import NO_END, Line, iter_lines
 from tlt.traces.importers.reading.values import number, number_in, whole
 
 NO_METRICS = "a line without metrics of a step"
+NOT_WHOLE = "the last step lacks metrics of the one before: it may still be written"
 LINE_BYTES = 4 << 20
 MOST_METRICS = 10_000  # of one step
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -59,6 +60,7 @@ class Lines:
         self.open: Metrics | None = None  # of a step whose metrics stand on lines of their own
         self.last = 0  # step of the last dict
         self.bar = 0
+        self.names: set[str] = set()  # that the last such step stated
 
     def take(self, line: Line) -> Iterator[Metrics | Skip]:
         """Yield what is complete with this line."""
@@ -70,21 +72,30 @@ class Lines:
             one = _ONE.match(plain)
             if one and len(self.open.values) < MOST_METRICS:
                 value = number_in(one[2])
-                if value is not None:
+                if value is not None and line.ended:
                     self.open.values[one[1].strip()] = value
                 return
         found, waits = self._of_line(line, plain)
-        if waits:
+        if found is not None and not waits and not line.ended and plain.rstrip()[-1:] != "}":
+            yield Skip(line.number, NO_END, line.text[:400])
+        elif waits:
             yield from self.rest()
             self.open = found
         else:
             yield found or Skip(line.number, NO_METRICS, line.text[:400])
 
-    def rest(self) -> Iterator[Metrics | Skip]:
-        """Yield the step that is still open."""
+    def rest(self, *, at_end: bool = False) -> Iterator[Metrics | Skip]:
+        """Yield the step that is still open.
+
+        The last one of a file may still be written: it lacks what the step before stated.
+        """
         if self.open is not None:
             left, self.open = self.open, None
-            yield left if left.values else Skip(left.line, NO_METRICS, left.text)
+            if at_end and self.names - left.values.keys():
+                yield Skip(left.line, NOT_WHOLE, left.text)
+            else:
+                yield left if left.values else Skip(left.line, NO_METRICS, left.text)
+            self.names = set(left.values)
 
     def _of_line(self, line: Line, plain: str) -> tuple[Metrics | None, bool]:
         """Return what the line states, and whether more lines of the same step follow."""
@@ -124,7 +135,7 @@ def iter_metric_lines(path: Any) -> Iterator[Metrics | Skip]:
     lines = Lines()
     for line in iter_lines(path, LINE_BYTES):
         yield from lines.take(line)
-    yield from lines.rest()
+    yield from lines.rest(at_end=True)
 
 
 def of_fields(fields: Any) -> tuple[int | None, dict[str, float]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
 from tlt.traces.importers.reading.items import Skip
-from tlt.traces.importers.reading.lines import READ_ERRORS, Line, broken, iter_lines, opened, shown
+from tlt.traces.importers.reading.lines import NO_END, READ_ERRORS, Line, broken, iter_lines, opened, shown
 from tlt.traces.importers.reading.metric_lines import NO_METRICS, STEP_FIELDS, Metrics, of_fields
 from tlt.traces.importers.reading.values import number_in, whole
 from tltsched.errors import InputError
@@ -60,6 +60,8 @@ def iter_table(path: Path) -> Iterator[Metrics | Skip]:
             yield Skip(line.number, "another number of cells than the header", line.text[:400])
         elif names is None:
             names = _metric_names(row, path)
+        elif not line.ended:
+            yield Skip(line.number, NO_END, line.text[:400])
         else:
             values = {
                 name: read

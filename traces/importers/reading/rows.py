@@ -12,7 +12,7 @@ import msgspec
 
 from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
 from tlt.traces.importers.reading.items import Skip
-from tlt.traces.importers.reading.lines import READ_ERRORS, Line, broken, iter_lines, opened
+from tlt.traces.importers.reading.lines import NO_END, READ_ERRORS, Line, broken, iter_lines, opened
 from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.values import number_in
 
@@ -83,6 +83,8 @@ def _of_csv(path: Path, delimiter: str) -> Iterator[Row | Skip]:
             yield Skip(line.number, "another number of cells than the header", line.text[:400])
         elif names is None:
             names = [cell.strip() for cell in cells]
+        elif not line.ended:
+            yield Skip(line.number, NO_END, line.text[:400])
         else:
             values = (cell if (read := number_in(cell)) is None else _whole(read) for cell in cells)
             yield line.number, dict(zip(names, values, strict=True))

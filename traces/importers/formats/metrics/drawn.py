@@ -12,6 +12,7 @@ from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Options, Reader, Response, Skip, Source
 from tlt.traces.importers.reading.metric_lines import Metrics
 from tlt.traces.importers.reading.metrics import iter_metrics, metric_names
+from tltsched.errors import InputError
 
 MOST_RESPONSES = 1 << 16  # of a step
 MOST_GENERATED = 1 << 22  # of a file: 4,096 steps of 1,024 responses
@@ -86,7 +87,12 @@ def reader(names: Names, count: Count) -> Reader:
             if isinstance(metrics, Skip):
                 yield metrics
                 continue
-            responses = _responses(names, count, metrics, options)
+            try:
+                responses = _responses(names, count, metrics, options)
+            except InputError:
+                if not made:  # no step says it
+                    raise
+                responses = "a step that does not say how many responses it has, as others do"
             found = responses if isinstance(responses, str) else names.aggregate(metrics, responses)
             if isinstance(found, str):
                 yield Skip(metrics.line, found, metrics.text)

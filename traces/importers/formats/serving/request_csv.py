@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Options, Reader, Response, Skip, Source
-from tlt.traces.importers.reading.lines import LINE_BYTES, iter_lines
+from tlt.traces.importers.reading.lines import LINE_BYTES, NO_END, iter_lines
 from tlt.traces.importers.reading.values import number_in, whole
 
 FIELD_CHARACTERS = 4096
@@ -45,6 +45,8 @@ def _reader(time: str, prompt: str, response: str, seconds: Seconds) -> Reader:
                 )
             elif names is None:
                 names = [cell.strip() for cell in cells]
+            elif not line.ended:
+                yield Skip(line.number, NO_END, line.text[:400])
             elif len(cells) != len(names):
                 yield Skip(line.number, "another number of cells than the header", line.text[:400])
             else:

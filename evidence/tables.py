@@ -8,6 +8,8 @@ A document says where something stands, each marker on a line of its own:
     <!-- /table -->
     <!-- rooms: PACKAGE ... -->        their folders, each with the sentence of its `__init__.py`
     <!-- /rooms -->
+    <!-- keys: FRAMEWORK -->           what the keys of its metrics mean
+    <!-- /keys -->
 
 `python -m evidence.tables README.md docs/*.md docs/evidence/*.md` rewrites what stands between the markers
 and the page of cards; with `--check` it writes nothing and exits with 1 if something is not up to date.
@@ -20,6 +22,7 @@ from pathlib import Path
 
 import click
 
+from evidence.metric_keys import keys_table
 from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
 from evidence.rooms import rooms_table
 from evidence.subjects import HEADLINES, SUBJECTS, TITLES, percent, times
@@ -30,11 +33,11 @@ CARDS = PROJECT / PAGE
 FEW = 2  # figures that are told in a row on a card; more of them make a table
 MOST = 3  # figures of a miss that are named at the top
 _BLOCK = re.compile(
-    r"^<!-- (?P<kind>evidence|table|rooms):(?P<name>[^\n]*?)-->[ \t]*\n"
+    r"^<!-- (?P<kind>evidence|table|rooms|keys):(?P<name>[^\n]*?)-->[ \t]*\n"
     r"(?P<body>.*?)^<!-- /(?P=kind) -->[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-_MARKER = re.compile(r"^<!-- /?(?:evidence|table|rooms)\b.*$", re.MULTILINE)
+_MARKER = re.compile(r"^<!-- /?(?:evidence|table|rooms|keys)\b.*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INTRODUCTION = """# Evidence: a card a claim
 
@@ -98,7 +101,7 @@ def refreshed(text: str, folder: Path) -> str:
 
     def fill(block: re.Match[str]) -> str:
         kind, name = block["kind"], block["name"].strip()
-        body = {"evidence": _evidence, "table": _table, "rooms": _rooms}[kind](folder, name)
+        body = {"evidence": _evidence, "table": _table, "rooms": _rooms, "keys": _keys}[kind](folder, name)
         return f"<!-- {kind}: {name} -->\n\n{body.strip()}\n\n<!-- /{kind} -->"
 
     return _BLOCK.sub(fill, text)
@@ -113,6 +116,11 @@ def _evidence(folder: Path, name: str) -> str:
 def _rooms(folder: Path, name: str) -> str:
     del folder  # of the records
     return rooms_table(PROJECT, name.split())
+
+
+def _keys(folder: Path, name: str) -> str:
+    del folder  # of the records
+    return keys_table(name)
 
 
 def _table(folder: Path, name: str) -> str:

@@ -25,7 +25,7 @@ from tlt.analysis.drawing.figure import Picture, save
 from tlt.analysis.drawing.html import page
 from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.analysis.load import RunSet, source_rows
-from tlt.traces.results.counterfactual import Counterfactual, read_counterfactual
+from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
 from tltsched.written.policy_name import folded
 
@@ -51,21 +51,15 @@ def present_counterfactual(
     Raises InputError if counterfactual.json is malformed.
     """
     case = read_counterfactual(folder)
+    if case.needed:
+        return _refuse(folder, case, console)
     answer = answer_of(case, runs, table)
     picture = draw_counterfactual(case, answer, runs)
     write_json(folder / ANSWER, answer)
     save([picture], folder / "pictures")
     path = folder / f"{NAME}.html"
     path.write_text(render(case, answer, runs, table, picture), encoding="utf-8")
-    console.print(Text(f"{case.source}, read as {case.read_as}"))
-    console.print(Text(observed_sentence(case)))
-    console.print()
-    console.print(Text(reproduction_sentence(case), style="bold"))
-    if case.fit is not None:
-        console.print(_terminal(TextTable(STEP_HEADERS, step_cells(case)[:SHOWN_STEPS])))
-        if len(case.steps) > SHOWN_STEPS:
-            console.print(Text(f"and {len(case.steps) - SHOWN_STEPS} more steps, in {path.name}"))
-    console.print()
+    _print_observed(case, path, console)
     priced = case.price_usd_per_gpu_hour is not None
     console.print(_terminal(policy_table(answer, priced)))
     console.print()
@@ -80,6 +74,32 @@ def present_counterfactual(
         console.print(Text(f"! {flag}", style="yellow"))
     console.print(Text(f"counterfactual: {path}"), soft_wrap=True)
     return [picture]
+
+
+def _print_observed(case: Counterfactual, path: Path, console: Console) -> None:
+    """Print the observed run and how well the model reproduces it."""
+    console.print(Text(f"{case.source}, read as {case.read_as}"))
+    console.print(Text(observed_sentence(case)))
+    console.print()
+    console.print(Text(reproduction_sentence(case), style="bold"))
+    if case.fit is not None:
+        console.print(_terminal(TextTable(STEP_HEADERS, step_cells(case)[:SHOWN_STEPS])))
+        if len(case.steps) > SHOWN_STEPS:
+            console.print(Text(f"and {len(case.steps) - SHOWN_STEPS} more steps, in {path.name}"))
+    console.print()
+
+
+def _refuse(folder: Path, case: Counterfactual, console: Console) -> list[Picture]:
+    """Print what a ranking needs, in place of one, and leave no answer of an earlier call."""
+    for stale in (folder / ANSWER, folder / f"{NAME}.html", folder / "pictures" / f"{NAME}.png"):
+        stale.unlink(missing_ok=True)
+    _print_observed(case, folder / COUNTERFACTUAL, console)
+    console.print(Text("Nothing is ranked. It would need:"))
+    for each in case.needed:
+        console.print(Text(f"  - {each}"))
+    for sentence in (*basis(case), *(f"! {flag}" for flag in case.flags)):
+        console.print(Text(sentence))
+    return []
 
 
 def flags_of(case: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable) -> list[str]:

@@ -33,6 +33,12 @@ def reproduction_sentence(case: Counterfactual) -> str:
             f"with step times {case.cost_source}."
         )
     scale = f"x {figure(fit.scale, '.3f')}"
+    if case.needed:
+        return (
+            f"Reproduction: logged rollouts take {fit.scale.value:.3g} times as long as the model says of "
+            f"{_made_of(case)}. Nothing that it says of other policies would be worth anything."
+        )
+    scale += _beside(case)
     if not fit.errors:
         return (
             f"Reproduction: all step times are taken {scale}, which makes the modelled rollouts as long as "
@@ -46,6 +52,30 @@ def reproduction_sentence(case: Counterfactual) -> str:
         f"fitted to the {len(fit.fitted_steps)} before: x {figure(fit.fitted_scale, '.3f')}. Below it is "
         f"that of all steps, {scale}."
     )
+
+
+def _made_of(case: Counterfactual) -> str:
+    """Say what a logged rollout is taken to be made of."""
+    fit = case.fit
+    assert fit is not None, "it was fitted"
+    words = (
+        "these responses" if fit.generations == 1 else f"{fit.generations:.3g} generations of these responses"
+    )
+    return words if fit.fixed_s[1] == 0 else f"{words}, {_fixed(fit.fixed_s)} of waiting left out"
+
+
+def _beside(case: Counterfactual) -> str:
+    """Say what a logged rollout holds beside one generation of its responses; empty: nothing."""
+    fit = case.fit
+    assert fit is not None, "it was fitted"
+    parts = [f"{fit.generations:.3g} generations a step"] if fit.generations != 1 else []
+    parts += [f"beside {_fixed(fit.fixed_s)} in which nothing is generated"] if fit.fixed_s[1] > 0 else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _fixed(fixed_s: tuple[float, float]) -> str:
+    low, high = (number(each) for each in fixed_s)
+    return f"{low} s" if low == high else f"{low} to {high} s"
 
 
 def answer_sentences(answer: Answer) -> list[str]:

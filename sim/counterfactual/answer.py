@@ -2,8 +2,9 @@
 
 The observed policy is simulated first: its error against the run's log comes before any other figure. Where
 the log has rollout seconds one factor on all step times is fitted to half of its steps
-(sim.counterfactual.fit_to_log), and phases take as long as the log says. Then every policy rolls out the same
-lengths in the same steps and groups.
+(sim.counterfactual.fit_to_log), beside what no draft shortens (sim.counterfactual.readings), and phases take
+as long as the log says. Then every policy rolls out the same lengths in the same steps and groups. Where no
+reading of the log comes near the model the observed policy stays alone, and what a ranking needs is said.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import pandas as pd
 from tlt.sim.advise.bounds import write_bounds
 from tlt.sim.comparison import compare
 from tlt.sim.counterfactual.draws import write_draws
-from tlt.sim.counterfactual.fit_to_log import Scale, Times, fit_means, fit_scale
-from tlt.sim.counterfactual.flags import flags_of
-from tlt.sim.counterfactual.log_times import ROLLOUT, STEP
+from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
+from tlt.sim.counterfactual.fitted import Fitted
+from tlt.sim.counterfactual.flags import flags_of, needed_of
+from tlt.sim.counterfactual.log_times import GENERATIONS, LEAST, MOST, ROLLOUT, STEP
 from tlt.sim.counterfactual.observed_run import Observed, length_facts
+from tlt.sim.counterfactual.readings import LoggedRollouts, readings_of
 from tlt.sim.counterfactual.settings import RESAMPLED_STEPS, Replay
 from tlt.sim.policy_set import PolicySet, checked
 from tlt.sim.simulation import Simulation
@@ -34,7 +37,6 @@ from tlt.traces.results.counterfactual import (
     COUNTERFACTUAL,
     OBSERVED_TRACE,
     Counterfactual,
-    LogFit,
     ObservedStep,
 )
 from tlt.traces.runs.runfolder import RunFolder, run_name, write_json
@@ -57,15 +59,15 @@ def counterfactual(
     policies = checked(replay.configs, replayed(lengths, base.workload))  # before anything is written
     out.mkdir(parents=True, exist_ok=True)
     write_trace(lengths, out / OBSERVED_TRACE, force=True)
-    scale, fit = _fit(observed, policies.baseline.on(lengths))
-    if scale is not None:
-        policies = policies.scaled(scale.value)
+    fitted = _fit(observed, policies.baseline.on(lengths))
+    if fitted is not None:
+        policies = fitted.applied(policies)
     compare(policies, out, progress)
     write_bounds(policies.baseline, out)
-    if draws:
-        write_draws(policies, out, draws, scale, lambda policy: progress(policy, -1))
+    if fitted is None or fitted.readings.all:
+        write_draws(policies, out, draws, fitted, lambda policy: progress(policy, -1))
     modelled = RunFolder(out / run_name(policies.names[0])).steps()
-    answer = _answer(replay, policies, fit, modelled, price_usd_per_gpu_hour)
+    answer = _answer(replay, policies, fitted, modelled, price_usd_per_gpu_hour)
     reordering = any(
         not each.config.cluster.schedule_spec().keeps_order for each in policies.simulations.values()
     )
@@ -94,24 +96,41 @@ def lengths_to_replay(observed: Observed, seed: int) -> Trace:
     return Trace(pd.concat(parts, ignore_index=True).astype(trace.rows.dtypes), trace.origin)
 
 
-def _fit(observed: Observed, simulation: Simulation) -> tuple[Scale | None, LogFit | None]:
-    """Return the factor on all step times that the log asks for; nothing if it has no rollout seconds."""
+def _fit(observed: Observed, simulation: Simulation) -> Fitted | None:
+    """Return how the model is made to agree with the log; None if it has no rollout seconds."""
     logged = observed.logged
     if logged is None or ROLLOUT not in logged.times:
-        return None, None
+        return None
     numbers = observed.step_numbers()
     rows = simulation.run().log.step_rows[: len(numbers)]
-    rollout_s = np.array([row["rollout_end_s"] - row["start_s"] for row in rows])
-    step_s = np.array([row["end_s"] - row["start_s"] for row in rows])
+    modelled_s = np.array([row["rollout_end_s"] - row["start_s"] for row in rows])
+    after_s = np.array([row["end_s"] - row["rollout_end_s"] for row in rows])
     by_step_s = logged.by_step_s(ROLLOUT)
+    rollouts = LoggedRollouts(
+        rollout_s=np.full(len(numbers), logged.times[ROLLOUT].mean_s) if by_step_s is None else by_step_s,
+        least_s=logged.rollout_by_step(LEAST, len(numbers)),
+        most_s=logged.rollout_by_step(MOST, len(numbers)),
+        generations=logged.rollout_by_step(GENERATIONS, len(numbers)),
+        modelled_s=modelled_s,
+    )
+    readings = readings_of(rollouts)
+    fixed_s = readings.fit.fixed_s if readings.all else rollouts.least_s
+    all_s = rollouts.generations * modelled_s
     if by_step_s is None:
-        return fit_means(logged.times[ROLLOUT].mean_s, rollout_s)
-    times = Times(by_step_s, logged.by_step_s(STEP), rollout_s, step_s)
-    return fit_scale(times, numbers)
+        scale, fit = fit_means(logged.times[ROLLOUT].mean_s - float(fixed_s.mean()), all_s)
+    else:
+        times = Times(by_step_s, logged.by_step_s(STEP), all_s, all_s + after_s, fixed_s)
+        scale, fit = fit_scale(times, numbers)
+    fit = msgspec.structs.replace(
+        fit,
+        generations=float(rollouts.generations.mean()),
+        fixed_s=(float(rollouts.least_s.mean()), float(rollouts.most_s.mean())),
+    )
+    return Fitted(scale, fit, readings)
 
 
 def _answer(
-    replay: Replay, policies: PolicySet, fit: LogFit | None, modelled: pd.DataFrame, price: float | None
+    replay: Replay, policies: PolicySet, fitted: Fitted | None, modelled: pd.DataFrame, price: float | None
 ) -> Counterfactual:
     """Return the answer but for its flags; `modelled` are the steps of the observed policy."""
     observed, baseline = replay.observed, policies.baseline
@@ -125,8 +144,9 @@ def _answer(
         lengths_source=observed.trace.origin.text(),
         times_source="" if observed.logged is None else observed.logged.source,
         times=() if observed.logged is None else tuple(observed.logged.times.values()),
-        steps=_steps(observed, modelled),
-        fit=fit,
+        steps=_steps(observed, modelled, fitted),
+        fit=None if fitted is None else fitted.fit,
+        needed=needed_of(observed, baseline, fitted),
         cost_source=cost_source(baseline),
         acceptance_source=baseline.law.source if drafting else "not used",
         price_usd_per_gpu_hour=price,
@@ -135,8 +155,9 @@ def _answer(
     )
 
 
-def _steps(observed: Observed, modelled: pd.DataFrame) -> tuple[ObservedStep, ...]:
+def _steps(observed: Observed, modelled: pd.DataFrame, fitted: Fitted | None) -> tuple[ObservedStep, ...]:
     logged = observed.logged
+    fixed_s = np.zeros(len(modelled)) if fitted is None else fitted.fixed_s(len(modelled))
     rollout_s = None if logged is None else logged.by_step_s(ROLLOUT)
     step_s = None if logged is None else logged.by_step_s(STEP)
     facts = observed.trace.rows.groupby("step")["response_tokens"].agg(["size", "sum", "max"]).sort_index()
@@ -149,7 +170,9 @@ def _steps(observed: Observed, modelled: pd.DataFrame) -> tuple[ObservedStep, ..
             longest_tokens=int(row["max"]),
             rollout_s=None if rollout_s is None else float(rollout_s[index]),
             step_s=None if step_s is None else float(step_s[index]),
-            modelled_rollout_s=float(modelled["rollout_end_s"].iloc[index] - modelled["start_s"].iloc[index]),
+            modelled_rollout_s=float(
+                modelled["rollout_end_s"].iloc[index] - modelled["start_s"].iloc[index] + fixed_s[index]
+            ),
             modelled_step_s=float(modelled["end_s"].iloc[index] - modelled["start_s"].iloc[index]),
         )
         for index, (number, row) in enumerate(rows)

@@ -18,6 +18,7 @@ from tlt.sim.advise.sensitivity import (
     FACTORS,
     PROBE_STEPS,
     PROBED,
+    READINGS,
     cost_error,
     draw_factors,
     draw_table,
@@ -29,7 +30,8 @@ from tlt.sim.advise.sensitivity import (
     step_seconds,
     write_draw_files,
 )
-from tlt.sim.counterfactual.fit_to_log import Scale
+from tlt.sim.counterfactual.fitted import Fitted, repeated
+from tlt.sim.counterfactual.readings import Reading
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.traces.common.arrays import Floats
@@ -40,40 +42,72 @@ LEAST_PINNED = 0.1  # of the observed rollouts: a line that errors take below 0
 
 
 def write_draws(
-    policies: PolicySet, out: Path, draws: int, scale: Scale | None, progress: Callable[[str], None]
+    policies: PolicySet, out: Path, draws: int, fitted: Fitted | None, progress: Callable[[str], None]
 ) -> None:
     """Write the step times under drawn errors beside the comparison in `out`; the first policy is observed.
 
-    `scale` is None where no log pins it. Draw 0 is the fit.
+    `fitted` is None where no log pins them. Draw 0 is the fit. The others take the readings of the log in
+    turn, and given seconds of training on fewer GPUs as growing or not. Without `draws` they differ in these
+    alone, and where there is one reading nothing is written.
     """
     first = policies.baseline
+    unscaled = {name: each.unscaled() for name, each in policies.simulations.items()}
+    open_ended = any(each is not None for each in unscaled.values())
+    readings = () if fitted is None else fitted.readings.all
+    turns = max(len(readings), 1) * (READINGS if open_ended else 1)
+    if not draws and turns == 1:
+        return
     error, source = cost_error(first.calibration)
     rng = generator(first.config.run.seed, COST_FACTORS)
-    moves = draw_factors(error, draws, rng) - 1.0
-    scales = np.ones(1 + draws)
-    if scale is not None:
-        scales[1:] = scale.draw(draws, error, rng)
-        source += (
-            f"; rollouts pinned by the log on {scale.steps} steps"
-            if scale.steps
-            else "; mean rollout pinned by the log"
-        )
+    rows = max(draws, turns)
+    moves = draw_factors(error if draws else 0.0, rows, rng) - 1.0
+    scales = np.ones(1 + rows)
+    if fitted is not None:
+        if draws:
+            scales[1:] = fitted.scale.draw(rows, error, rng)
+        source += _pinned(fitted)
     probe = first_steps(policies.trace, PROBE_STEPS)
     frames = []
     pinned = np.zeros(len(FACTORS))
     for name, simulation in policies.simulations.items():
         answers, share = rollout_responses(simulation.on(probe))
-        if simulation is first and scale is not None:
+        if simulation is first and fitted is not None:
             pinned = answers
         steps = RunFolder(out / run_name(name)).steps()
-        fit_s = step_seconds(steps)
+        fit_s = np.tile(step_seconds(steps), (1 + rows, 1))
+        other = unscaled[name]
+        if other is not None:
+            turn = np.arange(rows) // max(len(readings), 1) % READINGS == 1
+            fit_s[1:][turn] = seconds(other)
         rollout_s = (steps["rollout_end_s"] - steps["start_s"]).to_numpy() if share is None else share * fit_s
         grown = scales / growth([(moves, pinned)], LEAST_PINNED) * growth([(moves, answers)], 0.0)
-        times_s = fit_s[None, :] + (grown - 1.0)[:, None] * rollout_s[None, :]
-        times_s[0] = fit_s
-        frames.append(draw_table(run_name(name), steps, times_s))
+        factors, fixed_s = _in_readings(readings, rows, len(steps), simulation is first)
+        times_s = fit_s + ((grown * factors)[:, None] - 1.0) * rollout_s + fixed_s
+        times_s[0] = fit_s[0]
+        frames.append(draw_table(run_name(name), steps, np.maximum(times_s, 0.0)))
         progress(name)
     write_draw_files(out, frames, error, source, probe)
+
+
+def _pinned(fitted: Fitted) -> str:
+    words = "rollouts" if fitted.scale.steps else "mean rollout"
+    steps = f" on {fitted.scale.steps} steps" if fitted.scale.steps else ""
+    others = len(fitted.readings.all) - 1
+    return f"; {words} pinned by the log{steps}" + (f", in {others + 1} readings of it" if others else "")
+
+
+def _in_readings(
+    readings: tuple[Reading, ...], rows: int, steps: int, observed: bool
+) -> tuple[Floats, Floats]:
+    """Return, over the fit, the factor on rollouts, [1 + rows], and the fixed seconds, [1 + rows, steps]."""
+    factors, fixed_s = np.ones(1 + rows), np.zeros((1 + rows, steps))
+    if readings:
+        fit = readings[0]
+        for row in range(rows):
+            reading = readings[row % len(readings)]
+            factors[1 + row] = (reading.factor if observed else reading.others) / fit.factor
+            fixed_s[1 + row] = repeated(reading.fixed_s - fit.fixed_s, steps)
+    return factors, fixed_s
 
 
 def rollout_responses(simulation: Simulation) -> tuple[Floats, float | None]:

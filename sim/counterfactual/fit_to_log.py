@@ -42,12 +42,16 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Seconds of each step, [steps]: as logged (None: not known), and as modelled with a factor of 1."""
+    """Seconds of each step, [steps]: as logged (None: not known), and as modelled with a factor of 1.
+
+    fixed_s: of the logged rollout, that the factor has no part in.
+    """
 
     rollout_s: Floats
     step_s: Floats | None
     modelled_rollout_s: Floats
     modelled_step_s: Floats
+    fixed_s: Floats | float = 0.0
 
 
 def fit_scale(times: Times, numbers: list[int]) -> tuple[Scale, LogFit]:
@@ -64,7 +68,7 @@ def fit_scale(times: Times, numbers: list[int]) -> tuple[Scale, LogFit]:
         )
     fitted, _ = _ratio(times, slice(0, half))
     judged = slice(half, steps)
-    rollout_s = times.modelled_rollout_s * fitted.value
+    rollout_s = times.modelled_rollout_s * fitted.value + times.fixed_s
     modelled: dict[Quantity, tuple[Floats | None, Floats]] = {
         "rollout seconds": (times.rollout_s, rollout_s),
         "step seconds": (times.step_s, rollout_s + times.modelled_step_s - times.modelled_rollout_s),
@@ -90,7 +94,7 @@ def fit_means(logged_s: float, modelled_s: Floats) -> tuple[Scale, LogFit]:
 
 def _ratio(times: Times, steps: slice) -> tuple[Figure, Scale]:
     """Return logged over modelled rollout seconds of some steps, with its interval, and for draws."""
-    logged_s, modelled_s = times.rollout_s[steps], times.modelled_rollout_s[steps]
+    logged_s, modelled_s = (times.rollout_s - times.fixed_s)[steps], times.modelled_rollout_s[steps]
     units = Jackknife(len(logged_s))
     ratios = units.ratio(logged_s, modelled_s)
     found = units.estimate(ratios, positive=True)

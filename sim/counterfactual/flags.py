@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tlt.sim.counterfactual.fitted import Fitted
 from tlt.sim.counterfactual.observed_run import Observed
+from tlt.sim.simulation import Simulation
 from tlt.traces.common.intervals import few_words
 from tlt.traces.lengths.schema import KIND_LABELS
 from tlt.traces.results.counterfactual import Counterfactual
@@ -43,6 +45,33 @@ def _fit_flags(answer: Counterfactual) -> list[str]:
     return flags
 
 
+def needed_of(observed: Observed, simulation: Simulation, fitted: Fitted | None) -> tuple[str, ...]:
+    """Return what a ranking would need; empty where a reading of the log is near the model."""
+    if fitted is None or fitted.readings.all:
+        return ()
+    misfit, hardware = fitted.readings.misfit, simulation.config.hardware
+    rows = observed.trace.rows
+    responses = len(rows) / rows["step"].nunique()
+    given = f"{hardware.gpus} x {hardware.gpu}, tensor parallelism {hardware.tp}, {hardware.model}"
+    needed = [f"that this is what rolled out: {given} (--gpus, --tp, hardware.gpu, hardware.model)"]
+    if simulation.calibration is None:
+        needed.append("step times of that engine instead of a roofline (tlt real calibrate, cost.source)")
+    if misfit > 1:
+        needed += [
+            "the seconds of the rollouts in which nothing is generated (tools, scoring, loading, a wait), "
+            "logged under a key that the framework's page lists",
+            f"all responses that were generated, if some were filtered out: {responses:,.0f} a step are read",
+            "engine.max_running and engine.kv_tokens, if requests queued",
+        ]
+    else:
+        needed += [
+            f"the responses that were generated meanwhile: {responses:,.0f} a step are read (--responses)",
+            "a log whose rollouts are a part of the step: of an asynchronous run they are a trainer's wait",
+            "the policy that the run was under, if it drafted (--observed)",
+        ]
+    return tuple(needed)
+
+
 def _length_flags(answer: Counterfactual, observed: Observed, reordering: bool) -> list[str]:
     rows, facts = observed.trace.rows, answer.lengths
     flags = []
@@ -53,13 +82,10 @@ def _length_flags(answer: Counterfactual, observed: Observed, reordering: bool) 
             "The run has one step. Others are drawn from its prompts with replacement, and intervals come "
             "from these: they vary its longest responses too little."
         )
-    sizes = rows.groupby(["step", "prompt_id"]).size()
-    if sizes.min() < sizes.max():
-        flags.append(
-            f"Prompts have {sizes.min()} to {sizes.max()} responses: schedules that change the order of "
-            "samples are left out, since their steps would train on other numbers of responses."
-        )
-    elif reordering and sizes.max() == 1:
+    why = observed.why_order_is_kept()
+    if why:
+        flags.append(f"{why[:1].upper()}{why[1:]}: schedules that change the order of samples are left out.")
+    elif reordering and not rows.duplicated(["step", "prompt_id"]).any():
         flags.append("No prompt groups are known: schedules count each response as a prompt of its own.")
     if facts.truncated:
         flags.append(

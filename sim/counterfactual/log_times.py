@@ -11,11 +11,15 @@ import pandas as pd
 
 from tlt.sim.model.phases import OTHER, PHASES
 from tlt.traces.common.arrays import Floats
+from tlt.traces.importers.phase_sentences import sentences
 from tlt.traces.importers.phases import PhaseTimes
 from tlt.traces.results.counterfactual import LoggedTime
 from tlt.traces.runs.runfolder import CAUSES, RunFolder
+from tltsched.errors import InputError
 
 STEP, ROLLOUT = "step", "gen"
+LEAST, MOST, GENERATIONS = "fixed_least", "fixed_most", "generations"
+WAITS = 0.05  # of a rollout
 TOLD = 0.001  # of a step: less of it in no phase is not worth a word
 OVERLAP = 0.01  # of a step: phases that sum to more than that beyond it run side by side
 
@@ -26,21 +30,35 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     times: dict[str, LoggedTime]
     notes: tuple[str, ...] = ()
+    within: dict[str, LoggedTime] = {}  # of ROLLOUT: LEAST and MOST; GENERATIONS is a count
 
     def by_step_s(self, name: str) -> Floats | None:
         """Return the seconds of each step, [steps]; None where the log gives the mean alone or nothing."""
         time = self.times.get(name)
         return None if time is None or not time.by_step_s else np.array(time.by_step_s)
 
+    def rollout_by_step(self, name: str, steps: int) -> Floats:
+        """Return LEAST, MOST or GENERATIONS of each step, [steps]: the mean where steps are not known."""
+        time = self.within.get(name)
+        if time is None:
+            return np.full(steps, 1.0 if name == GENERATIONS else 0.0)
+        return np.array(time.by_step_s) if time.by_step_s else np.full(steps, time.mean_s)
+
+    def waits(self) -> bool:
+        """Return whether rollouts hold seconds that no draft shortens and that are worth a word."""
+        most, rollout = self.within.get(MOST), self.times.get(ROLLOUT)
+        return most is not None and rollout is not None and most.mean_s > WAITS * rollout.mean_s
+
     def first(self, steps: int) -> Logged:
         """Return the times of the first `steps` alone."""
-        return msgspec.structs.replace(
-            self,
-            times={
+        times, within = (
+            {
                 name: _timed(name, time.by_step_s[:steps]) if time.by_step_s else time
-                for name, time in self.times.items()
-            },
+                for name, time in each.items()
+            }
+            for each in (self.times, self.within)
         )
+        return msgspec.structs.replace(self, times=times, within=within)
 
 
 def _timed(name: str, seconds: Sequence[float]) -> LoggedTime:
@@ -50,30 +68,47 @@ def _timed(name: str, seconds: Sequence[float]) -> LoggedTime:
 def logged_of(times: PhaseTimes, steps: Sequence[int]) -> Logged:
     """Line the times of a log up with the steps of a trace, by the number of the step.
 
-    A name whose times do not cover all those steps, or whose log repeats a step, keeps its mean alone.
+    A name whose times do not cover all those steps, or whose log repeats a step, keeps its mean alone. Raises
+    InputError for a log of rollouts that go on while the policy is trained.
     """
+    about = times.rollouts
+    if about.side_by_side:
+        raise InputError(
+            "phase times", f"those of a trainer whose rollouts go on meanwhile ({about.side_by_side})",
+            "times of a run whose steps are a rollout and then the training on it",
+            "its rollouts cannot be told from waiting: give the lengths alone (tlt trace import LOG --out "
+            "FILE) to have a synchronous run modelled on them",
+        )  # fmt: skip
     place = {step: index for index, step in enumerate(times.steps)}
     numbered = len(place) == len(times.steps) == times.lines
     covered = numbered and all(step in place for step in steps)
-    by_name, means = {}, []
-    for phase, time in times.phases.items():
-        name: str = phase
-        if covered and time.observations == times.lines:
-            by_name[name] = _timed(name, [time.values_s[place[step]] for step in steps])
-        else:
-            by_name[name] = LoggedTime(name=name, mean_s=time.mean_s)
-            means.append(name)
+
+    def lined_up(name: str, values: list[float], mean: float) -> LoggedTime:
+        if covered and len(values) == times.lines:
+            return _timed(name, [values[place[step]] for step in steps])
+        return LoggedTime(name=name, mean_s=mean)
+
+    by_name: dict[str, LoggedTime] = {
+        name: lined_up(name, time.values_s, time.mean_s) for name, time in times.phases.items()
+    }
+    means = [name for name, time in by_name.items() if not time.by_step_s]
+    within = {}
+    if ROLLOUT in by_name:
+        within = {
+            LEAST: lined_up(LEAST, about.fixed_least.values_s, about.fixed_least.mean_s),
+            MOST: lined_up(MOST, about.fixed_most.values_s, about.fixed_most.mean_s),
+            GENERATIONS: lined_up(GENERATIONS, about.generations, about.mean_generations()),
+        }
     notes = []
     if means:
         notes.append(
             f"of {', '.join(means)} the mean over {times.lines:,} logged steps is used: the steps of log and "
             "lengths do not match one to one"
         )
-    if times.note:
-        notes.append(times.note.removesuffix("."))
+    notes += [sentence.removesuffix(".") for sentence in sentences(times)]
     return Logged(
         source=f"measured by {times.framework}: {times.source}, {times.lines:,} steps",
-        times=by_name, notes=tuple(notes),
+        times=by_name, notes=tuple(notes), within=within,
     )  # fmt: skip
 
 

@@ -57,6 +57,15 @@ class Observed:
         """Return the numbers of the steps, in order."""
         return sorted(self.trace.rows["step"].unique().tolist())
 
+    def why_order_is_kept(self) -> str:
+        """Return why schedules that change the order of samples cannot be judged; empty: they can."""
+        sizes = self.trace.rows.groupby(["step", "prompt_id"]).size()
+        if sizes.min() != sizes.max():
+            return f"prompts of this run have {sizes.min()} to {sizes.max()} responses"
+        if self.logged is not None and self.logged.waits():
+            return "responses wait for tools or scoring, and it is not known which of them how long"
+        return ""
+
     def first(self, steps: int) -> Observed:
         """Return the first `steps` of the run; raises InputError if there are fewer."""
         numbers = self.step_numbers()

@@ -77,17 +77,17 @@ def policies_of(named: Sequence[str] | None, config: Config, policy: str) -> lis
 def _possible(configs: dict[str, Config], observed: Observed, *, named: bool) -> dict[str, Config]:
     """Return the policies without those whose steps could not train on as many responses as the run did.
 
-    Raises InputError if one of those was named.
+    Nor can schedules that change the order be judged where responses wait for tools, nobody knows which and
+    how long. Raises InputError if one of those was named.
     """
     reordering = [name for name, config in configs.items() if not config.cluster.schedule_spec().keeps_order]
-    sizes = observed.trace.rows.groupby(["step", "prompt_id"]).size()
-    if not reordering or sizes.min() == sizes.max():
+    why = observed.why_order_is_kept()
+    if not reordering or not why:
         return configs
     if named:
         raise InputError(
-            "--policies", reordering[0], "schedules that keep the order of samples",
-            f"prompts of this run have {sizes.min()} to {sizes.max()} responses: leave it out",
-        )  # fmt: skip
+            "--policies", reordering[0], "schedules that keep the order of samples", f"{why}: leave it out"
+        )
     return {name: config for name, config in configs.items() if name not in reordering}
 
 

@@ -180,7 +180,7 @@ def test_a_log_is_imported_with_its_phases() -> None:
     assert observed.logged is not None
     gen = observed.logged.by_step_s("gen")
     assert gen is not None
-    assert gen.tolist() == [210.5, 190.5]
+    assert gen.tolist() == [36.5, 32.5]
     assert observed.first(1).step_numbers() == [1]
     with pytest.raises(InputError, match=r"workload\.steps"):
         observed.first(3)

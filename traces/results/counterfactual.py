@@ -65,6 +65,8 @@ class LogFit(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     fitted_steps: tuple[int, ...]  # empty: no single steps of the log are known
     judged_steps: tuple[int, ...]
     errors: tuple[PredictionError, ...]  # over the judged steps; empty: nothing is left to check
+    generations: float = 1.0  # of a step, one after the other, each as modelled times the factor
+    fixed_s: tuple[float, float] = (0.0, 0.0)  # of a logged rollout, that no draft shortens: least and most
 
 
 class Counterfactual(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -85,20 +87,22 @@ class Counterfactual(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     price_usd_per_gpu_hour: float | None
     assumptions: tuple[str, ...]
     flags: tuple[str, ...]
+    needed: tuple[str, ...] = ()  # what a ranking would need; not empty: nothing is ranked
 
     def logged(self, name: str) -> LoggedTime | None:
         """Return what the log says of the step, its rollout ("gen") or a phase."""
         return next((time for time in self.times if time.name == name), None)
 
     def amdahl(self) -> tuple[float, float] | None:
-        """Return the logged rollout's share of a step and the speedup if rollouts took no time.
+        """Return the share of a step in which responses are generated, and the speedup if that took no time.
 
-        None where the log does not have both.
+        Of the logged rollout what no draft shortens is left out. None where the log does not have both.
         """
         step, rollout = self.logged("step"), self.logged("gen")
         if step is None or rollout is None or not 0 < rollout.mean_s < step.mean_s:
             return None
-        share = rollout.mean_s / step.mean_s
+        fixed_s = 0.0 if self.fit is None else self.fit.fixed_s[0]
+        share = (rollout.mean_s - fixed_s) / step.mean_s
         return share, 1.0 / (1.0 - share)
 
 

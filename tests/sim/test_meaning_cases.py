@@ -26,7 +26,12 @@ SETTINGS: dict[str, Any] = {
     "run": {"records": False, "acceptance": False},
     "hardware": {"gpus": 8, "tp": 1, "gpu": "H100", "model": "Qwen2.5-7B"},
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
-    "acceptance": {"kind": "per_position"},
+    "acceptance": {
+        "kind": "per_position",
+        "request_spread": 0.0,
+        "length_correlation": 0.0,
+        "group_correlation": 0.0,
+    },
 }
 Stated = dict[str, float]
 LENGTHS: Stated = {

@@ -8,14 +8,24 @@ from rich.text import Text
 from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
 
-ADVICE_HEADERS = ("Batch", "Context (tokens)", "Draft config", "Gain [95 %]", "Runner-up", "May flip")
+ADVICE_HEADERS = (
+    "Batch",
+    "Context (tokens)",
+    "Draft config",
+    "Gain [95 %]",
+    "Regret [to]",
+    "Runner-up",
+    "Equal within 1 %",
+)
 ADVICE_NOTES = (
     "Batch: requests that one worker runs at once. Context: tokens that each of them holds when so many are "
     "left. Draft config: the fastest to draft with at that batch; one number is a chain of so many "
     "drafts, three a tree (depth, top-k, tokens to verify), off is no speculation. Gain: its tokens per "
-    "second over those without speculation, of decode alone. May flip: the runner-up is ahead in more than "
-    "2.5 % of the draws of the step times. *: batch or context lies outside the points that the step times "
-    "were fitted to."
+    "second over those without speculation, of decode alone. Regret: share of the time that it loses where "
+    "another one is faster, mean over the draws of the step times and upper end of its 95 % interval. "
+    "Runner-up: what it loses over the best by the fit. Equal within 1 %: draft configurations that are as "
+    "good; ~: by the fit alone, the error of the step times leaves more open. *: batch or context lies "
+    "outside the points that the step times were fitted to."
 )
 NOTHING = "No worker runs a request in every step of this workload, so there is no advice by batch size."
 
@@ -28,23 +38,39 @@ def advice_table(advice: Advice) -> TextTable:
             f"{row.context_tokens:,.0f}",
             row.draft_config,
             f"{row.gain:.2f}x [{row.gain_low:.2f}, {row.gain_high:.2f}]",
-            row.runner_up,
-            "yes" if row.may_flip else "no",
+            regret_cell(row),
+            row.runner_up + ("" if row.runner_up_lost is None else f" ({row.runner_up_lost:.1%})"),
+            equals_cell(row),
         )
         for row in advice.rows
     ]
-    return TextTable(ADVICE_HEADERS, rows, names=(2, 4, 5))
+    return TextTable(ADVICE_HEADERS, rows, names=(2, 5, 6))
 
 
 def advice_terminal(advice: Advice) -> Table:
-    """Return a rich table; names are shown as they are, never read as markup."""
+    """Return a rich table, the runner-up left out for its width; names are never read as markup."""
     shown = terminal_table("What to draft at which batch size")
-    for header in ADVICE_HEADERS:
-        named = header in ("Draft config", "Runner-up", "May flip")
-        shown.add_column(Text(header), justify="left" if named else "right", overflow="fold")
+    kept = [at for at, header in enumerate(ADVICE_HEADERS) if header != "Runner-up"]
+    for header in (ADVICE_HEADERS[at] for at in kept):
+        named = header in ("Draft config", "Equal within 1 %")
+        shown.add_column(
+            Text(header.replace(" ", "\n", 1)), justify="left" if named else "right", overflow="fold"
+        )
     for row in advice_table(advice).rows:
-        shown.add_row(*map(Text, row))
+        shown.add_row(*(Text(row[at]) for at in kept))
     return shown
+
+
+def regret_cell(row: BatchAdvice) -> str:
+    """Return the mean regret and the upper end of its interval; `-` where an earlier version told none."""
+    if row.regret is None or row.regret_high is None:
+        return "-"
+    return f"{row.regret:.1%} [{row.regret_high:.1%}]"
+
+
+def equals_cell(row: BatchAdvice) -> str:
+    """Return the draft configurations as good as the best, those by the fit alone with a tilde."""
+    return ", ".join((*row.ties, *(f"~{name}" for name in row.near))) or "none"
 
 
 def pays_sentence(advice: Advice) -> str:
@@ -80,7 +106,20 @@ def advice_sentences(advice: Advice) -> list[str]:
         f"The intervals of the gains are over a step-time error of {100 * advice.cost_error:.1f} % "
         f"({advice.cost_error_source}) alone; context and acceptance are given."
     )
-    return [pays_sentence(advice), covers]
+    return [pays_sentence(advice), *_lost(advice), covers]
+
+
+def _lost(advice: Advice) -> list[str]:
+    """Say what following the table may lose, by the batch where that is most."""
+    told = [row for row in advice.rows if row.regret is not None and row.regret_high is not None]
+    if not told:
+        return []
+    mean = max(row.regret or 0.0 for row in told)
+    worst = max(told, key=lambda row: row.regret_high or 0.0)
+    return [
+        f"For the error of the step times its choice loses at most {mean:.1%} of the time in the mean at any "
+        f"batch; the 95 % interval ends at {worst.regret_high:.1%} or below (batch {worst.requests:,})."
+    ]
 
 
 def _range(rows: tuple[BatchAdvice, ...]) -> str:

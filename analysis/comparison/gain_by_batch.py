@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from tlt.analysis.comparison.advice import pays_sentence
 from tlt.analysis.drawing.figure import Picture, draw, plain
 from tlt.analysis.load import Run, basis_of
+from tlt.traces.common.regret import TIE
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
 
 _COLOUR = "#08519c"
@@ -48,11 +49,16 @@ def _curve(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
     for row in rows:
         # A band of one batch has no width, so every point shows its interval as a bar as well.
         axes.plot([row.requests] * 2, [row.gain_low, row.gain_high], color=_COLOUR, linewidth=1.0)
-        axes.plot(row.requests, row.gain, "o", color=_COLOUR, markerfacecolor=_fill(row.may_flip))
+        axes.plot(row.requests, row.gain, "o", color=_COLOUR, markerfacecolor=_fill(_is_open(row)))
 
 
-def _fill(may_flip: bool) -> str:
-    return "white" if may_flip else _COLOUR
+def _is_open(row: BatchAdvice) -> bool:
+    """Return whether more than TIE may be lost by the best draft configuration."""
+    return row.regret_high is not None and row.regret_high > TIE
+
+
+def _fill(is_open: bool) -> str:
+    return "white" if is_open else _COLOUR
 
 
 def _scales(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:
@@ -96,11 +102,11 @@ def _legend(figure: SubFigure, rows: tuple[BatchAdvice, ...]) -> None:
         Patch(facecolor=_COLOUR, alpha=0.25, label="95 % interval over step-time error"),
         Line2D([], [], color="#d62728", linewidth=1.0, label="no speculation"),
     ]
-    for may_flip, words in (
+    for is_open, words in (
         (False, "best draft configuration"),
-        (True, "best draft configuration, may flip"),
+        (True, f"best, more than {TIE:.0%} may be lost"),
     ):
-        if any(row.may_flip == may_flip for row in rows):
-            marker = Line2D([], [], marker="o", color=_COLOUR, markerfacecolor=_fill(may_flip), label=words)
+        if any(_is_open(row) == is_open for row in rows):
+            marker = Line2D([], [], marker="o", color=_COLOUR, markerfacecolor=_fill(is_open), label=words)
             handles.append(marker)
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))

@@ -19,6 +19,7 @@ from tlt.analysis.comparison.verdict import Verdict
 from tlt.analysis.drawing.estimates import number
 from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture
 from tlt.analysis.drawing.html import page
+from tlt.analysis.drawing.regrets import REGRET_NOTES, regret_table
 from tlt.analysis.load import Run, RunSet, source_rows
 from tlt.traces.runs.runfolder import CAUSES
 
@@ -41,6 +42,8 @@ def render(
         first=runs.runs[0].summary,
         runs=runs.runs,
         verdict=verdict,
+        regrets=regret_table(verdict.regrets) if verdict.regrets is not None else None,
+        regret_notes=REGRET_NOTES,
         warnings=shared_warnings(table),
         table=policy_table(table),
         column_notes=COLUMN_NOTES,

@@ -7,27 +7,19 @@ import msgspec
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.cost_draws import Recommendation
 from tlt.analysis.drawing.estimates import interval_words
+from tlt.analysis.drawing.regrets import regret_sentences
 from tlt.analysis.load import Run, RunSet
-from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import (
-    FEW_DRAWS,
-    FEW_STEPS,
-    TAIL,
-    Estimate,
-    fastest_shares,
-    few_words,
-    mean_difference_s,
-    speedup,
-)
+from tlt.traces.common.intervals import FEW_DRAWS, FEW_STEPS, Estimate, few_words, mean_difference_s
+from tlt.traces.common.regret import Regrets, regrets_over_steps
 from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `gain` is best over baseline, `lead` best over runner-up; 1 means no difference.
+    """What to run. `gain` is best over baseline; 1 means no difference.
 
     `recommended` is the best policy only if its gain's interval lies above 1, and the baseline otherwise. Of
-    a recommendation the intervals and `fastest_shares` pool the spread over steps and the drawn step times.
+    a recommendation the intervals and `regrets` pool the spread over steps and the drawn step times.
     """
 
     best: str
@@ -35,9 +27,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     recommended: str
     is_gain: bool
     gain: Estimate
-    lead: Estimate | None
-    order_may_flip: bool  # `lead` is not above 1, or another policy wins more than 2.5 % of the draws
-    fastest_shares: dict[str, float]  # policy -> share of the draws that it wins; empty if there are none
+    regrets: Regrets | None  # of the recommended policy; None: there is no other
     sentence: str
     covers: str  # what the intervals rest on, where that is not said of every comparison
     ceiling: str = ""  # how far any schedule could go, where that is known
@@ -57,21 +47,19 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
     step_s = {
         run.policy: runs.step_seconds(run) for run in runs.runs if run.policy in {row.policy for row in rows}
     }
-    lead = speedup(step_s[second.policy], step_s[best.policy])
     saved_s = mean_difference_s(step_s[rows[0].policy], step_s[best.policy])
-    shares = _shares(step_s) if lead.interval is not None else {}
     is_gain = best is not rows[0] and best.speedup.above(1.0)
     recommended = best.policy if is_gain else rows[0].policy
+    regrets = regrets_over_steps(step_s, recommended)
     sentences = [
         _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
-        _order_sentence(best, second, lead) if is_gain else "",
-        _choice_sentence(best.policy, recommended, shares),
+        *(regret_sentences(regrets) if regrets is not None else ()),
         _schedule_sentence(best, rows[0]),
         _losers_sentence(rows),
         unranked,
     ]
     covers = [
-        _cover_sentence(runs.recommendation, table.steps) if shares else "",
+        _cover_sentence(runs.recommendation, table.steps) if table.steps > 1 else "",
         _few_sentence(table.steps, runs.recommendation),
     ]
     return Verdict(
@@ -80,9 +68,7 @@ def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
         recommended=recommended,
         is_gain=is_gain,
         gain=best.speedup,
-        lead=lead,
-        order_may_flip=not lead.above(1.0) or _rival(best.policy, shares)[1] > TAIL,
-        fastest_shares=shares,
+        regrets=regrets,
         sentence=" ".join(filter(None, sentences)),
         covers=" ".join(filter(None, covers)),
         ceiling=ceiling_sentence(runs.bounds, runs.runs[0]),
@@ -103,9 +89,7 @@ def _alone(row: Row, unranked: str) -> Verdict:
         recommended=row.policy,
         is_gain=False,
         gain=row.speedup,
-        lead=None,
-        order_may_flip=False,
-        fastest_shares={},
+        regrets=None,
         sentence=f"{words} {unranked or 'A speedup needs a second run of the same lengths.'}",
         covers="",
     )
@@ -128,11 +112,6 @@ def _gain_sentence(best: Row, baseline: Row, is_gain: bool, steps: int, saved_s:
         f"No policy is a gain over {baseline.policy}: the fastest, {best.policy}, has a speedup of "
         f"{interval_words(best.speedup)}, which is not above 1."
     )
-
-
-def _order_sentence(best: Row, second: Row, lead: Estimate) -> str:
-    words = f"{second.policy} comes second; {best.policy} is {interval_words(lead)} as fast as it, "
-    return words + ("so the order holds." if lead.above(1.0) else "so their order may flip.")
 
 
 def _schedule_sentence(best: Row, baseline: Row) -> str:
@@ -166,40 +145,6 @@ def _losers_sentence(rows: tuple[Row, ...]) -> str:
         if row.speedup.interval is not None and row.speedup.interval[1] < 1
     ]
     return f"Slower than {rows[0].policy}: {', '.join(slower)}." if slower else ""
-
-
-def _shares(step_s: dict[str, Floats]) -> dict[str, float]:
-    shares = fastest_shares(list(step_s.values())).tolist()
-    return dict(zip(step_s, shares, strict=True))
-
-
-def _rival(best: str, shares: dict[str, float]) -> tuple[str, float]:
-    """Return the policy that is fastest most often where `best` is not, and its share of the draws."""
-    others = {policy: share for policy, share in shares.items() if policy != best}
-    policy = max(others, key=lambda name: others[name], default="")
-    return policy, others.get(policy, 0.0)
-
-
-def _choice_sentence(best: str, chosen: str, shares: dict[str, float]) -> str:
-    """Say how often the fastest policy is another one, and which."""
-    if not shares:
-        return ""
-    rival, share = _rival(best, shares)
-    if share == 0:
-        return f"{best} is the fastest in every draw."
-    rest = max(0.0, 1 - shares[best] - share)
-    others = f" (to others in {_percent(rest)})" if rest > 1e-9 else ""
-    words = f"{best} is the fastest in {_percent(shares[best])} of the draws"
-    if best != chosen:
-        return f"{words}, which is not enough to choose it."
-    return f"{words}; the choice would flip to {rival} in {_percent(share)}{others}."
-
-
-def _percent(share: float) -> str:
-    """Return one decimal; what is neither none nor all is never rounded to it."""
-    if 0 < share < 0.001:
-        return "less than 0.1%"
-    return "more than 99.9%" if 0.999 < share < 1 else f"{share:.1%}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -14,7 +14,8 @@ from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.comparison.verdict import Ceiling, ceilings
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import TAIL, Estimate, fastest_shares, mean_difference_s, speedup
+from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
+from tlt.traces.common.regret import Regrets, regrets_over_steps
 from tlt.traces.results.counterfactual import Counterfactual
 
 HOUR_S = 3600.0
@@ -34,7 +35,6 @@ class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_hours: float
     saved_gpu_hours: Estimate
     saved_usd: Estimate | None
-    fastest_share: float  # of the draws, among the ranked policies
     on_policy: str
     keeps_order: bool
     staleness_mean: float
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     best: str
     runner_up: str | None
-    may_flip: bool  # another policy than `best` wins more than 2.5 % of the draws, or intervals are missing
+    regrets: Regrets | None  # of `best` among the ranked policies; None: there is no other
     ceilings: tuple[Ceiling, ...]
 
 
@@ -60,22 +60,18 @@ def answer_of(case: Counterfactual, runs: RunSet, table: ComparisonTable) -> Ans
     """Return the answer; raises InputError if the runs are not of the same steps."""
     step_s = {run.policy: _counted_s(run, runs) for run in runs.runs}
     ranked = [run.policy for run, row in zip(runs.runs, table.rows, strict=True) if _is_ranked(run, row)]
-    shares = [1.0] * len(ranked)
-    if table.steps > 1:
-        shares = fastest_shares([step_s[policy] for policy in ranked]).tolist()
-    won = dict(zip(ranked, shares, strict=True))
     order = sorted(
         ranked, key=lambda policy: float(step_s[policy][0].sum())
     )  # stable: the observed one wins a tie
     return Answer(
         policies=tuple(
-            _policy(case, (run, runs.runs[0]), row, step_s, (order, won))
+            _policy(case, (run, runs.runs[0]), row, step_s, order)
             for run, row in zip(runs.runs, table.rows, strict=True)
         ),
         steps=table.steps,
         best=order[0],
         runner_up=order[1] if len(order) > 1 else None,
-        may_flip=table.steps < 2 or 1.0 - won[order[0]] > TAIL,
+        regrets=regrets_over_steps({policy: step_s[policy] for policy in ranked}, order[0]),
         ceilings=tuple(ceilings(runs.bounds, runs.runs[0])) if runs.bounds is not None else (),
     )
 
@@ -112,10 +108,10 @@ def _policy(
     pair: tuple[Run, Run],
     row: Row,
     step_s: dict[str, Floats],
-    ranking: tuple[list[str], dict[str, float]],
+    order: list[str],
 ) -> PolicyAnswer:
     """Return the answer of one policy; `pair` is its run and the observed one's."""
-    (run, observed), (order, won) = pair, ranking
+    run, observed = pair
     observed_s, own_s = next(iter(step_s.values())), step_s[run.policy]
     gain = speedup(observed_s, own_s)
     saved_s = mean_difference_s(observed_s, own_s)
@@ -136,7 +132,6 @@ def _policy(
         idle_gpu_hours=row.ledger.category_gpu_s("idle") / HOUR_S,
         saved_gpu_hours=_times(saved_s, gpu_hours),
         saved_usd=None if price is None else _times(saved_s, gpu_hours * price),
-        fastest_share=won.get(row.policy, 0.0),
         on_policy=row.schedule.on_policy,
         keeps_order=row.schedule.keeps_order,
         staleness_mean=row.schedule.staleness_mean,

@@ -10,8 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
-from tlt.analysis.drawing.estimates import number
+from tlt.analysis.drawing.estimates import number, percent
 from tlt.analysis.drawing.figure import Picture, draw, plain
+from tlt.analysis.drawing.regrets import listed
 from tlt.analysis.load import RunSet, basis_of
 from tlt.traces.results.counterfactual import Counterfactual
 
@@ -60,9 +61,18 @@ def title_of(answer: Answer) -> str:
     best, base = policies[answer.best], answer.policies[0]
     if best is base:
         return f"No ranked policy is faster than {plain(base.policy)}"
-    flips = ", the ranking may flip" if answer.may_flip else ""
     share = f"{best.step_s / base.step_s:.0%}"
-    return f"{plain(best.policy)} would take {share} of the time of {plain(base.policy)}{flips}"
+    return f"{plain(best.policy)} would take {share} of the time of {plain(base.policy)}{_doubt(answer)}"
+
+
+def _doubt(answer: Answer) -> str:
+    """Return what the title says of the choice: its ties, or what may be lost above the tolerance."""
+    found = answer.regrets
+    if found is None:
+        return ""
+    if found.group:
+        return f", a tie with {plain(listed(found.group))}"
+    return "" if found.highest <= found.tolerance else f"; up to {percent(found.highest)} may be lost"
 
 
 def _interval_s(policy: PolicyAnswer, base: PolicyAnswer) -> tuple[float, float] | None:

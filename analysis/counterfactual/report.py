@@ -23,6 +23,7 @@ from tlt.analysis.counterfactual.words import (
 from tlt.analysis.drawing.estimates import estimate_text, number, speedup_text
 from tlt.analysis.drawing.figure import Picture, save
 from tlt.analysis.drawing.html import page
+from tlt.analysis.drawing.regrets import REGRET_NOTES, instead_text
 from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.analysis.load import RunSet, source_rows
 from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual, read_counterfactual
@@ -37,7 +38,7 @@ STEP_HEADERS = (
 )  # fmt: skip
 HEADERS = (
     "Policy", "Step (s)", "Speedup [95 %]", "GPU-hours", "Idle GPU-hours", "Saved GPU-hours [95 %]",
-    "Saved USD [95 %]", "Fastest in",
+    "Saved USD [95 %]", "Taken instead [95 %]",
 )  # fmt: skip
 COST_HEADERS = ("Policy", "On-policy", "Order kept", "Staleness mean / max", "Wasted", "Can be run")
 TEMPLATE = "counterfactual/report.html"
@@ -130,7 +131,7 @@ def step_cells(case: Counterfactual) -> list[tuple[str, ...]]:
 
 def policy_table(answer: Answer, priced: bool) -> TextTable:
     """Return a row a policy; money only where there is a price."""
-    rows = [policy_cells(policy) for policy in answer.policies]
+    rows = [(*policy_cells(policy), _instead(answer, policy)) for policy in answer.policies]
     if priced:
         return TextTable(HEADERS, rows)
     return TextTable((*HEADERS[:6], HEADERS[7]), [(*row[:6], row[7]) for row in rows])
@@ -146,8 +147,17 @@ def policy_cells(policy: PolicyAnswer) -> tuple[str, ...]:
         number(policy.idle_gpu_hours),
         estimate_text(policy.saved_gpu_hours),
         "-" if policy.saved_usd is None else estimate_text(policy.saved_usd, "{:,.2f}".format),
-        f"{policy.fastest_share:.1%}" if policy.rank else "not ranked",
     )
+
+
+def _instead(answer: Answer, policy: PolicyAnswer) -> str:
+    """Return what is lost by taking a policy instead of the best, and whether it is a tie."""
+    if not policy.rank:
+        return "not ranked"
+    if policy.policy == answer.best or answer.regrets is None:
+        return "the choice" if policy.policy == answer.best else "-"
+    tie = " (tie)" if policy.policy in answer.regrets.group else ""
+    return instead_text(answer.regrets.instead[policy.policy]) + tie
 
 
 def consequence_table(answer: Answer) -> TextTable:
@@ -180,6 +190,7 @@ def render(
         answer=" ".join(filter(None, answer_sentences(answer))),
         warnings=flags_of(case, answer, runs, table),
         picture=picture,
+        regret_notes=REGRET_NOTES if answer.regrets is not None else "",
         policies=policy_table(answer, case.price_usd_per_gpu_hour is not None),
         consequences=consequence_table(answer),
         limit=limit_sentence(case, answer),

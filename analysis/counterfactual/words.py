@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
 from tlt.analysis.drawing.estimates import number
+from tlt.analysis.drawing.regrets import regret_sentences
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.results.counterfactual import Counterfactual
 from tlt.traces.results.predicted_training import figure, signed
@@ -79,11 +80,12 @@ def _fixed(fixed_s: tuple[float, float]) -> str:
 
 
 def answer_sentences(answer: Answer) -> list[str]:
-    """Say what would have been fastest, what it saves and costs, and whether the order may flip."""
+    """Say what would have been fastest, what it saves and costs, what the choice may lose, and its ties."""
     policies = {policy.policy: policy for policy in answer.policies}
     best, base = policies[answer.best], answer.policies[0]
     if best is base:
-        return [f"Stay with {base.policy}: no other policy that is ranked is faster in the model."]
+        stay = f"Stay with {base.policy}: no other policy that is ranked is faster in the model."
+        return [stay, *_regrets(answer)]
     found = [_gain(best, base, answer)]
     kept = [policy for policy in answer.policies if policy.rank and _keeps_all(policy) and policy is not base]
     if not _keeps_all(best):
@@ -93,8 +95,7 @@ def answer_sentences(answer: Answer) -> list[str]:
             found.append(
                 f"Of what keeps order and policy, {plain.policy} is the fastest: {_speedup(plain.speedup)}."
             )
-    found.append(_order(answer, best))
-    return found
+    return [*found, *_regrets(answer)]
 
 
 def batch_sentences(answer: Answer) -> list[str]:
@@ -156,12 +157,8 @@ def _costs(policy: PolicyAnswer) -> str:
     return f"It {', and '.join(parts)}." if parts else ""
 
 
-def _order(answer: Answer, best: PolicyAnswer) -> str:
-    if answer.runner_up is None:
-        return ""
-    share = f"{best.fastest_share:.1%}"
-    words = f"{answer.runner_up} comes second; {best.policy} is ahead of all in {share} of the draws"
-    return f"{words}, so the ranking may flip." if answer.may_flip else f"{words}."
+def _regrets(answer: Answer) -> list[str]:
+    return [] if answer.regrets is None else regret_sentences(answer.regrets)
 
 
 def _keeps_all(policy: PolicyAnswer) -> bool:

@@ -22,6 +22,7 @@ from scipy.ndimage import distance_transform_cdt, label
 
 from tlt.analysis.drawing.figure import Picture, draw, plain
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.regret import TIE
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
 
 # Its dark end is left out: black names and borders must be legible on it.
@@ -58,7 +59,8 @@ class Grid:
         self.extrapolated = table("extrapolated").to_numpy(dtype=bool)
         drafting = self.draft_config != "off"
         low = table("gain_low").to_numpy(dtype=np.float64)
-        self.unsure = np.where(drafting, low < 1.0, table("may_flip").to_numpy(dtype=bool))
+        regret = table("regret_high").to_numpy(dtype=np.float64)
+        self.unsure = np.where(drafting, low < 1.0 - TIE, regret > TIE)
 
     def corner(self, row: int, column: int) -> tuple[float, float]:
         """Return a place in the upper right of a cell, where no name stands."""
@@ -279,7 +281,7 @@ def _legend(figure: SubFigure, *, line: bool, off: bool, extrapolated: bool, uns
         words = "outside the calibrated range"
         handles.append(Patch(facecolor="white", edgecolor=HATCH, hatch="////", linewidth=0.0, label=words))
     if unsure:
-        words = "whether to draft may flip"
+        words = f"drafting or not, more than {TIE:.0%} may be lost"
         marker = Line2D([], [], marker=".", markersize=5, color="black", linestyle="", label=words)
         handles.append(marker)
     if handles:

@@ -13,12 +13,14 @@ from rich.text import Text
 from tlt.analysis.drawing.figure import save
 from tlt.analysis.drawing.tables import terminal_table
 from tlt.analysis.kstar.pictures import draw_kstar, even_sentence
+from tlt.traces.common.regret import TIE
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, read_kstar
 
 NOTES = (
     "Each cell: the draft configuration with most tokens per second (one number: a chain of so many drafts) "
-    "and its gain over an engine without speculation configured, of decode alone. ?: the runner-up may be "
-    "ahead, by the error of the step times. *: outside the points that the step times were fitted to."
+    "and its gain over an engine without speculation configured, of decode alone. ~: another one is as good, "
+    "within 1 % by the fit. ?: by the error of the step times more than 1 % may be lost to another one. *: "
+    "outside the points that the step times were fitted to."
 )
 EVEN_NOTES = (
     "Each cell: the smallest acceptance rate of each further draft at which a draft configuration pays, and "
@@ -46,6 +48,7 @@ def present_kstar(folder: Path, console: Console) -> None:
         )
     )
     console.print(Text(NOTES))
+    console.print(Text(regret_sentence(best)))
     console.print()
     first = first_to_pay(found)
     cell, notes = (even_cell, EVEN_NOTES) if found.about.rates else (tree_cell, TREE_NOTES)
@@ -72,8 +75,22 @@ def first_to_pay(found: KStarMap) -> pd.DataFrame:
 
 def best_cell(row: pd.Series) -> str:
     """Return a draft configuration, its gain and its marks."""
-    marks = ("?" if row["may_flip"] else "") + ("*" if row["extrapolated"] else "")
+    marks = "~" if row["ties"] or row["near"] else ""
+    marks += ("?" if row["regret_high"] > TIE else "") + ("*" if row["extrapolated"] else "")
     return f"{row['draft_config']} {row['gain']:.2f}x{marks}"
+
+
+def regret_sentence(rows: pd.DataFrame) -> str:
+    """Say what the choices of a map (KSTAR_COLUMNS) lose for the error of the step times."""
+    worst = rows.iloc[int(rows["regret_high"].argmax())]
+    equal = int(((rows["ties"] != "") | (rows["near"] != "")).sum())
+    return (
+        f"For the error of the step times a cell's choice loses {rows['regret'].mean():.1%} of the time in "
+        f"the mean and {rows['regret'].max():.1%} where that is most; the 95 % interval ends at "
+        f"{worst['regret_high']:.1%} or below (batch {worst['batch']:,}, context "
+        f"{worst['context_tokens']:,.0f}). In {equal:,} of {len(rows):,} cells another draft configuration "
+        f"is as good, within {TIE:.0%} by the fit."
+    )
 
 
 def even_cell(row: pd.Series) -> str:

@@ -8,6 +8,7 @@ from collections import Counter
 import pandas as pd
 
 from tlt.analysis.drawing.estimates import number
+from tlt.traces.common.regret import TIE
 from tlt.traces.results.plan import Plan, PlanFiles
 
 DESIGN_HEADERS = ("Design", "On-policy", "Step (s)", "USD a step", "95 %", "Step times", "Steps run")
@@ -106,10 +107,16 @@ def _sureness(plan: Plan) -> str:
         f"{plan.ratio_high:.3f}); it is truly better with probability {percent(plan.runner_up_better)}, any "
         f"finalist with {percent(plan.other_better)}."
     )
-    return (
-        f"{words} Not knowing better costs {percent(plan.expected_loss)} on average, and "
+    most = "" if plan.loss_high is None else f" (95 % interval up to {percent(plan.loss_high)})"
+    words += (
+        f" Not knowing better costs {percent(plan.expected_loss)} on average{most}, and "
         f"{percent(plan.loss_if_wrong)} where the choice is wrong."
     )
+    if plan.ties:
+        words += f" As good, within {TIE:.0%}: {', '.join(plan.ties)}."
+    if plan.near:
+        words += f" Within {TIE:.0%} by the fit alone: {', '.join(plan.near)}."
+    return words
 
 
 def _policy(found: PlanFiles) -> str:

@@ -81,7 +81,11 @@ def advise_at(
                 gain_low=ranked.gain_low,
                 gain_high=ranked.gain_high,
                 runner_up=str(ranked.runner_up),
-                may_flip=ranked.may_flip,
+                runner_up_lost=ranked.regrets.instead[str(ranked.runner_up)].value,
+                regret=ranked.regrets.regret.value,
+                regret_high=ranked.regrets.highest,
+                ties=ranked.regrets.group,
+                near=ranked.regrets.near,
                 extrapolated=is_extrapolated(simulation.calibration, batch, context),
             )
         )

@@ -17,7 +17,8 @@ from tlt.sim.config import Config
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.law import Coefficients, padded
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import TAIL, interval_of
+from tlt.traces.common.intervals import interval_of
+from tlt.traces.common.regret import Regrets, weigh
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.policies.base import WhenOff
 
@@ -49,7 +50,7 @@ class Ranked(msgspec.Struct, frozen=True):
     gain_high: float
     runner_up: DraftConfig
     runner_up_gain: float
-    may_flip: bool  # the runner-up is ahead in more than TAIL of the draws
+    regrets: Regrets  # of the best, over the draws of the step times, by the names of draft configurations
 
 
 def draw_ranking(error: float, draft_configs: int, draws: int, rng: np.random.Generator) -> RankingDraws:
@@ -118,6 +119,7 @@ def rank(
     best, second = (int(index) for index in np.argsort(-gains, kind="stable")[:2])
     low, high = interval_of(drawn[:, best])
     named = (*draft_configs, OFF)
+    names = [str(each) for each in named]
     return Ranked(
         draft_config=named[best],
         gain=float(gains[best]),
@@ -125,7 +127,7 @@ def rank(
         gain_high=high,
         runner_up=named[second],
         runner_up_gain=float(gains[second]),
-        may_flip=bool(np.mean(drawn[:, second] > drawn[:, best]) > TAIL),
+        regrets=weigh(names, 1.0 / gains, 1.0 / drawn.T, names[best]),
     )
 
 

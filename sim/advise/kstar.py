@@ -159,7 +159,10 @@ def _cell(
         "gain_high": ranked.gain_high,
         "runner_up": str(ranked.runner_up),
         "runner_up_gain": ranked.runner_up_gain,
-        "may_flip": ranked.may_flip,
+        "regret": ranked.regrets.regret.value,
+        "regret_high": ranked.regrets.highest,
+        "ties": " ".join(ranked.regrets.group),
+        "near": " ".join(ranked.regrets.near),
         "extrapolated": _outside(calibration, ranked.draft_config, batch, context),
         "length_with_bonus": emitted[ranked.draft_config],
     }

@@ -19,6 +19,7 @@ from tlt.sim.search.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import TAIL, Jackknife, interval_of
+from tlt.traces.common.regret import Regrets, weigh
 from tlt.traces.common.seeds import CHOICE, generator
 from tlt.traces.results.plan import Input
 
@@ -55,9 +56,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     ratio: tuple[float, float, float] | None  # runner-up over best: value and 95 % interval
     runner_up_better: float
     other_better: float
-    expected_loss: float
     loss_if_wrong: float
+    regrets: Regrets  # of the best among the finalists, whose names are their designs
     inputs: tuple[Input, ...]
+
+    @property
+    def expected_loss(self) -> float:
+        """Share of the objective that not knowing better costs, in the mean over all draws."""
+        return self.regrets.regret.value
 
 
 def decide(finalists: Sequence[Finalist], inputs: Sequence[Uncertain], seed: int) -> Decision:
@@ -87,8 +93,8 @@ def decide(finalists: Sequence[Finalist], inputs: Sequence[Uncertain], seed: int
         ratio=ratio,
         runner_up_better=0.0 if second is None else float((drawn[:, second] < drawn[:, best]).mean()),
         other_better=float(wrong.mean()),
-        expected_loss=float(loss.mean()),
         loss_if_wrong=float(loss[wrong].mean()) if wrong.any() else 0.0,
+        regrets=weigh([each.design for each in finalists], fit, drawn.T, finalists[best].design),
         inputs=_ranked(inputs, alone, best, second),
     )
 

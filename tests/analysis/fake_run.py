@@ -180,7 +180,9 @@ def batch_advice(requests: int, gain: float, spread: float = 0.1, **changes: obj
         gain_low=gain - spread,
         gain_high=gain + spread,
         runner_up="8_8_16",
-        may_flip=False,
+        runner_up_lost=0.02,
+        regret=0.001,
+        regret_high=0.008,
         extrapolated=False,
     )
     return msgspec.structs.replace(row, **changes)

@@ -18,6 +18,7 @@ from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import BatchAdvice
 
 TWO = {"none": {"speculates": False, "trains": False}, "static-4": {"policy": "static:4", "speed": 1.3}}
+OPEN = {"regret": 0.01, "regret_high": 0.03, "ties": ("8_8_8",), "near": ("8_8_16",)}
 OFF = {"draft_config": "off", "gain_low": 1.0, "gain_high": 1.0}
 
 
@@ -41,10 +42,10 @@ def test_from_which_batch_drafting_pays(rows: list[tuple[int, float]], words: st
 
 
 def test_cells_hold_the_gain_with_its_interval() -> None:
-    advice = advice_of(batch_advice(1, 1.8, may_flip=True), batch_advice(64, 1.0, 0.0, **OFF))
+    advice = advice_of(batch_advice(1, 1.8, **OPEN), batch_advice(64, 1.0, 0.0, **OFF))
     assert advice_table(advice).rows == [
-        ("1", "8,000", "10_8_16", "1.80x [1.70, 1.90]", "8_8_16", "yes"),
-        ("64", "125", "off", "1.00x [1.00, 1.00]", "8_8_16", "no"),
+        ("1", "8,000", "10_8_16", "1.80x [1.70, 1.90]", "1.0% [3.0%]", "8_8_16 (2.0%)", "8_8_8, ~8_8_16"),
+        ("64", "125", "off", "1.00x [1.00, 1.00]", "0.1% [0.8%]", "8_8_16 (2.0%)", "none"),
     ]
     assert all(len(row) == len(ADVICE_HEADERS) for row in advice_table(advice).rows)
     assert advice_terminal(advice).row_count == 2
@@ -62,7 +63,7 @@ def test_the_words_say_what_the_intervals_cover() -> None:
         (batch_advice(1, 1.8),),
         (batch_advice(1, 1.0, 0.0, **OFF), batch_advice(2, 1.0, 0.0, **OFF)),
         tuple(
-            batch_advice(2**n, 3.0 / (n + 1), draft_config=f"$draft_{n}^漢", may_flip=n % 2 == 0)
+            batch_advice(2**n, 3.0 / (n + 1), draft_config=f"$draft_{n}^漢", regret_high=n % 2 / 10)
             for n in range(9)
         ),
     ],

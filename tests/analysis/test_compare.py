@@ -37,18 +37,24 @@ def test_the_best_policy_is_named_with_its_gain(tmp_path: Path) -> None:
     verdict = judge(compare(runs), runs)
     assert (verdict.best, verdict.runner_up, verdict.recommended) == ("goodput", "tlt", "goodput")
     assert verdict.is_gain
-    assert not verdict.order_may_flip
+    assert verdict.regrets is not None
+    assert verdict.regrets.regret.interval == (0.0, 0.0)
+    assert verdict.regrets.runner_up == "tlt"
     assert verdict.sentence.startswith("Run goodput")
-    assert "the order holds" in verdict.sentence
+    assert "goodput is the fastest in every draw." in verdict.sentence
+    assert "Taking tlt instead of goodput loses" in verdict.sentence
 
 
-def test_equal_policies_are_no_gain_and_may_flip(tmp_path: Path) -> None:
+def test_equal_policies_are_no_gain_and_a_tie(tmp_path: Path) -> None:
     runs = load_runs(write_comparison(tmp_path, {"none": SLOW, "adaptive": SLOW}, steps=12))
     verdict = judge(compare(runs), runs)
     assert not verdict.is_gain
     assert verdict.recommended == "none"
-    assert verdict.order_may_flip
+    assert verdict.regrets is not None
+    assert verdict.regrets.exact == ("adaptive",)
+    assert verdict.regrets.runner_up is None
     assert verdict.sentence.startswith("Stay with none")
+    assert "adaptive takes exactly as long as none." in verdict.sentence
 
 
 def test_a_gain_whose_interval_includes_one_is_not_called_a_gain(tmp_path: Path) -> None:
@@ -60,7 +66,11 @@ def test_a_gain_whose_interval_includes_one_is_not_called_a_gain(tmp_path: Path)
     verdict = judge(table, runs)
     assert (verdict.best, verdict.recommended, verdict.is_gain) == ("adaptive", "none", False)
     assert verdict.sentence.startswith("No policy is a gain over none")
-    assert "which is not enough to choose it" in verdict.sentence
+    # `none` takes 2 % longer in every resample, so that is lost by staying; more than 1 % is no tie.
+    assert verdict.regrets is not None
+    assert verdict.regrets.regret.value > 0.01
+    assert verdict.regrets.group == ()
+    assert "What choosing none loses to whatever is fastest: " in verdict.sentence
     assert "only 6 steps" in verdict.covers
 
 

@@ -25,7 +25,8 @@ def map_of(
             "rate": rate, "batch": batch, "context_tokens": context,
             "draft_config": "off" if batch == 64 and not pays else draft_configs[int(batch < 8)],
             "gain": 1.0 if batch == 64 and not pays else 2.5 - batch / 64, "gain_low": 0.9, "gain_high": 2.6,
-            "runner_up": draft_configs[0], "runner_up_gain": 0.99, "may_flip": batch == 8,
+            "runner_up": draft_configs[0], "runner_up_gain": 0.99,
+            "regret": 0.0, "regret_high": 0.02 * (batch == 8), "ties": "", "near": "",
             "extrapolated": context > 1000, "length_with_bonus": 2.0,
         }
         for rate in (CONFIGURED, *rates) for batch in BATCHES for context in CONTEXTS

@@ -65,7 +65,9 @@ def test_a_policy_whose_gain_does_not_survive_the_draws_is_not_recommended(tmp_p
     verdict = _judge(write_recommendation(tmp_path, TWO, factors, steps=12))
     assert verdict.gain.value > 1
     assert (verdict.best, verdict.recommended, verdict.is_gain) == ("fast", "none", False)
-    assert verdict.fastest_shares["none"] == pytest.approx(0.25, abs=0.01)
+    assert verdict.regrets is not None
+    # Staying loses the gain in 30 of 40 draws, and nothing in the others.
+    assert verdict.regrets.regret.value == pytest.approx(0.75 * (verdict.gain.value - 1), rel=0.02)
     assert verdict.sentence.startswith("No policy is a gain over none")
 
 
@@ -73,7 +75,8 @@ def test_draws_that_lie_wholly_below_one_are_no_gain(tmp_path: Path) -> None:
     verdict = _judge(write_recommendation(tmp_path, TWO, {"none": ONES, "fast": [1.5] * 40}, steps=12))
     assert verdict.gain.value > 1
     assert not verdict.is_gain
-    assert verdict.order_may_flip
+    assert verdict.regrets is not None
+    assert (verdict.regrets.chosen, verdict.regrets.regret.value) == ("none", 0.0)
 
 
 @pytest.mark.slow
@@ -81,16 +84,18 @@ def test_the_policy_that_would_replace_the_choice_is_named_with_its_share(tmp_pa
     factors = {"none": ONES, "second": ONES, "first": [1.0] * 36 + [1.1] * 4}
     verdict = _judge(write_recommendation(tmp_path, THREE, factors, steps=12))
     assert (verdict.recommended, verdict.runner_up) == ("first", "second")
-    assert verdict.fastest_shares == pytest.approx({"none": 0, "second": 0.1, "first": 0.9}, abs=0.01)
-    assert verdict.order_may_flip
-    assert "the choice would flip to second in 10.0%." in verdict.sentence
-    assert "their order may flip" in verdict.sentence
+    assert verdict.regrets is not None
+    # In 4 of 40 draws `first` takes 1.1 times as long, and `second` is then about 9 % faster.
+    assert verdict.regrets.regret.value == pytest.approx(0.1 * 0.09, rel=0.1)
+    assert verdict.regrets.near == ("second",)
+    assert "What choosing first loses to whatever is fastest: " in verdict.sentence
+    assert "By the fit second lies within 1% of first, by the interval not." in verdict.sentence
 
 
 def test_a_choice_that_holds_says_so(tmp_path: Path) -> None:
     verdict = _judge(write_recommendation(tmp_path, TWO, steps=12))
-    assert not verdict.order_may_flip
-    assert verdict.fastest_shares == {"none": 0.0, "fast": 1.0}
+    assert verdict.regrets is not None
+    assert verdict.regrets.regret.interval == (0.0, 0.0)
     assert "fast is the fastest in every draw." in verdict.sentence
 
 
@@ -113,7 +118,8 @@ def test_few_draws_are_warned_about(tmp_path: Path) -> None:
 def test_one_step_has_no_interval_though_there_are_draws(tmp_path: Path) -> None:
     verdict = _judge(write_recommendation(tmp_path, TWO, steps=1))
     assert verdict.recommended == "none"
-    assert verdict.fastest_shares == {}
+    assert verdict.regrets is not None
+    assert verdict.regrets.regret.interval is None
     assert verdict.covers == ""
 
 

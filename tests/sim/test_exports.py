@@ -75,7 +75,7 @@ def made_of(*ranges: tuple[int, int, str]) -> BatchTable:
     def at(batch: int, draft_config: str) -> TableRow:
         best = BatchAdvice(
             requests=batch, context_tokens=1.0, draft_config=draft_config, gain=1.5, gain_low=1.4,
-            gain_high=1.6, runner_up="off", may_flip=False, extrapolated=False,
+            gain_high=1.6, runner_up="off", regret=0.0, regret_high=0.0, extrapolated=False,
         )  # fmt: skip
         return TableRow(draft_config=draft_config, gain=1.5, reached=True, best=best)
 

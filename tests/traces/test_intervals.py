@@ -10,7 +10,7 @@ from tlt.traces.common.intervals import (
     Estimate,
     Jackknife,
     divide,
-    fastest_shares,
+    drawn_sums,
     few_words,
     mean_difference_s,
     speedup,
@@ -167,18 +167,22 @@ def test_draws_of_one_step_have_no_interval() -> None:
     assert speedup(np.ones((3, 1)), np.ones((3, 1))).interval is None
 
 
-def test_shares_of_the_fastest_count_draws_but_not_the_fit() -> None:
-    shares = fastest_shares([_drawn(9, 1, 1, 1, 1), _drawn(1, 2, 2, 2, 0.5), _drawn(9, 9, 9, 9, 9)])
-    assert shares.tolist() == [0.75, 0.25, 0.0]
+def _shares(policies_s: list[Floats]) -> list[float]:
+    wins = np.bincount(np.argmin(drawn_sums(policies_s), axis=0), minlength=len(policies_s))
+    return (wins / wins.sum()).tolist()
 
 
-def test_shares_of_the_fastest_count_steps_and_ties_go_to_the_earlier_policy() -> None:
+def test_drawn_sums_are_of_the_draws_and_not_of_the_fit() -> None:
+    shares = _shares([_drawn(9, 1, 1, 1, 1), _drawn(1, 2, 2, 2, 0.5), _drawn(9, 9, 9, 9, 9)])
+    assert shares == [0.75, 0.25, 0.0]
+
+
+def test_drawn_sums_vary_with_the_steps() -> None:
     even, uneven = np.ones(2), np.array([0.5, 1.6])
-    assert fastest_shares([even, even]).tolist() == [1.0, 0.0]
     # log(2.1 / 2) = 0.049 over an error of log(1.6 / 0.5) / 2 = 0.58, stretched by 12.7 / 1.96: P(z < 0.013)
-    assert fastest_shares([even, uneven]) == pytest.approx([0.505, 0.495], abs=0.02)
+    assert _shares([even, uneven]) == pytest.approx([0.505, 0.495], abs=0.02)
     # twice as many steps: sums without one are 3.7 and 2.6, so that the error is 0.31, stretched by 1.62
-    assert fastest_shares([np.tile(even, 2), np.tile(uneven, 2)]) == pytest.approx([0.535, 0.465], abs=0.02)
+    assert _shares([np.tile(even, 2), np.tile(uneven, 2)]) == pytest.approx([0.535, 0.465], abs=0.02)
 
 
 def test_a_ratio_of_a_jackknife_is_the_speedup() -> None:

@@ -14,6 +14,8 @@ from tlt.analysis.comparison.compare import compare as compare_runs
 from tlt.analysis.comparison.verdict import Verdict, judge
 from tlt.analysis.load import RunSet, load_runs
 from tlt.api.temporary import TemporaryFolder
+from tlt.traces.common.intervals import Estimate
+from tlt.traces.common.regret import Regrets
 from tlt.traces.runs.runfolder import Advice, RunFolder, Summary
 from tltsched.errors import InputError
 
@@ -85,6 +87,13 @@ class Comparison:
         return judge(self.table, self.runs)
 
     @property
+    def regrets(self) -> Regrets | None:
+        """What the recommended policy may lose, what others would lose instead, and which are ties; None:
+        there is no other policy.
+        """
+        return self.verdict.regrets
+
+    @property
     def answer(self) -> str:
         """The answer in one sentence, as the report begins."""
         return self.verdict.sentence
@@ -104,11 +113,12 @@ class Comparison:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row a policy: seconds, speedup with its 95 % interval, idle share, tokens/s, acceptance
-        length.
+        length, what taking it instead of the recommended one loses (share of time), and whether it is a tie.
 
-        speedup_low and speedup_high are NaN where there are too few steps for an interval.
+        Ends of intervals (_low, _high) are NaN where there are too few steps for an interval.
         """
-        return pd.DataFrame([_figures(row) for row in self.table.rows]).set_index("policy")
+        rows = [_figures(row) | _instead(self.verdict.regrets, row.policy) for row in self.table.rows]
+        return pd.DataFrame(rows).set_index("policy")
 
     def report(self) -> Path:
         """Write report.html, pictures and a trace.json a run into the folder; return the page's path."""
@@ -134,7 +144,7 @@ class Recommendation(Comparison):
 
     @cached_property
     def advice(self) -> Advice:
-        """What to draft at which batch, the gain with its interval, and whether the runner-up may win."""
+        """What to draft at which batch, the gain with its interval, what may be lost, and what ties."""
         advice = self.runs.advice()
         assert advice is not None, "recommend wrote it"
         return advice
@@ -163,6 +173,16 @@ def _figures(row: Row) -> dict[str, object]:
         "schedule": row.schedule.name,
         "seconds_per_million_tokens": row.schedule.seconds_per_million_tokens,
     }
+
+
+def _instead(found: Regrets | None, policy: str) -> dict[str, object]:
+    """Return what taking a policy instead of the chosen one loses; of the chosen one itself 0."""
+    if found is None or policy == found.chosen:
+        lost, tie = Estimate(0.0, (0.0, 0.0)), False
+    else:
+        lost, tie = found.instead[policy], policy in found.group
+    low, high = lost.interval or (float("nan"), float("nan"))
+    return {"lost": lost.value, "lost_low": low, "lost_high": high, "tie": tie}
 
 
 def _report(folder: Path) -> Path:

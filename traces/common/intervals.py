@@ -232,19 +232,17 @@ def mean_difference_s(first_s: Floats, second_s: Floats) -> Estimate:
     return _pooled(times_s / times_s.shape[-1], np.subtract, positive=False)
 
 
-def fastest_shares(policies_s: Sequence[Floats]) -> Floats:
-    """Return the chance, within the errors, that each policy takes the least time, shape (policies,).
+def drawn_sums(policies_s: Sequence[Floats]) -> Floats:
+    """Return what each policy takes in all steps, drawn within the errors alike for all, [policies, draws].
 
-    There must be a step. A tie goes to the earlier policy. Raises InputError if the shapes differ.
+    There must be a step. Raises InputError if the shapes differ.
     """
     times_s = _rows(policies_s)
     rows = times_s.shape[1]
     jackknife = Jackknife(times_s.shape[2])
     sums_s = jackknife.sums(times_s[:, 1:] if rows > 1 else times_s)
     drawn_s = jackknife.drawn(sums_s, draws=DRAWS if rows == 1 else DRAWS_PER_ROW)
-    fastest = np.argmin(drawn_s, axis=0)
-    wins = np.bincount(fastest.ravel(), minlength=len(policies_s))
-    return np.asarray(wins / fastest.size, dtype=np.float64)
+    return drawn_s.reshape(len(drawn_s), -1)
 
 
 def _pooled(times_s: Floats, figure: Callable[[Floats, Floats], Floats], positive: bool) -> Estimate:

@@ -55,6 +55,7 @@ FILES = {  # new name -> old name
     "simulated_replay.json": "resimulation.json",
 }
 GONE = {"executor": "local"}  # old key -> the one value with which it says nothing any more
+UNSAID = frozenset({"may_flip"})  # keys of results that are left out: what is lost says more
 # Settings of a training run that the library had itself, and the module that has them now.
 FAMILY_SETTINGS = ("names", "difficulty_smallest", "difficulty_largest", "difficulty_tail")
 FAMILY_MODULE, WARM_UP = "examples/rl_smollm2/problems.py", "warm_up"
@@ -140,8 +141,12 @@ def _under_new_names(table: dict[str, Any], known: Container[str] | None, where:
     return {
         new.get(name, name): _value(new.get(name, ""), inner)
         for name, inner in table.items()
-        if (name, inner) not in GONE.items() or (known is not None and name in known)
+        if not _gone(name, inner) or (known is not None and name in known)
     }
+
+
+def _gone(name: str, value: Any) -> bool:
+    return name in UNSAID or (name in GONE and GONE[name] == value)
 
 
 def _value(name: str, value: Any) -> Any:

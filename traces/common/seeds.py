@@ -34,12 +34,12 @@ LOGGED_LENGTHS = Stream("lengths with the moments that a log gives, by step", ()
 # --- a simulation -------------------------------------------------------------------------------------------
 CLUSTER = Stream("parent of each worker's acceptance and of the cluster's two generators", (1,))
 COST_FACTORS = Stream("factors of step-time coefficients within their error", (2,))  # equal to PROMPTS
-ADVICE = Stream("step times under which the advice for each batch may flip", (3,))  # equal to RESPONSES
+ADVICE = Stream("step times under which the advice for each batch loses", (3,))  # equal to RESPONSES
 # Equal to one another and to HEAD_BATCHES, PROBLEMS: each belongs to a command of its own.
-BEST_DRAFT_MAP = Stream("factors under which a cell of the map may flip", (4,))
+BEST_DRAFT_MAP = Stream("factors under which a cell of the map loses", (4,))
 CHOICE = Stream("uncertain inputs of the finalists of a search", (4,))
 # Equal to WARM_UP_PROBLEMS: each belongs to a command of its own.
-EXPORT = Stream("factors under which a row of an export may flip", (5,))
+EXPORT = Stream("factors under which a row of an export loses", (5,))
 RESAMPLED_PROMPTS = Stream("prompts of further steps after the one that was observed", (5, 1))
 
 # --- a live engine ------------------------------------------------------------------------------------------

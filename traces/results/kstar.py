@@ -29,7 +29,10 @@ KSTAR_COLUMNS = {
     "gain_high": "float64",
     "runner_up": "str",
     "runner_up_gain": "float64",
-    "may_flip": "bool",
+    "regret": "float64",  # mean share of time that the best loses to what is fastest in a draw; NaN: not told
+    "regret_high": "float64",  # upper end of its 95 % interval
+    "ties": "str",  # with a blank between: as good as the best, exactly or within 1 % at 95 %
+    "near": "str",  # within 1 % of the best by the fit alone
     "extrapolated": "bool",  # outside the points that the step times were fitted to
     "length_with_bonus": "float64",  # tokens that the best emits in an engine step for one request
 }

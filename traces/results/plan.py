@@ -81,6 +81,9 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True
     other_better: float  # probability that any finalist is better than the best
     expected_loss: float  # share of the objective, over all draws: what knowing everything would save
     loss_if_wrong: float  # the same over those draws in which the choice is wrong; 0: there are none
+    loss_high: float | None = None  # upper end of the 95 % interval of the loss; None: not told
+    ties: tuple[str, ...] = ()  # designs as good as the best: exactly, or within 1 % at 95 %
+    near: tuple[str, ...] = ()  # within 1 % of the best by the fit alone
     inputs: tuple[Input, ...]  # most important first
     probe_steps: int  # over which the answer to each input was simulated
     draws: int

@@ -161,7 +161,11 @@ class BatchAdvice(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     gain_low: float  # 95 % interval over the uncertainty of the step times
     gain_high: float
     runner_up: str
-    may_flip: bool  # the runner-up wins in more than 2.5 % of the draws
+    runner_up_lost: float | None = None  # share of tokens/s that it loses over the best, by the fit
+    regret: float | None = None  # mean share that the best loses to what is fastest in a draw; None: not told
+    regret_high: float | None = None  # upper end of its 95 % interval
+    ties: tuple[str, ...] = ()  # as good as the best: exactly, or within 1 % at 95 %
+    near: tuple[str, ...] = ()  # within 1 % of the best by the fit alone
     extrapolated: bool  # batch or context lies outside the points that the step times were fitted to
 
 

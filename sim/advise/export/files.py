@@ -22,6 +22,7 @@ from tlt.sim.advise.export.table import BatchTable, batch_table, static_draft_co
 from tlt.sim.config import Config
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, load_workload
+from tlt.traces.common.regret import TIE
 from tlt.traces.common.seeds import EXPORT, generator
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
@@ -126,13 +127,18 @@ def export(
 def warnings_of(simulation: Simulation, table: BatchTable) -> tuple[str, ...]:
     """Return what must be known before the table is used."""
     rows = [row for each in table.ranges for row in each.rows]
-    flips = [row.best.requests for row in rows if row.best.may_flip]
+    losing_much = [row.best for row in rows if (row.best.regret_high or 0.0) > TIE]
+    most = max((best.regret_high or 0.0 for best in losing_much), default=0.0)
     outside = [row.best.requests for row in rows if row.best.extrapolated]
     unreached = [row.best.requests for row in rows if not row.reached]
     unsure = [row.best.requests for row in rows if row.draft_config != "off" and row.best.gain_low < 1]
     losing = [row.best.requests for row in rows if row.gain < 1]
     found = [
-        (flips, "the runner-up may be ahead, by the error of the step times, at batch {}"),
+        (
+            [best.requests for best in losing_much],
+            f"by the error of the step times another draft configuration may be more than {TIE:.0%} faster, "
+            f"up to {most:.1%} (upper end of 95 %), at batch {{}}",
+        ),
         (unsure, "drafting may lose to an engine without speculation at batch {}"),
         (losing, "slower than an engine without speculation configured at batch {}: less so than any other"),
         (outside, "batch or context lies outside the calibrated points at batch {}"),

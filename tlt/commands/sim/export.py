@@ -47,7 +47,7 @@ def export(
     """Write the best draft configuration by batch in the form that an engine loads, and where it comes from.
 
     FOLDER is what `tlt sim recommend`, compare or run wrote. FILE.provenance.json beside the file holds the
-    calibration, the acceptance, the gains and what may flip.
+    calibration, the acceptance, the gains and what may be lost.
     """
     from tlt.sim.advise.export.files import SUFFIX
     from tlt.sim.advise.export.files import export as write

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.acceptance.laws import PerPosition
+from tlt.sim.acceptance.population import Population
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
@@ -24,6 +25,7 @@ from tlt.sim.model.requests import StepRequests
 from tlt.sim.model.running_batch import Limits
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
+from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.migrate import upgraded_settings
 from tlt.traces.common.seeds import scheduler_rng
@@ -109,20 +111,27 @@ class MeasuredPolicy:
         ]
 
 
-def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
+def simulate_replay(
+    measured: Path, calibration: Path, out: Path, detail: Detail = "spread and slope"
+) -> None:
     """Simulate every policy of the measured comparison (or run) `measured` into the comparison folder `out`.
 
-    `calibration` is a calibration.json (or the name of a shipped one). Raises InputError if `measured` is not
-    a measured comparison or the calibration cannot be read.
+    `calibration` is a calibration.json (or the name of a shipped one); `detail` says what is used of how
+    requests differ in acceptance. Raises InputError if `measured` is not a measured comparison or the
+    calibration cannot be read.
     """
     fitted = load(str(calibration))
     source = open_runs(measured)
     comparison = source.comparison()
     policies = [MeasuredPolicy(folder) for folder in source.folders]
     law, steps = acceptance_of(policies)
+    unlike = Differences()
+    if law is not None and steps:
+        drafting = [policy.path for policy in policies if policy.drafts]
+        unlike = differences(drafting, np.array(steps))
     out.mkdir(parents=True, exist_ok=True)
     simulated = [
-        _simulate(policy, fitted, law, out / name)
+        _simulate(policy, fitted, law, unlike.only(detail), steps, out / name)
         for name, policy in zip(comparison.runs, policies, strict=True)
     ]
     write_json(out / "comparison.json", comparison)
@@ -138,6 +147,8 @@ def simulate_replay(measured: Path, calibration: Path, out: Path) -> None:
             calibrated=_calibrated(fitted),
             acceptance_source=law.source if law else "not used",
             acceptance_steps=steps,
+            acceptance_parameters=unlike.figures(),
+            alike_because=unlike.unknown_because,
             policies=tuple(simulated),
         ),
     )
@@ -162,11 +173,17 @@ def measured_survival(records: Iterable[Record], step: int) -> Floats:
 
 
 def _simulate(
-    policy: MeasuredPolicy, calibration: Calibration, law: PerPosition | None, folder: Path
+    policy: MeasuredPolicy,
+    calibration: Calibration,
+    law: PerPosition | None,
+    population: Population,
+    steps: tuple[int, ...],
+    folder: Path,
 ) -> SimulatedPolicy:
     """Simulate one policy, write its run folder and its predicted engine steps."""
     drafter = DrafterConfig(exists=policy.drafts)
-    costs, responses = simulate_into(folder, policy, calibration, law, drafter, NoPhases())
+    acceptance = acceptance_on(law, population, policy.path, np.array(steps)) if law else None
+    costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, NoPhases())
     engine_steps = predicted_engine_steps(policy, costs)
     if engine_steps is not None:
         engine_steps.to_parquet(folder / PREDICTED, index=False)
@@ -181,7 +198,7 @@ def simulate_into(
     folder: Path,
     policy: MeasuredPolicy,
     calibration: Calibration,
-    law: PerPosition | None,
+    acceptance: Acceptance | None,
     drafter: DrafterConfig,
     phases: Phases,
 ) -> tuple[StepCosts, pd.DataFrame]:
@@ -201,7 +218,7 @@ def simulate_into(
         setup=policy.setup,
         costs=costs,
         limits=Limits(max_running, NO_LIMIT_TOKENS, prefix_caching=False),
-        acceptance=Acceptance(law or PerPosition((0.0,))),
+        acceptance=acceptance or Acceptance(PerPosition((0.0,))),
         drafter=drafter,
         phases=phases,
     )
@@ -212,7 +229,7 @@ def simulate_into(
             kind="simulated",
             wall_s=float(cluster.env.now),
             cost_source=calibration.describe(),
-            acceptance_source=law.source if law and policy.drafts else "not used",
+            acceptance_source=acceptance.law.source if acceptance and policy.drafts else "not used",
             tool_version=VERSION,
             elapsed_s=None,
             warnings=(),

@@ -48,7 +48,9 @@ def test_the_second_half_is_predicted(world: Folders) -> None:
         assert [step.judged for step in policy.steps] == [False] * 8 + [True] * 8
         assert policy.same_placement
         for error in policy.errors:
-            assert abs(error.error.value) < 0.03, (policy.run, error)
+            # Of a drift that is there the simulation takes what is sure of it, the nearer end of its
+            # interval.
+            assert abs(error.error.value) < 0.05, (policy.run, error)
     none, online = told.policies
     assert [error.quantity for error in none.errors] == ["rollout seconds", "step seconds"]
     assert online.errors[-1].quantity == "acceptance length"

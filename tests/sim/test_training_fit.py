@@ -22,6 +22,7 @@ from tests.sim.training_world import (
     write_training_run,
 )
 from tlt.sim.model.drafter import Drafter, DrafterConfig
+from tlt.sim.validate.measured_acceptance import Differences
 from tlt.sim.validate.training.acceptance_exponents import common_law, exponent_of
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import NO_RECOVERY_TOKENS, FittedPhases, drafter_config, fit_training
@@ -64,7 +65,7 @@ def _law(run: TrainingRun) -> FittedLaw:
 
 
 def _fit(run: TrainingRun) -> TrainingFit:
-    return fit_training(run, np.arange(len(run.steps) // 2))
+    return fit_training(run, np.arange(len(run.steps) // 2), Differences())
 
 
 def _holds(figure: object, truth: float) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.acceptance.laws import PerPosition
+from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.drafter import Drafter, DrafterConfig
 from tlt.sim.steptimes.calibration import load
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
@@ -65,7 +66,7 @@ def write_training_run(
     policy = MeasuredPolicy(asked)
     law = PerPosition(SURVIVAL) if policy.drafts else None
     drafter = msgspec.structs.replace(drafter, exists=policy.drafts)
-    simulate_into(path, policy, load(str(calibration)), law, drafter, KnownPhases())
+    simulate_into(path, policy, load(str(calibration)), Acceptance(law), drafter, KnownPhases())
     folder = RunFolder(path)
     write_json(path / "scheduler.json", msgspec.structs.replace(policy.setup, seed=3))  # other luck
     tables = folder.responses(), folder.intervals(), folder.steps()

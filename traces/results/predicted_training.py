@@ -61,8 +61,15 @@ class DriftFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     points: tuple[DriftPoint, ...]
 
     def simulated_per_update(self) -> float:
-        """Return what the simulator adds to the exponent at each update: nothing where nothing was seen."""
-        return 0.0 if self.verdict == "none visible" else self.per_update.value
+        """Return what the simulator adds to the exponent at each update.
+
+        It is the end of the interval that is nearer to 0, and 0 where 0 lies inside: which prompts a step
+        happens to have moves acceptance more than a few updates do, and what is simulated goes on for many.
+        """
+        if self.per_update.interval is None:
+            return 0.0 if self.verdict == "none visible" else self.per_update.value
+        low, high = self.per_update.interval
+        return max(low, 0.0) + min(high, 0.0)
 
 
 class TrainingFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +80,8 @@ class TrainingFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     drift: DriftFit | None
     no_drift_because: str  # empty where there is a fit
     medians: tuple[Median, ...]
+    acceptance_parameters: dict[str, Figure] = {}  # of how requests differ, by field of acceptance.*
+    alike_because: str = ""  # why they are taken to be alike, where that is so
 
 
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tlt.traces.results.predicted_training import Figure
+
 SIMULATED_REPLAY = "simulated_replay.json"
 PREDICTED = "predicted_engine_steps.parquet"
 PREDICTED_COLUMNS = {
@@ -56,4 +58,6 @@ class SimulatedReplay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     calibrated: CalibratedRange
     acceptance_source: str
     acceptance_steps: tuple[int, ...]  # rollouts that acceptance was measured on: not to be judged by
+    acceptance_parameters: dict[str, Figure] = {}  # of how requests differ, by field of acceptance.*
+    alike_because: str = ""  # why they are taken to be alike, where that is so
     policies: tuple[SimulatedPolicy, ...]

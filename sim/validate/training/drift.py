@@ -93,7 +93,7 @@ def _fit(
         verdict = "falls"
     elif reach is not None and reach[1] < 0.0:
         verdict = "rises"
-    simulated = slopes[0] if verdict != "none visible" else 0.0
+    simulated = 0.0 if reach is None else max(reach[0], 0.0) + min(reach[1], 0.0)
     trained, recoveries = np.ones(len(weights)), np.full(len(weights), np.nan)
     if served is not None:
         ratio = _ratio(served, still)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES
+from tlt.sim.validate.measured_acceptance import Differences
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
@@ -40,8 +41,11 @@ class FittedPhases:
         return median.value * {"s/response": responses, "s/token": tokens}.get(median.unit, 1)
 
 
-def fit_training(run: TrainingRun, fitted: Ints) -> TrainingFit:
-    """Fit acceptance, drift and times to the steps `fitted`, [n], which are from 0 on."""
+def fit_training(run: TrainingRun, fitted: Ints, unlike: Differences) -> TrainingFit:
+    """Fit acceptance, drift and times to the steps `fitted`, [n], which are from 0 on.
+
+    `unlike` is how requests differ in them.
+    """
     law = fit_drift(run, fitted)
     if isinstance(law, FittedLaw):
         survival, drift, reason = law.survival, law.drift, ""
@@ -53,6 +57,8 @@ def fit_training(run: TrainingRun, fitted: Ints) -> TrainingFit:
         drift=drift,
         no_drift_because=reason,
         medians=_medians(run, fitted),
+        acceptance_parameters=unlike.figures(),
+        alike_because=unlike.unknown_because,
     )
 
 

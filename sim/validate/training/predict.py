@@ -15,6 +15,7 @@ import numpy as np
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.drift import DriftCurve
 from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
 from tlt.sim.validate.replay_measured import same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
@@ -50,11 +51,14 @@ class TrainSettings(msgspec.Struct, frozen=True):
     update: UpdateSettings
 
 
-def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTraining:
+def predict_training(
+    measured: Path, calibration: str, out: Path, detail: Detail = "spread and slope"
+) -> PredictedTraining:
     """Fit and simulate every policy of the measured training comparison (or run) into the folder `out`.
 
     Writes the simulated run folders, comparison.json and predicted_training.json. `calibration` is a
-    calibration.json or the name of a shipped one. Raises InputError for folders that hold no training run.
+    calibration.json or the name of a shipped one; `detail` says what is used of how requests differ in
+    acceptance. Raises InputError for folders that hold no training run.
     """
     fitted = load(calibration)
     source = open_runs(measured)
@@ -62,7 +66,8 @@ def predict_training(measured: Path, calibration: str, out: Path) -> PredictedTr
     runs = [TrainingRun(folder) for folder in source.folders]
     out.mkdir(parents=True, exist_ok=True)
     policies = [
-        _predict_training(run, fitted, out / name) for name, run in zip(comparison.runs, runs, strict=True)
+        _predict_training(run, fitted, detail, out / name)
+        for name, run in zip(comparison.runs, runs, strict=True)
     ]
     prediction = PredictedTraining(
         calibration=fitted.describe(),
@@ -80,19 +85,26 @@ def first_half(run: TrainingRun) -> Ints:
     return np.arange(len(run.steps) // 2)
 
 
-def _predict_training(run: TrainingRun, calibration: Calibration, folder: Path) -> PredictedPolicy:
-    fit = fit_training(run, first_half(run))
-    law = PerPosition(fit.survival_by_position, ACCEPTANCE) if fit.survival_by_position else None
+def _predict_training(
+    run: TrainingRun, calibration: Calibration, detail: Detail, folder: Path
+) -> PredictedPolicy:
+    steps = first_half(run)
+    unlike = differences([run.policy.path], steps) if run.policy.drafts else Differences()
+    fit = fit_training(run, steps, unlike)
+    acceptance = None
+    if fit.survival_by_position:
+        law = PerPosition(fit.survival_by_position, ACCEPTANCE)
+        acceptance = acceptance_on(law, unlike.only(detail), run.policy.path, steps)
     _, responses = simulate_into(
-        folder, run.policy, calibration, law, drafter_config(run, fit), FittedPhases(fit)
+        folder, run.policy, calibration, acceptance, drafter_config(run, fit), FittedPhases(fit)
     )
-    steps = _predictions(run, fit, folder)
+    predictions = _predictions(run, fit, folder)
     return PredictedPolicy(
         run=folder.name,
         policy=run.policy.summary.policy,
         fit=fit,
-        steps=steps,
-        errors=prediction_errors(steps),
+        steps=predictions,
+        errors=prediction_errors(predictions),
         same_placement=same_placement(run.policy, responses),
     )
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from evidence.counterfactual_claims import COUNTERFACTUAL
+from evidence.goodput_claims import GOODPUT
 from evidence.live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from evidence.model_claims import MODEL
 from evidence.product_claims import demo, fresh_clone, large_file
@@ -22,11 +23,11 @@ from evidence.training_claims import TRAINING
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, demo, fresh_clone,
+        *MODEL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, *GOODPUT, demo, fresh_clone,
         crosscheck_cpu,
     )
 }  # fmt: skip
-ON_REQUEST = ("fresh_clone", "crosscheck_cpu")
+ON_REQUEST = ("fresh_clone", "crosscheck_cpu", "goodput_static", "goodput_recorded")
 
 
 def main(names: list[str]) -> None:

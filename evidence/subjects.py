@@ -35,6 +35,10 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "short_tail": "A control in which little is idle",
         "speed": "How fast it simulates",
     },
+    "The goodput policy": {
+        "goodput_recorded": "Its estimate of acceptance on recorded drafts",
+        "request_limits": "What limits of drafts by request could gain",
+    },
     "RL training on live engines": {
         "training_h200": "TLT's loop with the goodput policy, end to end, natural lengths",
         "training_forced": "TLT's loop with the goodput policy, end to end, equal lengths",

@@ -1,1 +1,1 @@
-"""What policies estimate with: acceptance, medians, ranges of batches."""
+"""What policies estimate with: acceptance, of all requests and of each alone, medians, ranges of batches."""

@@ -195,8 +195,8 @@ def goodput_recorded() -> None:
         target="by request at most the average's, at every batch",
         met=all(row["goodput"] <= row["goodput_mean"] for row in rows if row["intervals"] >= FEWEST),
         how="measured, from recordings: intervals of one response as they were; larger batches drawn from "
-        "each response's recorded rates by position (modelled). The memory was chosen on these recordings; all "
-        "that was tried is in the raw file",
+        "each response's recorded rates by position (modelled). The memory was chosen on these recordings; "
+        "all that was tried is in the raw file",
         measured_on="NVIDIA H200, vLLM 0.32 (recorded)",
         raw=raw,
     )

@@ -1,9 +1,10 @@
 """What happens to 1,000 broken and hostile files? `python -m evidence.import_fuzz`
 
 Each is a sample of an importer, changed by a seeded mutation, and imported in this process: under 2 GiB of
-address space and 30 seconds a file. The format is found from the contents, or, for a third of the files, is a
-random one of all. Counted are imports, imports with something left out, refusals with a clear error, and all
-else, of which there must be none. Writes import_fuzz.json.
+address space and 30 seconds a file. The format is found from the contents, or, for a third of the files, is
+a random one of all. Phase times and acceptance are looked for in each, and it is peeked at. Counted are
+imports, imports with something left out, refusals with a clear error, and all else, of which there must be
+none. Writes import_fuzz.json.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 import traceback
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a pool of threads would reserve address space
@@ -26,19 +28,25 @@ import numpy as np
 from evidence.import_mutations import make_case
 from evidence.recording import OTHERS, device, write
 from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.acceptance.reading import read_acceptance
+from tlt.traces.importers.formats import columns
 from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.peek import peek
 from tlt.traces.importers.phases import read_phases
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.texts import tokeniser
 from tltsched.errors import InputError
 
 FILES, SEED = 1_000, 6
+COLUMNS = "response_tokens=output_toks,group=request_id,arrived_s=arrival_time:s,truncated=cut:length"
 LIMIT_BYTES, LIMIT_S = 2 << 30, 30
 SAMPLES = Path(__file__).resolve().parents[1] / "traces" / "importers" / "samples"
 
 
 def outcome(path: Path, options: Options, format_name: str | None) -> str:
     """Import one file and say what came of it."""
+    if format_name == columns.IMPORTER.name:
+        options = replace(options, columns=(COLUMNS,))
     try:
         _, report = import_trace(path, options, format_name)
     except InputError as error:
@@ -49,8 +57,9 @@ def outcome(path: Path, options: Options, format_name: str | None) -> str:
         left_out = report.skips + sum(one.count for one in report.files_left_out)
         return "imported, with counted skips" if left_out else "imported"
     finally:
-        with suppress(InputError):
-            read_phases(path)
+        for read in (read_phases, read_acceptance, peek):
+            with suppress(InputError):
+                read(path)
 
 
 def peak_mb() -> float:
@@ -62,7 +71,7 @@ def fuzz() -> tuple[Counter[str], float, int]:
     """Return outcomes, the longest time of a file, and how many files ran code that they carried."""
     rng = np.random.default_rng(SEED)
     samples = [path for path in sorted(SAMPLES.rglob("*")) if path.is_file() and path.suffix != ".md"]
-    options = Options(tokenise=tokeniser(SAMPLES / "tokenizer.json"))
+    options = Options(tokenise=tokeniser(SAMPLES / "tokenizer.json"), responses=64)
     counts: Counter[str] = Counter()
     longest, names = 0.0, list(IMPORTERS)
     top = Path(tempfile.mkdtemp())

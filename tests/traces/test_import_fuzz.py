@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from tlt.traces.importers import IMPORTERS
+from tlt.traces.importers.acceptance.reading import read_acceptance
 from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.peek import peek
 from tlt.traces.importers.phases import read_phases
 from tlt.traces.importers.reading.items import Options
 from tltsched.errors import InputError
@@ -48,13 +50,14 @@ def test_mutated_samples_never_end_in_a_traceback(
         label, path = mutations.make_case(samples, folder, rng)
         format_name = names[rng.integers(len(names))] if rng.integers(3) == 0 else None
         try:
-            trace, report = import_trace(path, Options(tokenise=words), format_name)
+            trace, report = import_trace(path, Options(tokenise=words, responses=64), format_name)
             assert report.rows == len(trace.rows) > 0, label
             imports += 1
         except InputError as error:
             refusals.append(str(error))
-        with suppress(InputError):
-            read_phases(path)
+        for read in (read_phases, read_acceptance, peek):
+            with suppress(InputError):
+                read(path)
     assert not (tmp_path / "EXECUTED").exists()
     assert all(text.isprintable() and len(text) < 6000 for text in refusals)
     assert imports + len(refusals) == FILES_A_BLOCK

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from tlt.commands.trace.group import trace as trace_group
 from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.phases import read_phases
 from tlt.traces.importers.reading.items import Options
 from tltsched.errors import InputError
 
@@ -90,6 +91,13 @@ def test_slime_does_not_state_how_many_and_says_what_would_be_one_gpu(tmp_path: 
         import_trace(of_slime(tmp_path / "slime.log"), Options())
 
 
+def test_the_two_lines_of_a_slime_step_are_one_step(tmp_path: Path) -> None:
+    times = read_phases(of_slime(tmp_path / "slime.log"))
+    assert (times.framework, times.steps, times.lines) == ("slime", [1, 2, 3], 3)
+    assert times.phases["gen"].values_s == [201.0, 202.0, 203.0]
+    assert times.phases["step"].values_s == [281.0, 282.0, 283.0]
+
+
 @pytest.mark.parametrize(
     "kind", ["console.log", "quoted.log", "logging.jsonl", "tracker.jsonl", "state.json"]
 )
@@ -102,6 +110,7 @@ def test_trl_is_read_from_console_state_and_trackers(kind: str, tmp_path: Path) 
     assert int(trace.rows["truncated"].sum()) == 2 * round(0.06 * 1024)
     # num_tokens grows by 400,000 = 1,024 x (mean + prompt): a prompt of 390.6 - 302 in step 2
     assert trace.rows.loc[trace.rows["step"] == 2, "prompt_tokens"].unique().tolist() == [89]
+    assert read_phases(trl_file(kind, tmp_path)).phases["step"].values_s == [21.0, 21.0]
 
 
 def test_trl_asks_for_the_completions_and_refuses_more_than_its_tokens_hold(tmp_path: Path) -> None:

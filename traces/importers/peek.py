@@ -12,6 +12,7 @@ import msgspec
 
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.detect import claims_of
+from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.formats.columns import FIELDS
 from tlt.traces.importers.formats.metrics.of_trainers import NOT_COUNTED
 from tlt.traces.importers.nearest import PHASES, Use, lengths_reason, nearest, other_uses
@@ -21,6 +22,8 @@ from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.reading.metrics import metric_names
 from tlt.traces.importers.reading.rows import iter_named_rows, layout_of
 from tlt.traces.importers.reading.values import excerpt_of, number
+from tlt.traces.importers.report import Tally
+from tltsched.errors import InputError
 
 SAMPLED_ROWS = 200
 MOST_FIELDS = 60
@@ -87,7 +90,9 @@ class Peek(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def peek(path: Path) -> Peek:
-    """Return what the beginning of a file looks like; raises InputError if it cannot be read."""
+    """Return what the beginning of a file looks like; raises InputError if it is none or cannot be read."""
+    if regular_files(path, Tally()) != [path]:
+        raise InputError("file to look at", str(path), "a file", "name one of the folder")
     head = Head(path)
     layout = layout_of(head)
     rows = list(_sample(path)) if layout in TABLES else []

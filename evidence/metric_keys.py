@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from tlt.traces.importers.formats.metrics import of_trainers, trl_metrics, verl_metrics
+from tlt.traces.importers.formats.metrics.drawn import Names
 from tlt.traces.importers.meaning import FRAMEWORKS
 from tlt.traces.importers.meaning.key import Framework, Key, Meaning
 from tltsched.errors import look_up
 
+LENGTHS: dict[str, Names] = {
+    "verl": verl_metrics.NAMES,
+    "TRL": trl_metrics.NAMES,
+    "slime": of_trainers.SLIME,
+    "SkyRL": of_trainers.SKYRL,
+    "NeMo-RL": of_trainers.NEMO_RL,
+    "ROLL": of_trainers.ROLL,
+}
+DRAFTS = {
+    "verl": ("rollout/spec_accept_length", "rollout/spec_accept_rate"),
+    "slime": ("rollout/spec_accept_length", "rollout/spec_accept_rate"),
+    "SkyRL": (
+        "vllm/train/draft_num_draft_tokens", "vllm/train/draft_num_accepted_tokens",
+        "vllm/train/draft_mean_acceptance_length", "vllm/train/draft_acceptance_rate_pos_1",
+    ),
+    "NeMo-RL": (
+        "vllm/spec_num_drafts", "vllm/spec_num_draft_tokens", "vllm/spec_num_accepted_tokens",
+        "vllm/spec_acceptance_length", "vllm/spec_acceptance_rate-pos-1",
+    ),
+}  # fmt: skip
 MEANINGS: dict[Meaning, str] = {
     "step": "a step",
     "gen": "its rollout",
@@ -30,12 +52,39 @@ MEANINGS: dict[Meaning, str] = {
 def keys_table(name: str) -> str:
     """Return the table of a framework; raises InputError for one that is not known."""
     framework = look_up(FRAMEWORKS, "framework of a keys block", name)
-    rows = [
+    rows = [*_lengths(name), *_drafts(name)]
+    rows += [
         f"| {words} | {'; '.join(_key(key) for key in framework.of(meaning))} |"
         for meaning, words in MEANINGS.items()
         if framework.of(meaning)
     ]
     return "\n".join(["| what it is | keys |", "|:--|:--|", *rows, *_notes(framework)])
+
+
+def _lengths(name: str) -> list[str]:
+    """Return the rows of keys that lengths are drawn from."""
+    names = LENGTHS.get(name)
+    if names is None:
+        return []
+    before = next((prefix for prefix in names.before if prefix), "")
+    rows = {
+        "lengths: mean, longest, shortest": (names.mean, names.longest, names.shortest),
+        "share of responses that were cut": (names.truncated,),
+        "median": (names.median,),
+        "mean of prompts": (names.prompt,),
+    }
+    note = f" (or with `{before}` before it)" if before else ""
+    return [
+        f"| {words} | {'; '.join(f'`{key}`' for key in keys if key)}{note} |"
+        for words, keys in rows.items()
+        if any(keys)
+    ]
+
+
+def _drafts(name: str) -> list[str]:
+    """Return the row of keys that acceptance is taken from."""
+    keys = DRAFTS.get(name, ())
+    return [f"| acceptance | {'; '.join(f'`{key}`' for key in keys)} |"] if keys else []
 
 
 def _key(key: Key) -> str:

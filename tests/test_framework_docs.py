@@ -21,8 +21,8 @@ BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^```(bash|toml|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENDS_WITH = re.compile(r"# ends with (\d)")
 FRAMEWORKS = {
-    "areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "serving-traces", "sglang-bench", "skyrl", "slime",
-    "trl", "verl", "vllm-bench",
+    "areal", "engine-logs", "nemo-rl", "openrlhf", "prime-rl", "requests", "roll", "serving-traces",
+    "sglang-bench", "skyrl", "slime", "trl", "verl", "vllm-bench",
 }  # fmt: skip
 # Pictures and draws take most of the time of this command, and are tested where they are made.
 QUICK = {"counterfactual": ["--no-report", "--draws", "0"]}

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tlt.traces.importers.acceptance.counted import geometric_rate
-from tlt.traces.importers.stated_drafts import StatedDrafts
+from tlt.traces.importers.stated.drafts import StatedDrafts
 from tltsched.errors import InputError
 
 CHAIN = re.compile(r"static:(\d{1,2})")

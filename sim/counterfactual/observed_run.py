@@ -21,7 +21,7 @@ from tlt.traces.common.models import MODELS
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
-from tlt.traces.importers.stated_drafts import StatedDrafts
+from tlt.traces.importers.stated.drafts import StatedDrafts
 from tlt.traces.importers.unfinished import without_unfinished
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Trace

@@ -92,3 +92,35 @@ def test_a_run_that_drafted_is_not_observed_under_none(tmp_path: Path) -> None:
         replayed(tmp_path / "bench.json", json.dumps(bench(**DRAFTED)), "none")
     plain = replayed(tmp_path / "plain.json", json.dumps(bench()))
     assert next(iter(plain.configs)) == "none"
+
+
+def sim_rows(gap_s: float, count: int = 8) -> str:
+    rows = [
+        {"input_toks": 200, "output_toks": 50 * (n + 1), "scheduled_ts": 500 + gap_s * n,
+         "last_token_ts": 500 + gap_s * n + 1.0 + n}
+        for n in range(count)
+    ]  # fmt: skip
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_requests_that_were_sent_at_once_state_what_they_took_together(tmp_path: Path) -> None:
+    replay = replayed(tmp_path / "requests.jsonl", sim_rows(0.05))
+    assert replay.observed.logged is not None
+    # the last is scheduled at 0.35 s and takes 8 s
+    assert replay.observed.logged.times["gen"].mean_s == pytest.approx(8.35)
+    spread = replayed(tmp_path / "spread.jsonl", sim_rows(5.0))
+    assert spread.observed.logged is None  # they waited for their arrivals
+
+
+def test_a_closed_loop_states_how_many_ran_at_once(tmp_path: Path) -> None:
+    rows = [
+        {"metadata": {"request_start_ns": 10**9 * start, "request_end_ns": 10**9 * (start + 2)},
+         "error": None, "metrics": {"output_sequence_length": {"value": 50, "unit": "tokens"}}}
+        for start in (0, 2, 4, 6) for _ in range(4)
+    ]  # fmt: skip
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    replay = replayed(tmp_path / "profile_export.jsonl", text)
+    assert replay.observed.concurrency == 4
+    assert replay.observed.logged is not None
+    assert replay.observed.logged.times["gen"].mean_s == pytest.approx(8.0)
+    assert replay.configs["none"].engine.max_running == 2  # on two workers

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from evidence.metric_keys import DRAFTS
 from tlt.commands.trace.group import trace as trace_group
 from tlt.sim.config import resolve
 from tlt.sim.simulation import law_of
 from tlt.traces.importers.acceptance.reading import find_drafts, read_acceptance
+from tlt.traces.importers.acceptance.trainer_metrics import ENDS, POSITION
 from tltsched.errors import InputError
 
 VLLM_LINE = (
@@ -250,3 +252,10 @@ def test_a_file_without_drafts_says_what_would_have_them(tmp_path: Path) -> None
         read_acceptance(written(tmp_path / "x.log", "step:1 - timing_s/gen:3\n"))
     with pytest.raises(InputError, match="nothing was drafted"):
         read_acceptance(written(tmp_path / "m.txt", prometheus({"0": (0, [0])}) + sglang_line(0, 1.0)))
+
+
+def test_the_keys_that_pages_list_are_those_that_are_read() -> None:
+    for keys in DRAFTS.values():
+        for key in keys:
+            ends = tuple(end for names in ENDS.values() for end in names)
+            assert key.endswith(ends) or POSITION.search(key), key

@@ -13,7 +13,6 @@ from typing import Literal
 
 import msgspec
 
-from tlt.traces.importers.benchmark_times import benchmark_times
 from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.meaning import FRAMEWORKS, framework_of
 from tlt.traces.importers.meaning.key import PHASE_NAMES, Framework, Phase
@@ -24,7 +23,8 @@ from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.reading.metric_lines import Metrics
 from tlt.traces.importers.reading.metrics import iter_metrics
 from tlt.traces.importers.report import Tally
-from tlt.traces.importers.stated_drafts import StatedDrafts, stated_drafts
+from tlt.traces.importers.stated.benchmark_times import benchmark_times
+from tlt.traces.importers.stated.drafts import StatedDrafts, stated_drafts
 from tltsched.errors import InputError
 
 FORMAT_VERSION = 1

@@ -23,7 +23,7 @@ ENDS = {
     "length": ("spec_accept_length", "spec_acceptance_length", "draft_mean_acceptance_length"),
     "rate": ("spec_accept_rate", "spec_acceptance_rate", "draft_acceptance_rate"),
 }
-_POSITION = re.compile(r"(?:^|/)(?:draft_acceptance_rate_pos_|spec_acceptance_rate-pos-)(\d{1,3})$")
+POSITION = re.compile(r"(?:^|/)(?:draft_acceptance_rate_pos_|spec_acceptance_rate-pos-)(\d{1,3})$")
 _OF_EVALUATION = re.compile(r"^(?:eval|val|validation|test)[/_-]|/(?:eval|val)/")
 SAMPLED_DIGITS = 0.02  # means of single samples do not hold the quotient to the digit
 
@@ -43,7 +43,7 @@ class TrainerMetrics:
             known: value for known, ends in ENDS.items() if (value := _ending(training, ends)) is not None
         }
         by_position = sorted(
-            (int(found[1]), value) for name, value in training.items() if (found := _POSITION.search(name))
+            (int(found[1]), value) for name, value in training.items() if (found := POSITION.search(name))
         )
         shares = tuple(value for _, value in by_position)
         length, accepted = values.get("length"), values.get("accepted")

@@ -45,7 +45,7 @@ IMPORTER = Importer(
     lengths="exact",
     lost=(
         "These are requests of a service, not RL rollouts: each is a prompt of its own.",
-        "Times of single requests (scheduled_ts, first_token_ts, last_token_ts) are not kept.",
+        "Times of single requests give how long all took together, if they were sent at once; none is kept.",
         "Which responses were cut is not written.",
     ),
     signs=("input_toks", "output_toks", "arrival_time_ns", "arrival_time"),

@@ -1,6 +1,6 @@
 """How long the requests of a serving benchmark took, and how many ran at once.
 
-Only where all were sent at once: at a finite rate the duration is that of their arrivals.
+Only where the engine was kept busy: at a finite rate the duration is that of their arrivals.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.reading.records import documents
 from tlt.traces.importers.reading.values import number, whole
 from tlt.traces.importers.report import Tally
+from tlt.traces.importers.stated.request_spans import spans_of, together
 
 
 class Result(msgspec.Struct):
@@ -39,15 +40,21 @@ class BenchmarkTimes(NamedTuple):
 def benchmark_times(path: Path) -> BenchmarkTimes | None:
     """Return the times of the results at `path`; None unless all of them state how long they took."""
     durations: list[float | None] = []
-    limits = set()
+    limits: set[int | None] = set()
     for file in regular_files(path, Tally()):
         head = Head(file)
-        if not head.is_text or "output_lens" not in head.fields:
+        if not head.is_text:
             continue
-        for found in documents(Result, Source(file, shown(file))):
-            if not isinstance(found, Skip) and isinstance(found[1].output_lens, list):
-                durations.append(_duration_s(found[1]))
-                limits.add(whole(found[1].max_concurrency))
+        spans = spans_of(head)
+        if spans is not None:
+            runs = [together(run) for run in spans]
+            durations += [None if run is None else run.seconds for run in runs]
+            limits |= {run.concurrency for run in runs if run is not None}
+        elif "output_lens" in head.fields:
+            for found in documents(Result, Source(file, shown(file))):
+                if not isinstance(found, Skip) and isinstance(found[1].output_lens, list):
+                    durations.append(_duration_s(found[1]))
+                    limits.add(whole(found[1].max_concurrency))
     known = [seconds for seconds in durations if seconds is not None]
     if not known or len(known) < len(durations):
         return None

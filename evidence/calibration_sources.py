@@ -15,7 +15,14 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from tlt.sim.steptimes.calibration import SHIPPED, Calibration, leave_one_out, ranges_of, residuals_of
+from tlt.sim.steptimes.calibration import (
+    MIXED_DERIVED,
+    SHIPPED,
+    Calibration,
+    leave_one_out,
+    ranges_of,
+    residuals_of,
+)
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.steptimes.law import Coefficients
@@ -126,6 +133,7 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
     not_fitted = {
         "prefill_s_per_pair": "assumed: roofline; the prompts are too short to show it",
         "last slope": BEYOND,
+        "mixed_s, mixed_token_share": MIXED_DERIVED,
     }
     if kv_s_per_token is not None:
         where = "measured with vLLM 0.26.0 on the same device: these points have one context"
@@ -237,6 +245,7 @@ def paper_qwen32b_tp4() -> Calibration:
             "prefill_chunk_s, prefill_s_per_token": "assumed: roofline points",
             "off_s": "not published: 0",
             "last slope": BEYOND,
+            "mixed_s, mixed_token_share": MIXED_DERIVED,
         },
         coefficients=coefficients,
         residuals=residuals_of(coefficients, points),

@@ -14,6 +14,7 @@ from tlt.traces.common.settings import Section
 Count = Annotated[int, Meta(ge=1)]
 Dtype = Literal["bfloat16", "float32"]
 DrafterKind = Literal["eagle3", "ngram", "suffix", "draft_model"]
+Graphs = Literal["every_k", "stock"]
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -51,6 +52,19 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     threads: Annotated[Count, Meta(description="CPU threads of one worker")] = 1
     kv_gigabytes: Annotated[float, Meta(gt=0, description="KV cache of one engine (CPU)")] = 1.0
     memory_fraction: Annotated[float, Meta(gt=0, le=1, description="GPU memory of one engine")] = 0.45
+    kv_tokens: Annotated[
+        int, Meta(ge=0, description="tokens that the KV cache holds; 0: as many as its memory takes")
+    ] = 0
+    prefix_caching: Annotated[
+        bool, Meta(description="keep the cache of prompts that come again; a server does by default")
+    ] = False
+    graphs: Annotated[
+        Graphs,
+        Meta(
+            description="CUDA graphs. every_k: full ones of every batch and K, none while a prompt is "
+            "prefilled; stock: as `vllm serve` sets itself up, each engine in a process of its own"
+        ),
+    ] = "every_k"
     eager: Annotated[bool, Meta(description="no CUDA graphs, no compilation")] = False
     temperature: Annotated[float, Meta(ge=0, description="sampling temperature; 0: greedy")] = 1.0
 
@@ -66,12 +80,25 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
     ] = 256
     max_response_tokens: Annotated[Count, Meta(description="cut longer responses, before scaling")] = 32_768
     prompt_tokens: Annotated[Count, Meta(description="tokens of a prompt")] = 32
+    samples_per_prompt: Annotated[
+        Count, Meta(description="responses that share a prompt; workload.requests is a multiple of it")
+    ] = 1
+    replay_steps: Annotated[
+        bool,
+        Meta(
+            description="take rollouts, groups and prompt lengths from the trace file `lengths` as they are, "
+            "instead of drawing from it"
+        ),
+    ] = False
 
 
 class WorkersConfig(Section, frozen=True, kw_only=True):
     """The rollout workers, one process each."""
 
     count: Annotated[Count, Meta(description="workers")] = 2
+    tp: Annotated[
+        Count, Meta(description="GPUs (CPU: times engine.threads) of one worker, tensor parallel")
+    ] = 1
 
 
 class CalibrationConfig(Section, frozen=True, kw_only=True):

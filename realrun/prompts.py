@@ -7,6 +7,7 @@ reasoning-gym from a seed. A model of random weights gets random tokens.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ TASKS = ("chain_sum", "basic_arithmetic", "simple_equations", "gsm_symbolic")
 Prompt = tuple[int, ...]
 
 
-def make_prompts(config: RealConfig, count: int, rng: np.random.Generator) -> list[Prompt]:
-    """Return `count` prompts for the model of `config`.
+def make_prompts(config: RealConfig, tokens: Sequence[int], rng: np.random.Generator) -> list[Prompt]:
+    """Return a prompt for each of `tokens`, for the model of `config`.
 
-    Random ones are `workload.prompt_tokens` long; problems are as long as they are. Raises InputError if the
+    Random ones are as long as `tokens` says; problems are as long as they are. Raises InputError if the
     folder holds no model, or problems are wanted and reasoning-gym is not installed.
     """
     folder = Path(config.model.folder)
     if config.model.random_weights or not (folder / "tokenizer.json").is_file():
-        return random_prompts(vocabulary(folder), count, config.workload.prompt_tokens, rng)
-    return problem_prompts(folder, count, rng)
+        if len(set(tokens)) == 1:
+            return random_prompts(vocabulary(folder), len(tokens), tokens[0], rng)
+        return [random_prompts(vocabulary(folder), 1, each, rng)[0] for each in tokens]
+    return problem_prompts(folder, len(tokens), rng)
 
 
 def vocabulary(folder: Path) -> int:

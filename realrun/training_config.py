@@ -151,6 +151,19 @@ class TrainConfig(Section, frozen=True, kw_only=True):
                 "remove it: training measures what the drafter really gets accepted",
             )  # fmt: skip
 
+        if self.workers.tp > 1:
+            raise InputError(
+                "workers.tp",
+                self.workers.tp,
+                "1 in training",
+                "a trainer holds a whole model: add workers instead",
+            )
+        if self.engine.graphs != "every_k":
+            raise InputError(
+                "engine.graphs", self.engine.graphs, "every_k in training",
+                "the engine shares its process with the trainer and a second engine: leave it out",
+            )  # fmt: skip
+
     def engine_settings(self) -> RealConfig:
         """Return the part that an engine and an executor read."""
         return RealConfig(

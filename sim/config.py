@@ -166,6 +166,13 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     ] = None
     chunk_tokens: Annotated[int, Meta(ge=1, description="prefill tokens in one step (assumed 8192)")] = 8192
     prefix_caching: Annotated[bool, Meta(description="a prompt is prefilled once a worker and group")] = True
+    mixed_prefill: Annotated[
+        bool | None,
+        Meta(
+            description="decode goes on in the engine steps that prefill; unset: as the engine of the "
+            "calibration does by default (vLLM mixes, SGLang does not), and mixed with a roofline"
+        ),
+    ] = None
     graph_max_requests: Annotated[
         int, Meta(ge=0, description="above it, decode without drafts has no CUDA graph; 0: no limit")
     ] = 0

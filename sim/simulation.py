@@ -68,6 +68,13 @@ def coefficients_of(config: Config, calibration: Calibration | None) -> Coeffici
     return fitted.times(config.cost.scale)
 
 
+def mixes_prefill(config: Config, calibration: Calibration | None) -> bool:
+    """Return whether the engine decodes while it prefills: as set, else as the calibrated one does."""
+    if config.engine.mixed_prefill is not None:
+        return config.engine.mixed_prefill
+    return calibration is None or calibration.mixes_prefill
+
+
 class Simulation:
     """One policy on one workload, checked when it is made. `run` changes nothing in it.
 
@@ -109,6 +116,7 @@ class Simulation:
             config.engine.chunk_tokens,
             config.engine.graph_max_requests,
             coefficients.eager_s or config.engine.eager_s_per_layer * self.shape.layers,
+            mixes_prefill(config, self.calibration),
         )
         self.limits = Limits(config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching)
         if history:

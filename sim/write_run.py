@@ -57,6 +57,7 @@ def summary_of(simulation: Simulation, label: str, cluster: Cluster) -> Summary:
         acceptance_source=simulation.law.source if simulation.drafts else "not used",
         seed=config.run.seed,
         tool_version=VERSION,
+        preemptions=cluster.log.preemptions,
         warnings=warnings_of(simulation, cluster),
     )
 

@@ -24,7 +24,10 @@ SETTLE_ENGINE_STEPS = {"cpu": 2, "cuda": 3}
 TIME_LIMIT_S = {"cpu": 900.0, "cuda": 240.0}
 SMALLEST_CHUNK_TOKENS = 512  # that an engine prefills in one engine step, where it does not tell
 FILL_ENGINE_STEPS = 16  # beside those that prefill
+ARRIVAL_ENGINE_STEPS = 8  # within which an arriving prompt has to be prefilled
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 32_768}  # largest prefill that is timed
+ARRIVING_TOKENS = {"cpu": (16, 64, 256), "cuda": (16, 256, 1024, 4096)}  # prompts that join a batch
+MIXED_REPEATS = 3  # at most: an arrival adds milliseconds, and its spread is small beside that
 
 
 class Cell(msgspec.Struct, frozen=True, gc=False):
@@ -42,6 +45,13 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
         return FILL_ENGINE_STEPS + ceil(self.tokens() / chunk_tokens)
 
 
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A prompt of `prompt_tokens` that is prefilled while the batch of `cell` decodes."""
+
+    cell: Cell
+    prompt_tokens: int
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The sweep of one configuration."""
 
@@ -50,6 +60,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ks: tuple[int, ...]  # of the speculating engine, ascending
     cells: tuple[Cell, ...]
     prefills: tuple[Cell, ...]
+    arrivals: tuple[Arrival, ...]
+    mixed_ks: tuple[int, ...]  # under which arrivals are timed: none, a middle one, the longest
     repeats: int
     visits: int
     engine_steps: int
@@ -60,6 +72,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def growth_tokens(self, k: int) -> int:
         """Return how many tokens one request can emit while a repeat with `k` is timed."""
         return (self.engine_steps + self.settle_engine_steps) * (k + 1)
+
+    def arrival_growth_tokens(self, k: int) -> int:
+        """Return how many tokens one request can emit at most while an arrival is timed with `k`."""
+        engine_steps = self.engine_steps + 2 * self.settle_engine_steps + ARRIVAL_ENGINE_STEPS
+        return engine_steps * (k + 1)
+
+    def mixed_held_out(self, arrival: Arrival, k: int) -> bool:
+        """Return whether a mixed point is for judging the fit: about a third, in a checkerboard pattern."""
+        tokens = sorted({each.prompt_tokens for each in self.arrivals})
+        batches = sorted({each.cell.batch for each in self.arrivals})
+        place = tokens.index(arrival.prompt_tokens) + batches.index(arrival.cell.batch)
+        return (place + self.mixed_ks.index(k)) % 3 == 1 and len(self.arrivals) > 1
 
     def repeats_of(self, visit: int) -> range:
         """Return the repeats that are made in a visit; they are spread evenly over the visits."""
@@ -102,6 +126,8 @@ def make_plan(config: RealConfig) -> Plan:
         ks=ks,
         cells=cells,
         prefills=_prefills(batches, contexts, PREFILL_TOKENS[device]),
+        arrivals=_arrivals(cells, ARRIVING_TOKENS[device], limit.max_context_tokens),
+        mixed_ks=tuple(sorted({0, ks[len(ks) // 2], ks[-1]})),
         repeats=sweep.repeats,
         visits=min(sweep.visits, sweep.repeats),
         engine_steps=engine_steps,
@@ -139,6 +165,16 @@ def _cells(batches: tuple[int, ...], contexts: tuple[int, ...], most_tokens: int
             "calibration.most_tokens", most_tokens, f"{contexts[0]} or more: the shortest context", "raise it"
         )
     return tuple(cells)
+
+
+def _arrivals(cells: tuple[Cell, ...], tokens: tuple[int, ...], most_tokens: int) -> tuple[Arrival, ...]:
+    """Return prompts of each length that fits, arriving at a batch of one, a middle and the largest one.
+
+    The batches have the shortest context: what an arrival costs does not hang on theirs.
+    """
+    shortest = [cell for cell in cells if cell.prompt_tokens == cells[0].prompt_tokens]
+    chosen = dict.fromkeys((shortest[0], shortest[len(shortest) // 2], shortest[-1]))
+    return tuple(Arrival(cell, count) for cell in chosen for count in tokens if count < most_tokens)
 
 
 def _prefills(batches: tuple[int, ...], contexts: tuple[int, ...], most_tokens: int) -> tuple[Cell, ...]:

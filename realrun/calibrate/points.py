@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tlt.realrun.calibrate.measurement_plan import Cell, Plan
-from tlt.realrun.calibrate.time_steps import Block, EngineKind, PrefillBlock
+from tlt.realrun.calibrate.measurement_plan import Arrival, Cell, Plan
+from tlt.realrun.calibrate.time_steps import Block, EngineKind, MixedBlock, PrefillBlock
 from tlt.traces.common.arrays import Floats
-from tlt.traces.results.calibration_points import Point, PrefillPoint, SwitchPoint
+from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint, SwitchPoint
 from tltsched.draft_config import chain
 
 GROWTH_THAT_SHOWS = 0.1  # relative growth of a batch's context over its repeats that is corrected for
@@ -88,6 +88,31 @@ def to_prefill_points(blocks: Sequence[PrefillBlock]) -> tuple[PrefillPoint, ...
                 prefill_s=median_s,
                 repeats=len(seconds),
                 spread_s=spread_s,
+            )
+        )
+    return tuple(points)
+
+
+def to_mixed_points(blocks: Sequence[MixedBlock], plan: Plan) -> tuple[MixedPoint, ...]:
+    """Return a point for each engine, arrival and K; repeats in which something was compiled are left out."""
+    groups: dict[tuple[EngineKind, Arrival, int], list[MixedBlock]] = defaultdict(list)
+    for block in blocks:
+        if not block.compiled:
+            groups[block.engine, block.arrival, block.k].append(block)
+    points = []
+    for (kind, arrival, k), same in groups.items():
+        median_s, spread_s = median_and_spread([block.seconds for block in same])
+        points.append(
+            MixedPoint(
+                when_off="not_configured" if kind == "plain" else "k0",
+                draft_config=chain(k),
+                batch=arrival.cell.batch,
+                context_tokens=float(np.mean([block.context_tokens for block in same])),
+                prompt_tokens=arrival.prompt_tokens,
+                engine_step_s=median_s,
+                repeats=len(same),
+                spread_s=spread_s,
+                held_out=plan.mixed_held_out(arrival, k),
             )
         )
     return tuple(points)

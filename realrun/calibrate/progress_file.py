@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tlt.realrun.calibrate.measurement_plan import Cell
-from tlt.realrun.calibrate.time_steps import Block, EngineKind, PrefillBlock
+from tlt.realrun.calibrate.measurement_plan import Arrival, Cell
+from tlt.realrun.calibrate.time_steps import Block, EngineKind, MixedBlock, PrefillBlock
 from tlt.traces.common.migrate import upgraded, upgraded_settings_text
 from tltsched.errors import InputError
 
@@ -35,7 +35,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     chunk_tokens: float = CHUNK_TOKENS
 
 
-Line = Header | Block | PrefillBlock | Stuck | Facts
+Line = Header | Block | PrefillBlock | MixedBlock | Stuck | Facts
 
 
 class PartialFile:
@@ -46,6 +46,7 @@ class PartialFile:
         self.path = path
         self.blocks: list[Block] = []
         self.prefills: list[PrefillBlock] = []
+        self.mixed: list[MixedBlock] = []
         self.stuck_cells: list[tuple[EngineKind, Cell]] = []
         self.engine = Facts()
         self.notes: list[str] = []  # of this call alone
@@ -82,6 +83,8 @@ class PartialFile:
                 self.blocks.append(line)
             case PrefillBlock():
                 self.prefills.append(line)
+            case MixedBlock():
+                self.mixed.append(line)
             case Stuck():
                 self.stuck_cells.append((line.engine, line.cell))
             case Facts():
@@ -94,7 +97,7 @@ class PartialFile:
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
 
-    def add(self, block: Block | PrefillBlock) -> None:
+    def add(self, block: Block | PrefillBlock | MixedBlock) -> None:
         """Append one repeat."""
         self._write(block)
         self._keep(block)
@@ -122,6 +125,11 @@ class PartialFile:
     def has_prefill(self, cell: Cell, repeat: int) -> bool:
         """Return whether a repeat of a prefill is on file."""
         return any((block.cell, block.repeat) == (cell, repeat) for block in self.prefills)
+
+    def has_mixed(self, kind: EngineKind, arrival: Arrival, k: int, repeat: int) -> bool:
+        """Return whether a repeat of an arrival is on file."""
+        wanted = (kind, arrival, k, repeat)
+        return any((block.engine, block.arrival, block.k, block.repeat) == wanted for block in self.mixed)
 
     def is_stuck(self, kind: EngineKind, cell: Cell) -> bool:
         """Return whether the engine could not run the cell whole."""

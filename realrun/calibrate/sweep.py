@@ -1,9 +1,10 @@
 """Measures what the simulator needs of a live engine: steps by batch, context and K, prefill, switches.
 
 Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
-a replay has them. The repeats of a point are spread over rounds through the whole grid. The order of engines
-and cells inside a round is shuffled, so that drift of the machine spreads over all points alike. Every repeat
-goes to a partial file at once; the same call goes on from there after an interrupt.
+a replay has them; with stock graphs each is measured in a process of its own, one after the other. The
+repeats of a point are spread over rounds through the whole grid. The order of engines and cells inside a
+round is shuffled, so that drift of the machine spreads over all points alike. Every repeat goes to a partial
+file at once; the same call goes on from there after an interrupt.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import datetime
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
+from tlt.realrun.calibrate.apart import KindTask, Progress, run_apart, serve
 from tlt.realrun.calibrate.background_load import neighbours
-from tlt.realrun.calibrate.measurement_plan import Cell, Plan, make_plan
-from tlt.realrun.calibrate.points import to_points, to_prefill_points, to_switch_points
+from tlt.realrun.calibrate.measurement_plan import MIXED_REPEATS, Cell, Plan, make_plan
+from tlt.realrun.calibrate.points import to_mixed_points, to_points, to_prefill_points, to_switch_points
 from tlt.realrun.calibrate.progress_file import CHUNK_TOKENS, Facts, PartialFile
 from tlt.realrun.calibrate.time_steps import BatchNotWholeError, Bench, EngineKind
 from tlt.realrun.config import RealConfig
@@ -28,9 +31,6 @@ from tlt.realrun.engine.vllm_settings import GRAPH_BATCHES
 from tlt.realrun.workers.machine import device_name, engine_version
 from tlt.traces.results.calibration_points import MeasuredPoints
 from tlt.traces.runs.runfolder import write_json
-
-Progress = Callable[[float, float, str], None]
-"""Takes (work done, work in all, what is being done); work has no unit but is in proportion to time."""
 
 # Prompt tokens whose prefill takes about as long as an engine step: for the progress bar.
 ENGINE_STEP_WORK_TOKENS = 300
@@ -44,12 +44,17 @@ def calibrate(
     `out` with .partial.jsonl appended keeps the repeats until then. `make_engine` is `module:function`.
     Raises InputError for a configuration that leaves nothing to measure or a partial file of another one.
     """
-    plan = make_plan(config)
-    partial = PartialFile(out.with_name(f"{out.name}.partial.jsonl"), _fingerprint(config))
+    plan, partial = make_plan(config), _partial(config, out)
     sweep = Sweep(config, plan, partial, progress)
     out.parent.mkdir(parents=True, exist_ok=True)
     with neighbours(config, make_engine, out.parent / "logs"):
-        sweep.run(make_engine)
+        if config.engine.graphs == "stock":
+            for kind in sweep.kinds:
+                task = KindTask(config, make_engine, str(out), kind)
+                run_apart(_measure_apart, task, out.parent / "logs", progress)
+            sweep = Sweep(config, plan, _partial(config, out), progress)
+        else:
+            sweep.run(make_engine, sweep.kinds)
     measured = sweep.measured()
     fresh = out.with_name(f"{out.name}.new")
     write_json(fresh, measured)
@@ -58,9 +63,23 @@ def calibrate(
     return measured
 
 
+def _measure_apart(pipe: Connection) -> None:
+    """Measure what is missing of one engine and leave it in the partial file: the life of its process."""
+
+    def measure(task: KindTask, progress: Progress) -> None:
+        partial = _partial(task.config, Path(task.out))
+        Sweep(task.config, make_plan(task.config), partial, progress).run(task.make_engine, (task.kind,))
+
+    serve(pipe, measure)
+
+
+def _partial(config: RealConfig, out: Path) -> PartialFile:
+    return PartialFile(out.with_name(f"{out.name}.partial.jsonl"), _fingerprint(config))
+
+
 def _fingerprint(config: RealConfig) -> str:
     """Return the settings that the repeats depend on, as text."""
-    kept = (config.seed, config.model, config.drafter, config.engine, config.calibration)
+    kept = (config.seed, config.model, config.drafter, config.engine, config.workers.tp, config.calibration)
     return msgspec.json.encode(kept).decode()
 
 
@@ -76,12 +95,12 @@ class Sweep:
         self._done_work = 0.0
         self._work = sum(self._cell_work(cell, kind) for cell in plan.cells for kind in self.kinds)
 
-    def run(self, make_engine: str) -> None:
-        """Measure what is missing; starts no engine that nothing is missing of."""
+    def run(self, make_engine: str, kinds: Sequence[EngineKind]) -> None:
+        """Measure what is missing of engines of `kinds`; starts none that nothing is missing of."""
         make = engine_factory(make_engine)
         engines: dict[EngineKind, Engine] = {}
         try:
-            for kind in self.kinds:
+            for kind in kinds:
                 if self._complete(kind):
                     continue
                 self.progress(self._done_work, self._work, f"starting the {kind} engine")
@@ -101,14 +120,15 @@ class Sweep:
         points = to_points(partial.blocks, plan)
         compiled = sum(block.compiled for block in partial.blocks)
         compiled += sum(prefill.compiled for prefill in partial.prefills)
+        compiled += sum(mixed.compiled for mixed in partial.mixed)
         return MeasuredPoints(
             name=config.name,
             engine="vLLM",
             engine_version=partial.engine.version or engine_version(),
-            device=device_name(config.engine),
+            device=device_name(config),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             model=config.model.name,
-            tp=1,
+            tp=config.workers.tp,
             licence="Apache-2.0",
             notes=(*self._notes(), *self._missing()),
             graph_tokens=partial.engine.graph_tokens,
@@ -117,6 +137,8 @@ class Sweep:
             points=points,
             prefill_points=to_prefill_points(partial.prefills),
             switch_points=to_switch_points(partial.blocks),
+            mixed_points=to_mixed_points(partial.mixed, plan),
+            settings=_settings(config),
             compiled_engine_steps=compiled,
         )
 
@@ -124,7 +146,12 @@ class Sweep:
         return self.plan.ks if kind == "speculating" else (0,)
 
     def _complete(self, kind: EngineKind) -> bool:
-        return not any(self._turns(kind, cell, visit) for cell in self.plan.cells for visit in self._rounds())
+        plan, rounds = self.plan, self._rounds()
+        cells = {arrival.cell for arrival in plan.arrivals}
+        return not (
+            any(self._turns(kind, cell, visit) for cell in plan.cells for visit in rounds)
+            or any(self._mixed_turns(kind, cell, visit) for cell in cells for visit in rounds)
+        )
 
     def _rounds(self) -> range:
         return range(self.plan.visits)
@@ -149,6 +176,7 @@ class Sweep:
         for visit in self._rounds():
             if "plain" in benches:
                 self._prefills(benches["plain"], visit)
+            self._arrivals(benches, visit)
             order = [(kind, cell) for kind in self.kinds for cell in plan.cells]
             _rng(self.config.seed, visit).shuffle(order)
             for kind, cell in order:
@@ -167,6 +195,39 @@ class Sweep:
                 self.partial.add(block)
         except BatchNotWholeError:
             self.partial.stuck(bench.kind, cell)
+
+    def _mixed_turns(self, kind: EngineKind, cell: Cell, visit: int) -> list[tuple[int, int, int]]:
+        """Return the (repeat, k, arriving tokens) of a visit that are not on file."""
+        if self.partial.is_stuck(kind, cell):
+            return []
+        ks = self.plan.mixed_ks if kind == "speculating" else (0,)
+        return [
+            (repeat, k, arrival.prompt_tokens)
+            for repeat in self.plan.repeats_of(visit)
+            for arrival in self.plan.arrivals
+            for k in ks
+            if repeat < MIXED_REPEATS
+            and arrival.cell == cell
+            and not self.partial.has_mixed(kind, arrival, k, repeat)
+        ]
+
+    def _arrivals(self, benches: dict[EngineKind, Bench], visit: int) -> None:
+        """Time prompts that join a batch, after each size has come once untimed."""
+        cells = dict.fromkeys(arrival.cell for arrival in self.plan.arrivals)
+        for kind, bench in benches.items():
+            for number, cell in enumerate(cells):
+                turns = self._mixed_turns(kind, cell, visit)
+                sizes = sorted({tokens for _, _, tokens in turns}) if visit == number == 0 else []
+                where = f"{kind} engine, prompts that join a batch of {cell.batch}"
+                self.progress(self._done_work, self._work, where)
+                try:
+                    for block in bench.time_arrivals(cell, [*((-1, 0, size) for size in sizes), *turns]):
+                        if block.repeat >= 0:
+                            self.partial.add(block)
+                except BatchNotWholeError:
+                    self.partial.note(
+                        f"{kind} engine: prompts that join {cell.batch} requests were not timed"
+                    )
 
     def _prefills(self, bench: Bench, visit: int) -> None:
         """Time prefill, each size once untimed before its first repeat."""
@@ -211,9 +272,16 @@ class Sweep:
         return [*self.partial.notes, *stuck]
 
 
+def _settings(config: RealConfig) -> str:
+    """Return in words how the engine was set up: what a comparison with another calibration needs to know."""
+    engine = config.engine
+    graphs = "no graphs" if engine.eager or engine.device == "cpu" else f"{engine.graphs} graphs"
+    return f"{graphs}, prefix caching {'on' if engine.prefix_caching else 'off'}"
+
+
 def _graph_batches(config: RealConfig) -> tuple[int, ...]:
-    """Return the batch sizes that the engine captures CUDA graphs for."""
-    if config.engine.device == "cpu" or config.engine.eager:
+    """Return the batch sizes that the engine captures CUDA graphs for; none where it chooses them itself."""
+    if config.engine.device == "cpu" or config.engine.eager or config.engine.graphs == "stock":
         return ()
     largest = config.engine.max_running
     return (*(batch for batch in GRAPH_BATCHES if batch < largest), largest)

@@ -9,7 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from tlt.realrun.calibrate.measurement_plan import SMALLEST_CHUNK_TOKENS, Cell, Plan
+from tlt.realrun.calibrate.measurement_plan import (
+    ARRIVAL_ENGINE_STEPS,
+    SMALLEST_CHUNK_TOKENS,
+    Arrival,
+    Cell,
+    Plan,
+)
 from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
 
 # Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
@@ -41,6 +47,19 @@ class PrefillBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cell: Cell
     repeat: int
     seconds: float
+    compiled: int
+
+
+class MixedBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="mixed"):
+    """One repeat of one arrival: the decode step before it, and with what the arrival took on top."""
+
+    engine: EngineKind
+    arrival: Arrival
+    k: int
+    repeat: int
+    decode_s: float
+    seconds: float
+    context_tokens: float  # of one request that decodes
     compiled: int
 
 
@@ -98,6 +117,58 @@ class Bench:
             finally:
                 self.engine.abort_all()
                 self.engine.responses()
+
+    def time_arrivals(self, cell: Cell, turns: Sequence[tuple[int, int, int]]) -> Iterator[MixedBlock]:
+        """Time the (repeat, k, arriving tokens) of `turns` against the batch of `cell`.
+
+        Raises BatchNotWholeError.
+        """
+        left = list(turns)
+        while left:
+            filling = 1 + cell.fill_engine_steps(self._chunk_tokens)
+            room = self._kv_tokens // cell.batch - max(tokens for _, _, tokens in left) // cell.batch - 1
+            most = min(self.plan.max_context_tokens, room) - cell.prompt_tokens
+            wanted = filling + sum(self.plan.arrival_growth_tokens(k) for _, k, _ in left)
+            response_tokens = min(most, wanted)
+            if response_tokens < filling + self.plan.arrival_growth_tokens(left[0][1]):
+                raise BatchNotWholeError
+            try:
+                self._submit(cell, response_tokens)
+                emitted = self._fill(cell)
+                while left and emitted + self.plan.arrival_growth_tokens(left[0][1]) < response_tokens:
+                    repeat, k, tokens = left.pop(0)
+                    yield self._arrival(Arrival(cell, tokens), repeat, k)
+                    emitted += self.plan.arrival_growth_tokens(k)
+            finally:
+                self.engine.abort_all()
+                self.engine.responses()
+
+    def _arrival(self, arrival: Arrival, repeat: int, k: int) -> MixedBlock:
+        """Decode steadily, let one prompt in, and decode until its engine step has passed."""
+        for _ in range(self.plan.settle_engine_steps):
+            self.engine.step(k)
+        before = [self.engine.step(k) for _ in range(self.plan.engine_steps)]
+        decode_s = sum(fact.seconds for fact in before) / len(before)
+        self._submit(Cell(1, arrival.prompt_tokens), 1)
+        around: list[EngineStepFacts] = []
+        while sum(fact.prompt_tokens for fact in around) < arrival.prompt_tokens:
+            if len(around) == ARRIVAL_ENGINE_STEPS:
+                raise BatchNotWholeError
+            around.append(self.engine.step(k))
+        around += [self.engine.step(k) for _ in range(self.plan.settle_engine_steps)]
+        if any(fact.batch < arrival.cell.batch for fact in (*before, *around)):
+            raise BatchNotWholeError
+        extra_s = sum(fact.seconds for fact in around) - len(around) * decode_s
+        return MixedBlock(
+            engine=self.kind,
+            arrival=arrival,
+            k=k,
+            repeat=repeat,
+            decode_s=decode_s,
+            seconds=decode_s + extra_s,
+            context_tokens=before[-1].context_tokens / arrival.cell.batch,
+            compiled=sum(fact.compiled for fact in (*before, *around)),
+        )
 
     def _submit(self, cell: Cell, response_tokens: int) -> None:
         self.engine.submit(

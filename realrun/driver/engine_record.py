@@ -21,6 +21,7 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     torch: str
     date: str
     environment: dict[str, str]
+    kv_tokens: int = 0  # that the smallest of its KV caches holds; 0: it does not tell
     warm_up_s: float
     config: RealConfig
 

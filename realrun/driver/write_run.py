@@ -62,7 +62,7 @@ def write_measured(
         model=config.model.name,
         gpu=engine.device,
         workers=config.workers.count,
-        gpus_per_worker=1,
+        gpus_per_worker=config.workers.tp,
         steps=len(steps),
         wall_s=steps[-1].end_s,
         response_tokens=int(responses["response_tokens"].sum()),
@@ -71,6 +71,7 @@ def write_measured(
         acceptance_source=sources.acceptance if plan.speculating else "not used",
         seed=config.seed,
         tool_version=VERSION,
+        preemptions=sum(row.preempted for step in steps for _, rows in step.engine_steps for row in rows),
         warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
     )
     write_acceptance(folder, acceptance_table(steps))
@@ -111,7 +112,7 @@ def timelines(steps: Sequence[LiveStep], workers: int) -> list[Timeline]:
 def engine_step_table(steps: Sequence[LiveStep]) -> pd.DataFrame:
     """Return a row an engine step (ENGINE_STEP_COLUMNS); those after worker are of messages.EngineStep."""
     rows = [
-        (step.step, worker, *msgspec.structs.astuple(engine_step))
+        (step.step, worker, *msgspec.structs.astuple(engine_step)[: len(ENGINE_STEP_COLUMNS) - 2])
         for step in steps
         for worker, engine_steps in step.engine_steps
         for engine_step in engine_steps

@@ -56,6 +56,7 @@ class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     finished: tuple[int, ...]
     compiled: bool = False  # or captured, something in it: its time means nothing
     drafts: tuple[RequestDrafts, ...] = ()
+    preempted: int = 0  # requests that lost their cache to make room when it was planned
 
 
 class Engine(Protocol):

@@ -53,7 +53,7 @@ def prepare(engine: EngineConfig) -> None:
         use_threads(engine.threads)
         cpu_sampling.repair()
         kernel_registry.repair()
-    else:
+    elif engine.graphs == "every_k":  # stock means as it is
         graph_dispatch.repair()
 
 

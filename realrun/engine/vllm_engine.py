@@ -144,6 +144,7 @@ class VllmEngine:
             finished=self._finish(outputs),
             compiled=self._watch.count() != compiled,
             drafts=tuple([RequestDrafts(self._ids[name], *counts) for name, *counts in engine_step.drafts]),
+            preempted=engine_step.preempted,
         )
 
     def running(self) -> tuple[int, int]:

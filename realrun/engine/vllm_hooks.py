@@ -34,6 +34,7 @@ class EngineStep(msgspec.Struct, gc=False):
     drafted_tokens: int
     accepted_by_position: tuple[int, ...]
     drafts: list[tuple[str, int, int, int]]
+    preempted: int
 
 
 class EngineStepHooks:
@@ -58,7 +59,8 @@ class EngineStepHooks:
     def update_from_output(self, plan: Any, output: Any) -> Any:
         """Read the facts of an engine step before vLLM applies its outputs."""
         if plan.total_num_scheduled_tokens:
-            self.engine_steps.append(_engine_step(self._planned.popleft(), output))
+            preempted = len(getattr(plan, "preempted_req_ids", None) or ())
+            self.engine_steps.append(_engine_step(self._planned.popleft(), output, preempted))
         return super().update_from_output(plan, output)  # type: ignore[misc]
 
     def _row(self, name: str, plan: Any) -> Row:
@@ -70,7 +72,7 @@ class EngineStepHooks:
         return Row(request, tokens, drafted, before, prefill)
 
 
-def _engine_step(rows: list[Row], output: Any) -> EngineStep:
+def _engine_step(rows: list[Row], output: Any, preempted: int) -> EngineStep:
     context = prompt = drafted = 0
     accepted: list[int] = []
     drafts: list[tuple[str, int, int, int]] = []
@@ -88,4 +90,4 @@ def _engine_step(rows: list[Row], output: Any) -> EngineStep:
             for position in range(gained):
                 accepted[position] += 1
             drafts.append((name, row.request.num_output_tokens, row.drafted_tokens, gained))
-    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted), drafts)
+    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted), drafts, preempted)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 from tlt.realrun.config import RealConfig
 from tltsched.errors import InputError
 
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 8192}  # most tokens that one engine step computes
+BLOCK_TOKENS = {"cpu": 32, "cuda": 16}  # of a KV cache of given size
 GIGABYTE = 2**30
 # Batches whose graphs are captured; between two of them a batch is padded to the larger one.
 GRAPH_BATCHES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224)
@@ -31,7 +33,8 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
         "max_num_seqs": engine.max_running,
         "max_num_batched_tokens": chunk_tokens(config),
         "enforce_eager": engine.eager,
-        "enable_prefix_caching": False,  # the same prompt again must cost the same again
+        "enable_prefix_caching": engine.prefix_caching,
+        "tensor_parallel_size": config.workers.tp,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "seed": config.seed,
@@ -39,13 +42,16 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
     if engine.device == "cuda":
         arguments["gpu_memory_utilization"] = engine.memory_fraction
         arguments["async_scheduling"] = True
-        if not engine.eager:
+        if not engine.eager and engine.graphs == "every_k":
             arguments["cudagraph_capture_sizes"] = graph_sizes(config, speculating)
             # An engine that starts in a process clears the piecewise graphs of all others in it; full graphs
             # stay. So engine steps with prefill run without graphs, and pure decode has full ones.
             arguments["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
     else:
         arguments["kv_cache_memory_bytes"] = int(engine.kv_gigabytes * GIGABYTE)
+    if engine.kv_tokens:
+        arguments["block_size"] = BLOCK_TOKENS[engine.device]
+        arguments["num_gpu_blocks_override"] = ceil(engine.kv_tokens / BLOCK_TOKENS[engine.device])
     if speculating:
         arguments["speculative_config"] = speculation(config)
     return arguments

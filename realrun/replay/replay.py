@@ -23,6 +23,7 @@ from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.executor import Executor, await_ready
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, Prepare
+from tlt.realrun.workers.split import SplitExecutor
 from tltsched.event_log import CLUSTER, RecordedCluster
 
 
@@ -46,8 +47,17 @@ def replay(
         return
     dead = {loss.worker for loss in log.losses()}
     workers = tuple(worker for worker in range(config.workers.count) if worker not in dead)
-    with LocalExecutor(config, workers, out / LOGS) as executor:
+    with _executor(config, workers, out, {plan.speculating for plan in plans}) as executor:
         Replay(config, plans, workload, log, executor, workers, factory).run(progress)
+
+
+def _executor(
+    config: RealConfig, workers: tuple[int, ...], out: Path, kinds: set[bool]
+) -> LocalExecutor | SplitExecutor:
+    """Return the processes of the workers; `kinds` says which engines are needed, by whether they draft."""
+    if config.engine.graphs == "stock":
+        return SplitExecutor(config, workers, out / LOGS, kinds)
+    return LocalExecutor(config, workers, out / LOGS)
 
 
 class Replay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
@@ -11,7 +12,7 @@ from tlt.realrun.prompts import make_prompts
 from tlt.traces.common.seeds import PROMPTS, generator
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.schema import KIND_LABELS, Origin, Trace
-from tlt.traces.lengths.shipped import load_histogram
+from tlt.traces.lengths.shipped import load_histogram, load_trace
 from tltsched.errors import InputError
 
 SHORTEST_TOKENS = 2  # the first token comes out of prefill: a response of one is never decoded
@@ -21,24 +22,19 @@ class Workload:
     """The requests of all rollouts; ids count from 0 in each."""
 
     def __init__(self, config: RealConfig) -> None:
-        """Draw lengths and prompts from the seed; raises InputError if a request does not fit the engine."""
-        trace = _lengths(config)
-        rows, origin = trace.rows, trace.origin
+        """Draw lengths and prompts from the seed, or take them from a trace file (`workload.replay_steps`).
+
+        Raises InputError if a request does not fit the engine.
+        """
+        trace = _recorded(config) if config.workload.replay_steps else _lengths(config)
+        rows, origin = trace.rows.copy(), trace.origin
         self.rollouts: list[tuple[EngineRequest, ...]] = []
-        prompt_tokens = np.zeros(len(rows), np.int32)
-        for rollout in range(config.workload.rollouts):
-            mine = np.flatnonzero(rows["step"].to_numpy() == rollout)
-            lengths = rows["response_tokens"].to_numpy()[mine].tolist()
-            rng = generator(config.seed, PROMPTS, rollout)
-            prompts = make_prompts(config, len(lengths), rng)
-            prompt_tokens[mine] = [len(prompt) for prompt in prompts]
-            self.rollouts.append(
-                tuple(
-                    EngineRequest(index, prompt, length)
-                    for index, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
-                )
-            )
-        self.trace = Trace(rows.assign(prompt_tokens=prompt_tokens), origin)
+        for rollout, mine in rows.groupby("step", sort=True):
+            requests = _requests(config, int(str(rollout)), mine)
+            lengths = np.array([len(request.prompt_token_ids) for request in requests], np.int32)
+            rows.loc[mine.index, "prompt_tokens"] = lengths
+            self.rollouts.append(requests)
+        self.trace = Trace(rows, origin)
         self._check(config)
 
     def describe(self) -> str:
@@ -61,13 +57,55 @@ def describe_origin(origin: Origin) -> str:
     return " ".join(part for part in (f"{origin.source} ({KIND_LABELS[origin.kind]}).", origin.note) if part)
 
 
+def _requests(config: RealConfig, rollout: int, rows: pd.DataFrame) -> tuple[EngineRequest, ...]:
+    """Return the requests of one rollout; those of a group have the same prompt."""
+    groups, first = pd.factorize(rows["prompt_id"])[0], ~rows["prompt_id"].duplicated()
+    wanted = rows["prompt_tokens"].to_numpy()[first.to_numpy()].tolist()
+    prompts = make_prompts(config, wanted, generator(config.seed, PROMPTS, rollout))
+    alone = len(prompts) == len(rows)
+    return tuple(
+        EngineRequest(index, prompts[group], length, group=-1 if alone else group)
+        for index, (group, length) in enumerate(
+            zip(groups.tolist(), rows["response_tokens"].tolist(), strict=True)
+        )
+    )
+
+
+def _recorded(config: RealConfig) -> Trace:
+    """Return the first rollouts of a trace file as they are; raises InputError if it has too few."""
+    workload = config.workload
+    trace = load_trace(workload.lengths)
+    steps = sorted(trace.rows["step"].unique().tolist())
+    if len(steps) < workload.rollouts:
+        raise InputError(
+            "workload.rollouts",
+            workload.rollouts,
+            f"at most the {len(steps)} steps of {workload.lengths}",
+            "lower it",
+        )
+    rows = trace.rows[trace.rows["step"].isin(steps[: workload.rollouts])].reset_index(drop=True)
+    prompts = rows["prompt_tokens"].where(rows["prompt_tokens"] > 0, workload.prompt_tokens)
+    lengths = rows["response_tokens"].clip(SHORTEST_TOKENS, workload.max_response_tokens)
+    numbered = rows["step"].map({step: number for number, step in enumerate(steps)})
+    return Trace(
+        rows.assign(step=numbered, prompt_tokens=prompts, response_tokens=lengths).astype(rows.dtypes),
+        trace.origin,
+    )
+
+
 def _lengths(config: RealConfig) -> Trace:
     workload = config.workload
+    if workload.requests % workload.samples_per_prompt:
+        raise InputError(
+            "workload.requests", workload.requests,
+            f"a multiple of workload.samples_per_prompt = {workload.samples_per_prompt}",
+            "change one of them",
+        )  # fmt: skip
     trace = generate(
         load_histogram(workload.lengths),
         steps=workload.rollouts,
-        prompts_per_step=workload.requests,
-        samples_per_prompt=1,
+        prompts_per_step=workload.requests // workload.samples_per_prompt,
+        samples_per_prompt=workload.samples_per_prompt,
         max_response_tokens=workload.max_response_tokens,
         prompt_tokens=workload.prompt_tokens,
         seed=config.seed,

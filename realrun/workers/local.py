@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import signal
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -23,9 +24,17 @@ class LocalExecutor:
     """One process a worker on this machine; used as a context manager, which ends them."""
 
     def __init__(
-        self, config: RealConfig, workers: tuple[int, ...], logs: Path, make_service: MakeService = Service
+        self,
+        config: RealConfig,
+        workers: tuple[int, ...],
+        logs: Path,
+        make_service: MakeService = Service,
+        place: Callable[[int], int] = lambda worker: worker,
     ) -> None:
-        """Start the processes, each with a service of its own; what they print goes to files in `logs`."""
+        """Start the processes, each with a service of its own; what they print goes to files in `logs`.
+
+        `place(worker)` is the worker whose cores and GPUs it has.
+        """
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = {worker: logs / f"worker-{worker}.log" for worker in workers}
         self._connections: dict[int, Connection] = {}
@@ -33,7 +42,7 @@ class LocalExecutor:
         self._ready: deque[int] = deque()
         try:
             for worker in workers:
-                started = start_child(partial(work, make_service), config, worker, self._logs[worker])
+                started = start_child(partial(work, make_service), config, place(worker), self._logs[worker])
                 self._connections[worker], self._processes[worker] = started
         except BaseException:
             self.close()

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tlt.realrun.config import EngineConfig, RealConfig
+from tlt.realrun.config import RealConfig
 from tlt.realrun.workers.messages import EngineInfo
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -24,7 +24,7 @@ SHOWN_ENVIRONMENT = (
 )
 
 
-def engine_info(engine: str, config: RealConfig) -> EngineInfo:
+def engine_info(engine: str, config: RealConfig, kv_tokens: int = 0) -> EngineInfo:
     """Return what this process runs on, for the record; variables that name paths are left out."""
     shown = {
         name: value
@@ -38,9 +38,10 @@ def engine_info(engine: str, config: RealConfig) -> EngineInfo:
     return EngineInfo(
         engine=engine,
         engine_version=engine_version(),
-        device=device_name(config.engine),
+        device=device_name(config),
         torch=torch,
         environment=shown,
+        kv_tokens=kv_tokens,
     )
 
 
@@ -54,13 +55,16 @@ def engine_version() -> str:
     return "none"
 
 
-def device_name(config: EngineConfig) -> str:
+def device_name(config: RealConfig) -> str:
     """Return what one engine runs on, such as `one NVIDIA H100 80GB HBM3` or `CPU ..., 1 thread`."""
-    if config.device == "cuda":
+    tp = config.workers.tp
+    if config.engine.device == "cuda":
         import torch  # only where an engine runs
 
-        return f"one {torch.cuda.get_device_name(0)}"
-    threads = f"{config.threads} thread{'s' if config.threads > 1 else ''}"
+        name = torch.cuda.get_device_name(0)
+        return f"one {name}" if tp == 1 else f"{tp} x {name} (TP {tp})"
+    count = config.engine.threads * tp
+    threads = f"{count} thread{'s' if count > 1 else ''}" + (f" (TP {tp})" if tp > 1 else "")
     return f"CPU {_cpu_model()}, {threads}"
 
 

@@ -142,6 +142,7 @@ class EngineInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
     torch: str
     environment: dict[str, str]
+    kv_tokens: int = 0  # that the smallest of its KV caches holds; 0: it does not tell
 
 
 class Ready(Message, frozen=True, tag="ready", gc=False):
@@ -163,6 +164,7 @@ class EngineStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     drafted_tokens: int
     accepted_tokens: int
     compiled: bool
+    preempted: int = 0
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, gc=False):

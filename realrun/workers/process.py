@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -19,6 +19,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from tlt.realrun.config import RealConfig
+from tltsched.errors import InputError
 
 LAST = -100  # priority of what is done at exit
 PATIENCE_S = 10.0  # for a process that was told to end, before the next harder way
@@ -82,7 +83,7 @@ def _die_with(sentinel: int) -> None:
 
 def cores_of(config: RealConfig, worker: int) -> tuple[int, ...]:
     """Return the CPU cores of a worker; none (no pinning) on a GPU or if there are not enough for all."""
-    cores, threads = sorted(os.sched_getaffinity(0)), config.engine.threads
+    cores, threads = sorted(os.sched_getaffinity(0)), config.engine.threads * config.workers.tp
     if config.engine.device != "cpu" or threads * config.workers.count > len(cores):
         return ()
     return tuple(cores[worker * threads : (worker + 1) * threads])
@@ -101,10 +102,22 @@ def worker_environment(config: RealConfig, worker: int) -> dict[str, str]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(
             str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*")))
         )
-        if "," in visible:
-            gpus = visible.split(",")
-            variables["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)]
+        gpus, tp = [name for name in visible.split(",") if name], config.workers.tp
+        if len(gpus) > 1:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus_of(gpus, worker, tp))
     return variables
+
+
+def gpus_of(gpus: Sequence[str], worker: int, tp: int) -> Sequence[str]:
+    """Return the GPUs of a worker, `tp` side by side; workers share them if there are too few for all.
+
+    Raises InputError where not even one worker finds enough.
+    """
+    places = len(gpus) // tp
+    if not places:
+        raise InputError("workers.tp", tp, f"at most the {len(gpus)} GPUs that are visible", "lower it")
+    first = worker % places * tp
+    return gpus[first : first + tp]
 
 
 @contextmanager

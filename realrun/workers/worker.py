@@ -240,6 +240,7 @@ class Worker:
                 facts.drafted_tokens,
                 sum(facts.accepted_by_position),
                 facts.compiled,
+                facts.preempted,
             )
         )
         self._counts.add(facts.drafts)

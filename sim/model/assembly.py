@@ -21,7 +21,8 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import DrafterConfig
-from tlt.sim.model.jump_engine import Engine, JumpEngine
+from tlt.sim.model.engine import Engine
+from tlt.sim.model.jump_engine import JumpEngine
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import StepRequests
 from tlt.sim.model.running_batch import Limits

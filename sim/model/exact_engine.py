@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tlt.sim.model.draft_counts import Pieces
-from tlt.sim.model.jump_engine import DecisionInterval, Engine, Running
+from tlt.sim.model.engine import DecisionInterval, Engine, Running
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import bins
 from tltsched.commands import SetDraftConfig
@@ -27,6 +27,7 @@ class ExactEngine(Engine):
         With `watch` it yields 0 for what is done already.
         """
         pool, costs = self.pool, self.costs.of(draft.draft_config)
+        self.draft_config = draft.draft_config
         start_s = 0.0
         finished: list[Ints] = [pool.retire()]  # prefill emits one token, which may have been the last
         finish_s: list[Floats] = [np.zeros(len(finished[0]))]
@@ -73,6 +74,12 @@ class ExactEngine(Engine):
         ran = np.flatnonzero(self._told[0])
         ids = self.pool.requests.ids[ran]
         return tuple(zip(ids.tolist(), *self._told[:, ran].tolist(), strict=True))
+
+    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
+        """Decode one engine step."""
+        self._told = None  # nobody is told of it
+        accepted = tuple(self._engine_step(self.draft_config).tolist())
+        return self.pool.retire(), accepted
 
     def _tell(self, finished: Ints, seconds: float) -> float:
         """Note who finishes in the stretch that takes `seconds`."""

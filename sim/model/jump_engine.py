@@ -12,105 +12,29 @@ engine step and is the oracle for this file.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 
 import msgspec
 import numpy as np
 
-from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.decode_closed_form import START, Stages, State, Trajectory
-from tlt.sim.model.draft_counts import DraftCounts, Pieces
-from tlt.sim.model.running_batch import Admission, RequestPool
+from tlt.sim.model.draft_counts import Pieces
+from tlt.sim.model.engine import DecisionInterval, Engine, Running
+from tlt.sim.model.running_batch import RequestPool
 from tlt.sim.model.stages import draw_stages, pieces_of, plain_stages, spans
-from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
-from tltsched.draft_config import OFF, DraftConfig
+from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
 
 # Up to so many engine steps a walk is drawn step by step where it cannot reach its end: a normal bridge
 # over so few steps loses a quarter of the variance of the total.
 FEW_ENGINE_STEPS = 16
 
-# Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
-# cut.
-Running = Generator[float, float | None, None]
-
-
-class DecisionInterval(msgspec.Struct, frozen=True):
-    """What one decision interval did. finish_s: seconds from its start to each finish, [finished].
-
-    `by_request` as in DecisionEnded, only if the scheduler wants it.
-    """
-
-    draft_config: DraftConfig
-    engine_steps: int
-    request_steps: int
-    decode_s: float
-    accepted_by_position: tuple[int, ...]
-    finished: Ints  # indices into the submission
-    finish_s: Floats
-    context_tokens: int
-    by_request: DraftsByRequest = ()
-
-
-class Engine:
-    """What both modes share: the pool, the costs, the acceptance process."""
-
-    def __init__(self, costs: StepCosts, acceptance: Acceptance, rng: np.random.Generator) -> None:
-        self.costs = costs
-        self.acceptance = acceptance
-        self.rng = rng
-        self.drafter_exponent = 1.0
-        self.counts: DraftCounts | None = None  # of all engines of a run; None: nobody wants them
-        self.tells_requests = False  # whether the scheduler wants drafts by request
-        self.pool: RequestPool
-        self.decision_interval: DecisionInterval
-        # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
-        self.just_finished: Ints = np.empty(0, np.int64)
-        self.held_tokens = 0
-        self.halted = False  # set during a decision interval: no further stretch is to begin
-
-    def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
-        """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
-        self.pool = pool
-        self.drafter_exponent = drafter_exponent
-
-    def admit(self) -> Admission:
-        """Admit what fits; see RequestPool.admit."""
-        return self.pool.admit()
-
-    def context(self) -> Ints:
-        """Return the context tokens of each running request as of now, [batch]."""
-        return self.pool.context()
-
-    def requeue(self) -> None:
-        """Send the running requests back to the queue: their caches are gone."""
-        self.pool.requeue()
-
-    def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
-        """Carry out one decision interval: yields seconds that pass, and leaves the outcome in
-        `self.decision_interval`.
-
-        With `watch` a stretch ends at each finish (`just_finished`). A decision interval that is cut ends
-        with the engine step in flight; the rest of that engine step is yielded once more.
-        """
-        raise NotImplementedError
-
-    def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
-        """Take requests, [n], out between two decision intervals.
-
-        Returns the ids of those that were there and their tokens so far, [m] each.
-        """
-        taken = self.pool.withdraw(ids)
-        return self.pool.requests.ids[taken], self.pool.emitted[taken]
-
 
 class JumpEngine(Engine):
     """Advances a whole decision interval at once."""
 
     _trajectory: Trajectory | None = None
-    _draft_config: DraftConfig = OFF
     _order: Ints  # indices into the submission, in order of finish
     _stages: Stages  # in the same order
     _survival: Floats  # P(drafts up to each position accepted), in the same order, [n, stages, depth]
@@ -123,11 +47,46 @@ class JumpEngine(Engine):
         super().submit(pool, drafter_exponent)
         self._trajectory = None
 
-    def admit(self) -> Admission:
-        """Admit what fits; the trajectory is drawn anew if the batch changed."""
-        if self.pool.waiting:
+    def admit(self) -> int:
+        """Admit what fits, and return how many; the trajectory is drawn anew where somebody waits."""
+        if self.pool.may_admit():
             self._settle()
         return self.pool.admit()
+
+    def _held(self) -> float:
+        """Return the context tokens of the batch as of now, a mean."""
+        if self._trajectory is None or self._position == 0:
+            return super()._held()
+        return self._state.context_tokens
+
+    def _fix(self) -> None:
+        self._settle()
+
+    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
+        """Go one engine step along the trajectory."""
+        trajectory = self._trajectory or self._plan(self.draft_config)
+        start, before = self._position, self._state
+        after = trajectory.at(start + 1, trajectory.finished(start + 1))
+        self._count(after.finished)
+        accepted, _ = self._drawn(trajectory, after)
+        self._position, self._state = start + 1, after
+        return self._retire(before, after), accepted
+
+    def _retire(self, before: State, after: State) -> Ints:
+        """Let those go who finish between two states; returns them, [finished]."""
+        finished = self._order[before.finished : after.finished]
+        if len(finished):
+            self.pool.emitted[finished] = self.pool.requests.length[finished]
+            self.pool.retire()
+        return finished
+
+    def _drawn(self, trajectory: Trajectory, after: State) -> tuple[tuple[int, ...], float]:
+        """Return drafts accepted by position from now until `after`, and the share of steps left then."""
+        before = self._state
+        request_steps = after.request_steps - before.request_steps
+        left = 1.0 - request_steps / max(trajectory.request_steps - before.request_steps, 1)
+        emitted = after.emitted_tokens - before.emitted_tokens
+        return self._accepted(trajectory, self._position, request_steps, emitted, left), left
 
     def context(self) -> Ints:
         """Return the context tokens of each running request, [batch]; the trajectory is drawn anew."""
@@ -146,7 +105,7 @@ class JumpEngine(Engine):
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
         """Advance to the end of the decision interval; without `watch` it is a single stretch."""
-        if draft.draft_config != self._draft_config:
+        if draft.draft_config != self.draft_config:
             self._settle()
         trajectory = self._trajectory or self._plan(draft.draft_config)
         end, crowded = self._end(trajectory, draft)
@@ -198,7 +157,7 @@ class JumpEngine(Engine):
             stages, survival = plain_stages(pool.remaining()), np.empty((len(running), 1, 0))
         order = stages.until[:, -1].argsort(kind="stable")
         self._stages, self._survival = stages.of(order), survival[order]
-        self._draft_config, self._order, self._position, self._state = draft_config, running[order], 0, START
+        self.draft_config, self._order, self._position, self._state = draft_config, running[order], 0, START
         self._drafts = None
         if self.counts is not None and draft_config.depth:
             ids = pool.requests.ids[self._order]
@@ -229,19 +188,13 @@ class JumpEngine(Engine):
     def _advance(self, trajectory: Trajectory, end: int, after: State) -> DecisionInterval:
         """Make `after`, the state at engine step `end`, the present one; returns what the interval did."""
         before, start = self._state, self._position
+        accepted, left = self._drawn(trajectory, after)
         self._position, self._state = end, after
-        request_steps = after.request_steps - before.request_steps
-        emitted = after.emitted_tokens - before.emitted_tokens
-        left = 1.0 - request_steps / max(trajectory.request_steps - before.request_steps, 1)
-        finished = self._order[before.finished : after.finished]
-        accepted = self._accepted(trajectory, start, request_steps, emitted, left)
-        if len(finished):
-            self.pool.emitted[finished] = self.pool.requests.length[finished]
-            self.pool.retire()
+        finished = self._retire(before, after)
         return DecisionInterval(
-            draft_config=self._draft_config,
+            draft_config=self.draft_config,
             engine_steps=end - start,
-            request_steps=request_steps,
+            request_steps=after.request_steps - before.request_steps,
             decode_s=after.seconds - before.seconds,
             accepted_by_position=accepted,
             finished=finished,
@@ -256,7 +209,7 @@ class JumpEngine(Engine):
 
         Means are those of the trajectory. The noise is normal, and as large as that of the sum (_accepted).
         """
-        if not self.tells_requests or not self._draft_config.depth or end == start:
+        if not self.tells_requests or not self.draft_config.depth or end == start:
             return ()
         stages = self._stages.of(slice(finished, None))
         by_stage = stages.engine_steps(end) - stages.engine_steps(start)
@@ -265,7 +218,7 @@ class JumpEngine(Engine):
         drawn = (by_stage * stages.tokens_per_engine_step).sum(axis=1) - engine_steps
         drawn = drawn + np.sqrt(left * variance) * self.rng.standard_normal(len(drawn))
         drawn = drawn + (accepted - drawn.sum()) * variance / max(variance.sum(), np.finfo(float).tiny)
-        whole = shared_out(drawn, accepted, self._draft_config.depth * engine_steps)
+        whole = shared_out(drawn, accepted, self.draft_config.depth * engine_steps)
         ids = self.pool.requests.ids[self._order[finished:]]
         return tuple(zip(ids.tolist(), engine_steps.tolist(), whole.tolist(), strict=True))
 
@@ -278,7 +231,7 @@ class JumpEngine(Engine):
         draws, less what is drawn already where the interval is more than a small part of the trajectory:
         `left` is the share that comes after it.
         """
-        if self._draft_config.depth == 0 or not request_steps:
+        if self.draft_config.depth == 0 or not request_steps:
             return ()
         survival = trajectory.survival_at(start).clip(0.0, 1.0)
         whole = survival.sum()
@@ -301,13 +254,13 @@ class JumpEngine(Engine):
         stages = self._stages.of(slice(done, None))
         remaining = self.pool.requests.length[order] - self.pool.emitted[order]
         emitted = np.full(len(order), float(position))
-        if self._draft_config.depth:
+        if self.draft_config.depth:
             emitted = np.rint(self._bridge(stages, position))
             if position <= FEW_ENGINE_STEPS:
-                far = position * (self._draft_config.depth + 1) < remaining
+                far = position * (self.draft_config.depth + 1) < remaining
                 emitted[far] = self._counted(done, position)[far]
         least = np.minimum(position, remaining - 1)
-        most = np.minimum(position * (self._draft_config.depth + 1), remaining - 1)
+        most = np.minimum(position * (self.draft_config.depth + 1), remaining - 1)
         gained = np.clip(emitted, least, most).astype(np.int64)
         if self.counts is not None and self._drafts is not None:
             self._drafts.end_early(done, gained, position)

@@ -1,4 +1,4 @@
-"""The requests of one worker in one rollout: waiting, running, done; and the KV cache they must fit into."""
+"""The requests of one worker in one rollout: waiting, in prefill, running, done; and their KV cache."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 import msgspec
 import numpy as np
 
+from tlt.sim.model.prefill import CACHE_BLOCK_TOKENS, Chunk, Part, PrefillQueue
 from tlt.traces.common.arrays import Floats, Ints
 
 # Room kept for each running request, so that preemption and admission do not chase each other. Half of it
@@ -49,18 +50,11 @@ class Submission(msgspec.Struct, frozen=True):
         )
 
 
-class Admission(msgspec.Struct, frozen=True):
-    """What admitting took to prefill: prompts for the first time, and contexts lost to preemption."""
-
-    requests: int
-    prompt_tokens: float = 0.0
-    prompt_squares: float = 0.0
-    recompute_tokens: float = 0.0
-    recompute_squares: float = 0.0
-
-
 class RequestPool:
-    """Requests by index into the submission's arrays; `running` is in order of admission, [batch]."""
+    """Requests by index into the submission's arrays; `running`, [batch], decode, in order of admission.
+
+    Those in `prefilling` are admitted, too: they hold their KV cache, and join the batch when it is whole.
+    """
 
     def __init__(self, submission: Submission, limits: Limits, step: int = 0) -> None:
         self._reused_share = limits.reused_share if step >= limits.reused_from_step else 0.0
@@ -69,13 +63,14 @@ class RequestPool:
         self.emitted = submission.emitted.copy()
         self.kv_kept = submission.kv_kept.copy()
         self.running: Ints = np.empty(0, np.int64)
+        self.prefilling = PrefillQueue()
         self.waiting: deque[int] = deque(range(len(submission.ids)))
         self.preemptions = 0
         self._prefilled_groups: set[int] = set()
 
     def pending(self) -> bool:
         """Return whether any request is not done."""
-        return bool(self.waiting) or len(self.running) > 0
+        return bool(self.waiting) or len(self.prefilling) > 0 or len(self.running) > 0
 
     def submit(self, more: Submission) -> None:
         """Queue further requests behind those that wait."""
@@ -86,24 +81,36 @@ class RequestPool:
         self.waiting.extend(range(first, len(self.requests.ids)))
 
     def withdraw(self, ids: Ints) -> Ints:
-        """Take requests, [n], out, waiting or running; returns the indices of those that were there, [m]."""
+        """Take requests, [n], out wherever they are; returns the indices of those that were there, [m]."""
         here = np.isin(self.requests.ids[self.running], ids)
         queued = np.fromiter(self.waiting, np.int64, len(self.waiting))
         there = np.isin(self.requests.ids[queued], ids)
-        taken: Ints = np.concatenate([self.running[here], queued[there]])
+        begun = self.prefilling.indices()
+        begun = begun[np.isin(self.requests.ids[begun], ids)]
+        taken: Ints = np.concatenate([self.running[here], begun, queued[there]])
+        self.prefilling.remove(begun)
         self.running = self.running[~here]
         self.waiting = deque(queued[~there].tolist())
         return taken
 
     def requeue(self) -> None:
-        """Put all running requests back to the head of the queue: their caches are gone."""
+        """Put all admitted requests back to the head of the queue: their caches are gone."""
+        while self.prefilling:
+            self.waiting.appendleft(self.prefilling.pop())
         self.waiting.extendleft(self.running[::-1].tolist())
         self.running = self.running[:0]
         self._prefilled_groups.clear()
 
     def has_room(self) -> bool:
         """Return whether a further request would not have to wait behind others."""
-        return not self.waiting and len(self.running) < self.limits.max_running
+        return not self.waiting and self._room() > 0
+
+    def may_admit(self) -> bool:
+        """Return whether a request waits for no more than the KV cache."""
+        return bool(self.waiting) and self._room() > 0
+
+    def _room(self) -> int:
+        return self.limits.max_running - len(self.running) - len(self.prefilling)
 
     def remaining(self) -> Ints:
         """Return the tokens that each running request still has to emit, [batch]."""
@@ -113,41 +120,56 @@ class RequestPool:
         """Return the context tokens of each running request, [batch]."""
         return self.requests.prompt_tokens[self.running] + self.emitted[self.running]
 
-    def admit(self) -> Admission:
-        """Move waiting requests into the batch, first come first served, while they fit.
+    def admit(self) -> int:
+        """Move waiting requests into prefill, first come first served, while they fit; returns how many.
 
-        The prefill of a request emits its first token. A worker that runs nothing admits one in any case:
-        the configuration makes sure that a single request fits.
+        Those that bring their KV cache join the batch at once. A worker that runs nothing admits one in any
+        case: the configuration makes sure that a single request fits.
         """
-        room = self.limits.max_running - len(self.running)
-        if not self.waiting or room <= 0:
-            return Admission(0)
-        candidates = np.fromiter(self.waiting, np.int64, len(self.waiting))[:room]
-        needed = self.requests.prompt_tokens[candidates] + self.emitted[candidates] + 1 + MARGIN_TOKENS
-        needed += self._reused(candidates)
-        fitting = int((self._held_with_margin() + needed.cumsum() <= self.limits.kv_tokens).sum())
-        count = max(fitting, 0 if len(self.running) else 1)
+        if not self.may_admit():
+            return 0
+        candidates = np.fromiter(self.waiting, np.int64, len(self.waiting))[: self._room()]
+        fitting = int(
+            (self._held_with_margin() + self._needed(candidates).cumsum() <= self.limits.kv_tokens).sum()
+        )
+        count = max(fitting, 0 if len(self.running) or self.prefilling else 1)
         admitted = candidates[:count]
         for _ in range(count):
             self.waiting.popleft()
-        return self._prefill(admitted)
-
-    def _prefill(self, admitted: Ints) -> Admission:
-        fresh = admitted[self.emitted[admitted] == 0]
-        again = admitted[(self.emitted[admitted] > 0) & ~self.kv_kept[admitted]]
+        kept = self.kv_kept[admitted] & (self.emitted[admitted] > 0)  # a first prefill is always due
         self.kv_kept[admitted] = False  # a preemption loses it
-        prompts = self._prompts_to_prefill(fresh).astype(np.float64)
-        lost = (self.requests.prompt_tokens[again] + self.emitted[again]).astype(np.float64)
-        verified, verified_squares = self._verified(fresh)
+        self.prefilling.add(self._parts(admitted[~kept]))
+        self.join(admitted[kept])
+        return count
+
+    def _parts(self, admitted: Ints) -> list[Part]:
+        """Return the contexts that have to be computed, of each admitted request."""
+        requests, limits, parts = self.requests, self.limits, []
+        for index in admitted.tolist():
+            prompt, emitted, group = (
+                requests.prompt_tokens[index],
+                self.emitted[index],
+                int(requests.group[index]),
+            )
+            begin, end = 0, max(int(prompt + emitted), 1)
+            if emitted == 0:
+                # An earlier response is read whole, and is taken to be as long as the one to come.
+                end += int(requests.length[index]) if self._reused_share else 0
+                if limits.prefix_caching and group in self._prefilled_groups:
+                    begin = (int(prompt) - 1) // CACHE_BLOCK_TOKENS * CACHE_BLOCK_TOKENS
+                self._prefilled_groups.add(group)
+            parts.append(Part(index, max(begin, 0), end, bool(emitted > 0)))
+        return parts
+
+    def prefill(self, budget_tokens: int) -> Chunk:
+        """Compute a chunk of the contexts in prefill; who is done is to `join` after the engine step."""
+        return self.prefilling.take(budget_tokens)
+
+    def join(self, done: Ints) -> None:
+        """Let requests, [n], decode whose context is whole: the prefill of a prompt emits the first token."""
+        fresh = done[self.emitted[done] == 0]
         self.emitted[fresh] = 1 + self._reused(fresh)
-        self.running = np.concatenate([self.running, admitted])
-        return Admission(
-            len(admitted),
-            float(prompts.sum()) + verified,
-            float(np.dot(prompts, prompts)) + verified_squares,
-            float(lost.sum()),
-            float(np.dot(lost, lost)),
-        )
+        self.running = np.concatenate([self.running, done])
 
     def _reused(self, indices: Ints) -> Ints:
         """Return the tokens that a first prefill takes over from an earlier response, for each index."""
@@ -156,30 +178,6 @@ class RequestPool:
         length = self.requests.length[indices]
         kept = np.minimum((self._reused_share * length).astype(np.int64), length - 1)
         return np.where(self.emitted[indices] == 0, kept, 0)
-
-    def _verified(self, fresh: Ints) -> tuple[float, float]:
-        """Return tokens and squared lengths that verifying earlier responses adds to the prefill of prompts.
-
-        The earlier response is read whole, and is taken to be as long as the one to come.
-        """
-        if not self._reused_share:
-            return 0.0, 0.0
-        prompt = self.requests.prompt_tokens[fresh].astype(np.float64)
-        whole = prompt + self.requests.length[fresh]
-        return float((whole - prompt).sum()), float(np.dot(whole, whole) - np.dot(prompt, prompt))
-
-    def _prompts_to_prefill(self, fresh: Ints) -> Ints:
-        """Return the prompt lengths that have to be computed: one a group with prefix caching."""
-        if not self.limits.prefix_caching:
-            return self.requests.prompt_tokens[fresh]
-        groups, first = np.unique(self.requests.group[fresh], return_index=True)
-        new = [
-            index
-            for group, index in zip(groups.tolist(), first.tolist(), strict=True)
-            if group not in self._prefilled_groups
-        ]
-        self._prefilled_groups.update(groups.tolist())
-        return self.requests.prompt_tokens[fresh[new]] if new else fresh[:0]
 
     def retire(self) -> Ints:
         """Take the finished requests out of the batch; returns their indices, [finished]."""
@@ -190,14 +188,28 @@ class RequestPool:
 
     def crowded_above_tokens(self) -> float:
         """Return the context at which the batch has to stop and look whether it must preempt."""
-        return self.limits.kv_tokens - len(self.running) * MARGIN_TOKENS / 2
+        return self.limits.kv_tokens - self._prefilling_tokens() - len(self.running) * MARGIN_TOKENS / 2
 
     def preempt(self) -> None:
         """Put the newest requests back to the head of the queue until the others can go on."""
-        while len(self.running) > 1 and self._held_with_margin() > self.limits.kv_tokens:
-            self.waiting.appendleft(int(self.running[-1]))
-            self.running = self.running[:-1]
+        while (
+            len(self.running) + len(self.prefilling) > 1 and self._held_with_margin() > self.limits.kv_tokens
+        ):
+            if self.prefilling:
+                self.waiting.appendleft(self.prefilling.pop())
+            else:
+                self.waiting.appendleft(int(self.running[-1]))
+                self.running = self.running[:-1]
             self.preemptions += 1
 
     def _held_with_margin(self) -> float:
-        return float(self.context().sum()) + len(self.running) * MARGIN_TOKENS
+        held = float(self.context().sum()) + len(self.running) * MARGIN_TOKENS
+        return held + self._prefilling_tokens()
+
+    def _prefilling_tokens(self) -> float:
+        return float(self._needed(self.prefilling.indices()).sum()) if self.prefilling else 0.0
+
+    def _needed(self, indices: Ints) -> Ints:
+        """Return the tokens of KV cache that each needs to begin to decode, room to grow included, [n]."""
+        needed = self.requests.prompt_tokens[indices] + self.emitted[indices] + 1 + MARGIN_TOKENS
+        return np.asarray(needed + self._reused(indices), np.int64)

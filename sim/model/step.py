@@ -9,10 +9,11 @@ import pandas as pd
 import simpy
 
 from tlt.sim.model.draft_counts import Counts, DraftCounts
-from tlt.sim.model.jump_engine import DecisionInterval
+from tlt.sim.model.engine import DecisionInterval, PrefillStep
 from tlt.sim.model.requests import Requests
 from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.step_log import Row, StepLog, StepState
+from tltsched.draft_config import DraftConfig
 
 
 class SimulatedStep(StepState, kw_only=True):
@@ -29,6 +30,10 @@ class SimulatedStep(StepState, kw_only=True):
         self.count(interval.draft_config, interval.request_steps, interval.accepted_by_position)
         if interval.draft_config.depth:
             self.largest_draft_batch = max(self.largest_draft_batch, batch)
+
+    def prefilled(self, draft_config: DraftConfig, step: PrefillStep) -> None:
+        """Count what was decoded in an engine step that prefilled."""
+        self.count(draft_config, step.request_steps, step.accepted_by_position)
 
     def trained(self, requests: Requests) -> Ints:
         """Return the ids that the step trains on, [requests]."""

@@ -73,7 +73,7 @@ class HistoryCosts(StepCosts):
         """Take the engine of `costs`, without its drafter."""
         super().__init__(
             costs.coefficients, "not_configured", costs.max_requests, costs.chunk_tokens,
-            costs.graph_max_requests, costs.eager_step_s,
+            costs.graph_max_requests, costs.eager_step_s, costs.mixes,
         )  # fmt: skip
         self._config = config
 

@@ -10,10 +10,10 @@ import numpy as np
 import simpy
 
 from tlt.sim.model.draft_counts import DraftCounts
-from tlt.sim.model.jump_engine import DecisionInterval, Engine
+from tlt.sim.model.engine import DecisionInterval, Engine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
 from tlt.sim.model.step import SimulatedStep
-from tlt.traces.common.arrays import Ints
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import SetDraftConfig
 from tltsched.event_log import RecordedWorker
@@ -90,6 +90,8 @@ class Worker:
         self._activity = "tail_idle"  # what the time since the last booking goes to
         self._rolling = False
         self._told = 0  # finishes of the running decision interval that were reported
+        self._joined = 0  # requests admitted since the scheduler last heard of a batch
+        self._early: list[tuple[Ints, float]] = []  # finished in engine steps that prefilled, and when
         self._inbox: list[Submission | Withdrawal | Reload] = []
         self._bell: simpy.Event | None = None  # rings for an order that cuts the interval in flight
 
@@ -146,7 +148,7 @@ class Worker:
             if not pool.pending():
                 break
             drafts = (yield from self._admit(pool)) or drafts
-            if self.watch and self._must_stop():
+            if not len(pool.running) or (self.watch and self._must_stop()):
                 continue
             (draft,) = drafts
             yield from self._switch(draft)
@@ -156,6 +158,7 @@ class Worker:
             self._book(self._decode_cause(draft))
             self.listener.state.decided(interval, batch)
             drafts = self._observe(interval, pool, start_s)
+        self._report(*self._take_early())
         self.listener.state.preemptions += pool.preemptions
         self.scheduler.handle(RolloutEnded(env.now, self.index))
         self._rolling = False
@@ -220,17 +223,37 @@ class Worker:
         order.done.succeed()
 
     def _admit(self, pool: RequestPool) -> Decisions:
-        """Admit and prefill what fits; returns the decision for the batch that this forms, if any."""
-        admission = self.engine.admit()
-        if not admission.requests:
+        """Prefill what fits, chunk by chunk; returns the decision for the batch that forms, if any."""
+        engine = self.engine
+        self._joined += engine.admit()
+        while pool.prefilling and not (self.watch and self._must_stop()):
+            step = engine.prefill_step()
+            yield from self._spend("prefill", step.seconds * (1.0 - step.again))
+            yield from self._spend("recompute", step.seconds * step.again)
+            if step.request_steps:
+                self.listener.state.prefilled(engine.draft_config, step)
+            self._finish_early(pool.requests.ids[step.finished])
+            self._joined += engine.admit()
+        if pool.prefilling or not self._joined or not len(pool.running):
             return ()
-        costs = self.engine.costs
-        prefill_s = costs.prefill_s(admission.prompt_tokens, admission.prompt_squares)
-        yield from self._spend("prefill", prefill_s)
-        again_s = costs.prefill_s(admission.recompute_tokens, admission.recompute_squares)
-        yield from self._spend("recompute", again_s)
+        self._joined = 0
         context = int(pool.context().sum())
         return self.scheduler.handle(BatchFormed(self.env.now, self.index, len(pool.running), context))
+
+    def _finish_early(self, ids: Ints) -> None:
+        """Keep who finished in an engine step that prefilled for the next report, or tell who watches."""
+        if not len(ids):
+            return
+        self._early.append((ids, self.env.now))
+        if self.watch:
+            self.listener.done(ids, self.env.now)
+            self.listener.finished(self.index, tuple(ids.tolist()), int(self.engine.context().sum()))
+
+    def _take_early(self) -> tuple[Ints, Floats]:
+        """Return who finished in engine steps that prefilled, and when, [n] each, and forget them."""
+        early, self._early = self._early, []
+        ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in early)])
+        return ids, np.concatenate([np.empty(0), *(np.full(len(ids), at_s) for ids, at_s in early)])
 
     def _switch(self, draft: SetDraftConfig) -> Process:
         """Pay for the drafter's KV where the command asks for it."""
@@ -246,7 +269,8 @@ class Worker:
         self, interval: DecisionInterval, pool: RequestPool, start_s: float
     ) -> tuple[SetDraftConfig, ...]:
         """Report an interval that began at `start_s`, and what finished in it and was not reported yet."""
-        ids = pool.requests.ids[interval.finished]
+        early, early_s = self._take_early()
+        ids = np.concatenate([early, pool.requests.ids[interval.finished]])
         finished = tuple(ids.tolist())
         event = DecisionEnded(
             self.env.now,
@@ -262,11 +286,15 @@ class Worker:
             interval.by_request,
         )
         drafts = self.scheduler.handle(event)
-        if finished and not self.watch:
-            self.listener.done(ids, start_s + interval.finish_s)
-            self.listener.finished(self.index, finished, 0)
+        self._report(ids, np.concatenate([early_s, start_s + interval.finish_s]))
         self._told = 0
         return drafts
+
+    def _report(self, ids: Ints, finish_s: Floats) -> None:
+        """Report requests, [n], and when they finished, unless that was told as it happened."""
+        if len(ids) and not self.watch:
+            self.listener.done(ids, finish_s)
+            self.listener.finished(self.index, tuple(ids.tolist()), 0)
 
     def _spend(self, cause: str, seconds: float) -> Process:
         if seconds > 0:

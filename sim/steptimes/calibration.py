@@ -14,10 +14,14 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.migrate import decode
-from tlt.traces.results.calibration_points import Point, PrefillPoint, Provenance
+from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint, Provenance
 from tltsched.errors import InputError, unknown_name
 
+MIXED_DERIVED = (
+    "derived: an engine step that prefills beside a batch follows from the other terms; none was timed"
+)
 SHIPPED = Path(__file__).parent / "calibrations"
 Number = TypeVar("Number", int, float)
 
@@ -70,6 +74,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     chunk_tokens: float = 8192.0  # prompt tokens that one engine step prefills at most
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]
+    mixed_points: tuple[MixedPoint, ...] = ()
+    settings: str = ""  # of the engine, in words; empty: not recorded
+
+    @property
+    def mixes_prefill(self) -> bool:
+        """Whether the engine decodes while it prefills, unless told otherwise: SGLang alone does not."""
+        return "SGLang" not in self.engine
 
     def describe(self) -> str:
         """Return one line that says what the step times rest on."""
@@ -99,6 +110,24 @@ def predict_s(coefficients: Coefficients, point: Point) -> float:
     fixed_s = float(coefficients.fixed_s(point.draft_config, point.when_off, np.float64(point.batch)))
     per_token = coefficients.context_s_per_token(point.draft_config, point.when_off)
     return fixed_s + per_token * point.context_tokens * point.batch
+
+
+def predict_mixed_s(coefficients: Coefficients, point: MixedPoint) -> float:
+    """Return the law's seconds of an engine step that prefills one prompt beside a batch that decodes."""
+    draft_config, batch = point.draft_config, point.batch
+    fixed_s = float(coefficients.fixed_s(draft_config, point.when_off, np.float64(batch)))
+    per_token = coefficients.context_s_per_token(draft_config, point.when_off)
+    return coefficients.mixed_engine_step_s(
+        fixed_s + per_token * point.context_tokens * batch,
+        batch * draft_config.verify_tokens,
+        point.prompt_tokens,
+        float(point.prompt_tokens) ** 2,
+    )
+
+
+def mixed_errors(coefficients: Coefficients, points: Sequence[MixedPoint]) -> Floats:
+    """Return the signed relative error of the law on each engine step that prefilled beside a batch, [n]."""
+    return np.array([predict_mixed_s(coefficients, point) / point.engine_step_s - 1.0 for point in points])
 
 
 def error_of(coefficients: Coefficients, point: Point) -> float:

@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
+from tlt.sim.steptimes.calibration import predict_mixed_s
 from tlt.sim.steptimes.law import Coefficients, padded, pieces, without_graph
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.models import ModelShape
-from tlt.traces.results.calibration_points import Point, PrefillPoint
+from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint
 
 
 class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +77,29 @@ def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[
     remaining = np.maximum(seconds - (given_s or 0.0) * pairs, 0.0)
     chunk_s, token_s, pair_s = map(float, _solve(rows, remaining, seconds))
     return chunk_s, token_s, pair_s if given_s is None else given_s
+
+
+SHARES = np.linspace(0.0, 2.0, 81)  # of a token to verify that a prompt's token may cost
+
+
+def fit_mixed(coefficients: Coefficients, points: Sequence[MixedPoint]) -> Coefficients:
+    """Return the law with the two terms that measured engine steps which prefill beside a batch decide.
+
+    The points that are not held out decide, by least squares on relative errors; neither term is negative.
+    """
+    used = [point for point in points if not point.held_out]
+    if not used:
+        return coefficients
+    seconds = np.array([point.engine_step_s for point in used])
+    found = []
+    for share in SHARES.tolist():
+        law = msgspec.structs.replace(coefficients, mixed_s=0.0, mixed_token_share=share)
+        beyond = seconds - np.array([predict_mixed_s(law, point) for point in used])
+        constant_s = max(float((beyond / seconds**2).sum() / (1.0 / seconds**2).sum()), 0.0)
+        squares = float((((beyond - constant_s) / seconds) ** 2).sum())
+        found.append((squares, share, constant_s))
+    _, share, constant_s = min(found)
+    return msgspec.structs.replace(coefficients, mixed_s=constant_s, mixed_token_share=share)
 
 
 def _given(settings: LawSettings) -> Floats:

@@ -16,18 +16,20 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.calibration import (
+    MIXED_DERIVED,
     Calibration,
     Residuals,
     leave_one_out,
+    mixed_errors,
     predict_s,
     ranges_of,
     residuals_of,
 )
-from tlt.sim.steptimes.fit import LawSettings, fit
+from tlt.sim.steptimes.fit import LawSettings, fit, fit_mixed
 from tlt.sim.steptimes.law import Coefficients, padded
 from tlt.sim.steptimes.roofline import GPUS, Assumptions, GpuSpec, roofline
 from tlt.traces.common.models import MODELS, ModelShape
-from tlt.traces.results.calibration_points import MeasuredPoints, Point
+from tlt.traces.results.calibration_points import MeasuredPoints, MixedPoint, Point
 from tltsched.draft_config import OFF
 from tltsched.errors import InputError, look_up
 
@@ -47,11 +49,13 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
 
     def refit(some: Sequence[Point]) -> Coefficients:
         fitted = fit(some, measured.prefill_points, settings, shape)
-        return fitted if gpu else _continued(fitted)
+        return fit_mixed(fitted if gpu else _continued(fitted), measured.mixed_points)
 
     coefficients = refit(measured.points)
     residuals = _residuals(coefficients, measured.points, refit)
     not_fitted = {"last slope": BEYOND_GPU if gpu else BEYOND_FITTED}
+    if not measured.mixed_points:
+        not_fitted["mixed_s, mixed_token_share"] = MIXED_DERIVED
     if gpu:
         not_fitted["prefill_s_per_pair"] = "assumed: roofline; it hides behind the other terms"
     return Calibration(
@@ -73,6 +77,8 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
         chunk_tokens=measured.chunk_tokens,
         points=measured.points,
         prefill_points=measured.prefill_points,
+        mixed_points=measured.mixed_points,
+        settings=measured.settings,
     )
 
 
@@ -158,6 +164,8 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
     )
     spread = median(point.spread_s / point.engine_step_s for point in measured.points)
     notes.append(f"spread of the repeats (quartiles): {spread:.1%} of an engine step at the median point")
+    if measured.mixed_points:
+        notes.append(_mixed_note(measured.mixed_points, coefficients))
     tax = off_tax(measured.points)
     if tax:
         notes.append("K = 0 over no speculation configured: " + _by_batch(tax))
@@ -167,6 +175,17 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
             f"{measured.compiled_engine_steps} engine steps dropped since something was compiled in them"
         )
     return notes
+
+
+def _mixed_note(points: Sequence[MixedPoint], coefficients: Coefficients) -> str:
+    """Say how well engine steps that prefill beside a batch are met, those held out from the fit apart."""
+    parts = []
+    for text, held_out in (("fitted", False), ("unseen", True)):
+        errors = mixed_errors(coefficients, [point for point in points if point.held_out == held_out])
+        if len(errors):
+            mean, signed = float(np.mean(np.abs(errors))), float(np.mean(errors))
+            parts.append(f"{len(errors)} {text} points {mean:.1%} ({signed:+.1%})")
+    return "prefill beside decode, mean error (signed): " + ", ".join(parts)
 
 
 def off_tax(points: Sequence[Point]) -> dict[int, float]:

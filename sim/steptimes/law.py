@@ -17,6 +17,15 @@ G grows with x along straight pieces between knots (a cost that never falls: mem
 compute-bound). Past `graph_tokens` no CUDA graph was captured and `eager_s` is added. The drafter has one
 layer, so each of its passes reads one layer's share of the KV cache. Prefill of n tokens in chunks of c takes
 ceil(n / c) prefill_chunk + n prefill_token + prefill_pair (sum of squared lengths).
+
+Engines prefill while they decode. An engine step that does both takes
+
+    max(prefill of the n tokens alone, decode + share (G(x + n) - G(x)) + prefill_pair pairs) + mixed
+
+A prompt's token costs a share of what a token to verify costs, past the last knot no more than prefill's; and
+to decode beside it never makes a prefill shorter, which is what counts where the engine has no CUDA graph for
+it and its host is the slower part. `share` and `mixed` are fitted to measured engine steps of that kind; they
+are 1 and 0 where there are none.
 """
 
 from __future__ import annotations
@@ -54,6 +63,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     draft_s_per_token: float = 0.0
     kv_s_per_verified_token: float = 0.0
     graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
+    mixed_s: float = 0.0
+    mixed_token_share: float = 1.0
 
     def scaled(self, target: float, kv: float, drafter: float) -> Coefficients:
         """Return the law with the target's step, the KV term and the drafter's passes times these factors."""
@@ -79,6 +90,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             prefill_chunk_s=self.prefill_chunk_s * factor,
             prefill_s_per_token=self.prefill_s_per_token * factor,
             prefill_s_per_pair=self.prefill_s_per_pair * factor,
+            mixed_s=self.mixed_s * factor,
         )
 
     def target_s(self, tokens: npt.ArrayLike) -> Floats:
@@ -110,6 +122,33 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         passes = draft_config.depth if draft_config.depth else int(when_off == "k0")
         further = self.kv_s_per_verified_token * (draft_config.verify_tokens - 1)
         return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share) + further
+
+    def chunk_s(self, tokens: float, pairs: float) -> float:
+        """Return the seconds of an engine step that prefills `tokens` and nothing else.
+
+        `pairs` sums end^2 - begin^2 over the pieces of prompts in it.
+        """
+        return self.prefill_chunk_s + tokens * self.prefill_s_per_token + pairs * self.prefill_s_per_pair
+
+    def mixed_engine_step_s(self, decode_s: float, read_tokens: float, tokens: float, pairs: float) -> float:
+        """Return the seconds of an engine step that prefills `tokens` while it decodes.
+
+        `decode_s`: of the same engine step without them, in which the target reads `read_tokens`.
+        """
+        read = min(max(read_tokens, self.knots_tokens[0]), self.knots_tokens[-1])
+        whole = min(read + tokens, self.knots_tokens[-1])
+        beyond = max(read_tokens + tokens - max(whole, read_tokens), 0.0)
+        open_s = min(self.slopes_s_per_token[-1], self.prefill_s_per_token)
+        riding_s = self.mixed_token_share * (self._within_s(whole) - self._within_s(read) + beyond * open_s)
+        if self.graph_tokens is not None and read_tokens <= self.graph_tokens < read_tokens + tokens:
+            riding_s += self.eager_s
+        with_them = decode_s + riding_s + pairs * self.prefill_s_per_pair
+        return max(self.chunk_s(tokens, pairs), with_them) + self.mixed_s
+
+    def _within_s(self, tokens: float) -> float:
+        """Return G at a number of tokens that lies between the knots, less the floor."""
+        within = zip(self.slopes_s_per_token, pairwise(self.knots_tokens), strict=False)
+        return sum(slope * min(max(tokens - low, 0.0), high - low) for slope, (low, high) in within)
 
     def prefill_s(self, tokens: float, squared_tokens: float, chunk_tokens: float) -> float:
         """Return the seconds to prefill `tokens` in all, whose squared lengths sum to `squared_tokens`."""

@@ -36,8 +36,9 @@ class StepCosts:
         chunk_tokens: float,
         graph_max_requests: int,
         eager_step_s: float,
+        mixes: bool = True,
     ) -> None:
-        """Set up for batches up to `max_requests`.
+        """Set up for batches up to `max_requests`; `mixes`: the engine decodes while it prefills.
 
         Above `graph_max_requests` (0: no limit) decode without drafts runs without a CUDA graph and pays
         `eager_step_s` more per step, as the released TLT does in its bulk phase.
@@ -48,6 +49,7 @@ class StepCosts:
         self.chunk_tokens = chunk_tokens
         self.graph_max_requests = graph_max_requests
         self.eager_step_s = eager_step_s
+        self.mixes = mixes
         self._tables: dict[DraftConfig, DraftConfigCost] = {}
 
     def of(self, draft_config: DraftConfig) -> DraftConfigCost:
@@ -64,6 +66,22 @@ class StepCosts:
     def prefill_s(self, tokens: float, squared_tokens: float) -> float:
         """Return the seconds to prefill `tokens` in all, whose squared lengths sum to `squared_tokens`."""
         return self.coefficients.prefill_s(tokens, squared_tokens, self.chunk_tokens) if tokens else 0.0
+
+    def room_tokens(self, draft_config: DraftConfig, batch: int) -> int:
+        """Return how many prompt tokens an engine step has room for beside a batch that decodes."""
+        decoding = batch * draft_config.verify_tokens if self.mixes else 0
+        return max(int(self.chunk_tokens) - decoding, 1)
+
+    def mixed_s(
+        self, draft_config: DraftConfig, batch: int, context_tokens: float, tokens: float, pairs: float
+    ) -> float:
+        """Return the seconds of an engine step that prefills `tokens`, beside a batch if the engine mixes."""
+        law = self.coefficients
+        if not self.mixes or not batch:
+            return law.chunk_s(tokens, pairs)
+        table = self.of(draft_config)
+        decode_s = float(table.fixed_s[batch]) + table.context_s_per_token * context_tokens
+        return law.mixed_engine_step_s(decode_s, batch * draft_config.verify_tokens, tokens, pairs)
 
     def switch_s(self, resume_cost: ResumeCost, tokens: float, squared_tokens: float) -> float:
         """Return what drafting costs before its first engine step, given the running contexts.

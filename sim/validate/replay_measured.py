@@ -48,7 +48,7 @@ from tltsched.errors import InputError
 from tltsched.event_log import Record, SchedulerSetup
 from tltsched.policies.base import WhenOff
 
-NO_LIMIT_TOKENS = 1e12  # a KV cache that never overflows: a live run that preempts is told from its record
+NO_LIMIT_TOKENS = 1e12  # of a KV cache whose size is not on record; a run that preempts shows in its steps
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -56,6 +56,13 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
     max_running: int
     temperature: float = 1.0
+    prefix_caching: bool = False
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """The part of engine.json that is needed here."""
+
+    kv_tokens: int = 0  # 0: not recorded
 
 
 class DrafterSettings(msgspec.Struct, frozen=True):
@@ -82,6 +89,8 @@ class MeasuredPolicy:
         self.responses = folder.responses().sort_values(["step", "request"], ignore_index=True)
         self.settings = read_struct(path / "resolved_config.json", MeasuredSettings)
         self.setup = read_struct(path / "scheduler.json", SchedulerSetup)
+        engine = path / "engine.json"
+        self.kv_tokens = read_struct(engine, EngineFacts).kv_tokens if engine.is_file() else 0
         policy = self.setup.policy.build(scheduler_rng(0, 0), self.setup.step_times)
         self.when_off: WhenOff = policy.when_off
         self.drafts = self.when_off != "not_configured" or any(draft.depth for draft in policy.draft_configs)
@@ -212,12 +221,15 @@ def simulate_into(
     write_json(folder / "scheduler.json", policy.setup)
     max_running = policy.settings.engine.max_running
     costs = StepCosts(
-        calibration.coefficients, policy.when_off, max_running, calibration.chunk_tokens, 0, 0.0
-    )
+        calibration.coefficients, policy.when_off, max_running, calibration.chunk_tokens, 0, 0.0,
+        calibration.mixes_prefill,
+    )  # fmt: skip
     assembly = Assembly(
         setup=policy.setup,
         costs=costs,
-        limits=Limits(max_running, NO_LIMIT_TOKENS, prefix_caching=False),
+        limits=Limits(
+            max_running, policy.kv_tokens or NO_LIMIT_TOKENS, policy.settings.engine.prefix_caching
+        ),
         acceptance=acceptance or Acceptance(PerPosition((0.0,))),
         drafter=drafter,
         phases=phases,
@@ -232,6 +244,7 @@ def simulate_into(
             acceptance_source=acceptance.law.source if acceptance and policy.drafts else "not used",
             tool_version=VERSION,
             elapsed_s=None,
+            preemptions=cluster.log.preemptions,
             warnings=(),
         )
 

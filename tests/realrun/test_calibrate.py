@@ -15,7 +15,9 @@ from tlt.realrun.calibrate.points import to_points, to_switch_points
 from tlt.realrun.calibrate.progress_file import PartialFile
 from tlt.realrun.calibrate.sweep import calibrate
 from tlt.realrun.calibrate.time_steps import Block
-from tlt.realrun.config import CalibrationConfig, DrafterConfig, EngineConfig, RealConfig
+from tlt.realrun.config import CalibrationConfig, DrafterConfig, EngineConfig, RealConfig, WorkersConfig
+from tlt.realrun.workers.executor import WorkerError
+from tlt.sim.steptimes.calibration import mixed_errors
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.traces.results.calibration_points import MeasuredPoints
 from tltsched.draft_config import OFF, chain
@@ -102,6 +104,61 @@ def test_points_follow_the_law_of_the_engine_within_its_noise(tmp_path: Path) ->
             assert point.engine_step_s == pytest.approx(expected, rel=0.004)
     finally:
         fake.NOISE = fake_noise
+
+
+def test_a_prompt_that_joins_a_batch_costs_what_it_takes_beyond_decode(tmp_path: Path) -> None:
+    noise, fake.NOISE = fake.NOISE, 0.0
+    try:
+        measured = run(tmp_path)
+    finally:
+        fake.NOISE = noise
+    plan = make_plan(config())
+    assert {point.batch for point in measured.mixed_points} == {1, 8, 32}
+    assert {point.prompt_tokens for point in measured.mixed_points} == {16, 64, 256}
+    assert len(measured.mixed_points) == 9 * (1 + len(plan.mixed_ks))
+    assert plan.mixed_ks == (0, 2, 4)
+    assert 0.2 < sum(point.held_out for point in measured.mixed_points) / len(measured.mixed_points) < 0.5
+    for point in measured.mixed_points:
+        assert point.repeats == 3
+        one = fake.FakeEngine(config(), point.when_off == "k0")
+        context = round(point.context_tokens * point.batch)
+        decode_s = one._engine_step_s(point.batch, context, point.draft_config.depth)
+        expected = decode_s + fake.PREFILL_S * point.prompt_tokens
+        assert point.engine_step_s == pytest.approx(expected, rel=0.02)
+    fitted = fit_points(measured)
+    assert any(note.startswith("prefill beside decode, mean error") for note in fitted.notes)
+    assert "mixed_s, mixed_token_share" not in fitted.not_fitted
+    assert abs(mixed_errors(fitted.coefficients, measured.mixed_points)).mean() < 0.06
+
+
+def test_with_stock_graphs_each_engine_is_measured_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)  # those processes import the fake by name
+    settings = config(batches=(1, 4), contexts_tokens=(64,), repeats=2)
+    engine = msgspec.structs.replace(settings.engine, graphs="stock", prefix_caching=True)
+    stock = msgspec.structs.replace(settings, engine=engine)
+    measured = run(tmp_path, stock)
+    assert multiprocessing.active_children() == []
+    assert fake.FakeEngine.starts == [], "none of them in this process"
+    same = run(tmp_path / "same", settings)
+    assert [point.engine_step_s for point in measured.points] == [
+        point.engine_step_s for point in same.points
+    ]
+    assert len(measured.mixed_points) == len(same.mixed_points)
+    assert measured.settings == "no graphs, prefix caching on"
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"plain.log", "speculating.log"}
+    with pytest.raises(WorkerError, match="the process of the plain engine ended"):
+        calibrate(stock, tmp_path / "points.json", quiet, "fake_calibration:missing")
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_the_points_say_over_how_many_gpus_the_engine_was_spread(tmp_path: Path, tp: int) -> None:
+    settings = config(batches=(1, 2, 4), repeats=1, visits=1)
+    measured = run(tmp_path, msgspec.structs.replace(settings, workers=WorkersConfig(tp=tp)))
+    assert measured.tp == tp
+    assert fit_points(msgspec.structs.replace(measured, model="Qwen2.5-7B")).tp == tp
+    assert ("TP" in measured.device) == (tp > 1)
 
 
 def test_a_change_of_k_is_measured_apart_from_the_steady_engine_steps(tmp_path: Path) -> None:

@@ -98,15 +98,14 @@ def test_a_head_reads_an_early_a_middle_and_a_late_layer(layers: int, read: tupl
 
 def test_random_prompts_follow_from_the_generator(tmp_path: Path) -> None:
     folder = prepare_model("tiny", tmp_path / "tiny", shape_only=True)
-    config = RealConfig(
-        model=ModelConfig(folder=str(folder), random_weights=True), workload=WorkloadConfig(prompt_tokens=5)
-    )
-    one = make_prompts(config, 3, np.random.default_rng(1))
-    assert one == make_prompts(config, 3, np.random.default_rng(1))
+    config = RealConfig(model=ModelConfig(folder=str(folder), random_weights=True), workload=WorkloadConfig())
+    one = make_prompts(config, [5, 5, 5], np.random.default_rng(1))
+    assert one == make_prompts(config, [5, 5, 5], np.random.default_rng(1))
     assert [len(prompt) for prompt in one] == [5, 5, 5]
+    assert [len(prompt) for prompt in make_prompts(config, [2, 7], np.random.default_rng(1))] == [2, 7]
     assert all(1 <= token < 512 for prompt in one for token in prompt)
     with pytest.raises(InputError, match=r"config\.json"):
-        make_prompts(RealConfig(model=ModelConfig(folder=str(tmp_path))), 1, np.random.default_rng(1))
+        make_prompts(RealConfig(model=ModelConfig(folder=str(tmp_path))), [32], np.random.default_rng(1))
 
 
 def test_problems_need_their_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tlt.realrun.driver.write_run import acceptance_table
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.executor import WorkerError
+from tlt.traces.lengths.files import write_trace
+from tlt.traces.lengths.schema import Origin, Trace
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.commands import Command
@@ -303,3 +305,63 @@ def test_a_part_that_an_earlier_version_kept_has_no_acceptance_by_request() -> N
     kept = decode_step(msgspec.msgpack.encode(part))
     assert (kept.step, kept.acceptance) == (3, [])
     assert acceptance_table([kept]).empty
+
+
+def test_stock_graphs_put_plain_and_drafting_engines_into_processes_of_their_own(
+    tmp_path: Path, replayed: Path
+) -> None:
+    config = config_of(tmp_path, engine={"graphs": "stock"}, workers={"tp": 2}, workload={"rollouts": 3})
+    replay(config, POLICIES, tmp_path / "out", silent, flat_times, f"{FAKES}:make_engine")
+    for policy in ("none", "static-2"):
+        check_run(tmp_path / "out" / policy, 2)
+        summary = RunFolder(tmp_path / "out" / policy).summary()
+        assert (summary.gpus_per_worker, summary.gpus) == (2, 4)
+        assert summary.preemptions == 0
+    assert {path.name for path in (tmp_path / "out" / "logs").iterdir()} == {
+        f"worker-{slot}.log" for slot in range(4)
+    }
+    shared = RunFolder(replayed / "static-2").responses()
+    mine = RunFolder(tmp_path / "out" / "static-2").responses()
+    assert mine["response_tokens"].tolist() == shared["response_tokens"].tolist()
+
+
+def test_a_death_of_either_engine_is_the_death_of_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KILL", str(tmp_path / "kill"))
+    monkeypatch.setenv("FAKE_KILL_AT", "40")
+    (tmp_path / "kill").touch()
+    config = config_of(tmp_path, engine={"graphs": "stock"})
+    replay(config, ["none", "static:2"], tmp_path / "out", silent, flat_times, f"{FAKES}:make_mortal")
+    for policy in ("none", "static-2"):
+        check_run(tmp_path / "out" / policy, 2)
+        assert "died in rollout" in RunFolder(tmp_path / "out" / policy).summary().warnings[0]
+
+
+def test_a_recorded_trace_is_replayed_with_its_steps_groups_and_prompts(tmp_path: Path) -> None:
+    rows = pd.DataFrame(
+        {
+            "step": [3, 3, 3, 7, 7], "prompt_id": [1, 1, 2, 5, 5], "sample": [0, 1, 0, 0, 1],
+            "prompt_tokens": [6, 6, 9, 0, 0], "response_tokens": [4, 30, 1, 8, 5],
+            "truncated": [False] * 5,
+        }
+    )  # fmt: skip
+    rows = rows.astype(dict.fromkeys(("step", "sample", "prompt_tokens", "response_tokens"), "int32"))
+    write_trace(Trace(rows, Origin(source="a test", kind="rollout")), tmp_path / "trace.parquet")
+    chosen = {"lengths": str(tmp_path / "trace.parquet"), "replay_steps": True, "rollouts": 2}
+    config = config_of(tmp_path, workload=chosen)
+    first, second = Workload(config).rollouts
+    assert [(len(each.prompt_token_ids), each.response_tokens) for each in first] == [(6, 4), (6, 30), (9, 2)]
+    assert first[0].prompt_token_ids == first[1].prompt_token_ids != first[2].prompt_token_ids
+    assert [each.group for each in first] == [0, 0, 1]
+    assert [len(each.prompt_token_ids) for each in second] == [8, 8], "workload.prompt_tokens fills gaps"
+    with pytest.raises(InputError, match=r"at most the 2 steps"):
+        Workload(config_of(tmp_path, workload=chosen | {"rollouts": 3}))
+
+
+def test_responses_of_a_group_share_their_prompt(tmp_path: Path) -> None:
+    (requests,) = Workload(config_of(tmp_path, workload={"samples_per_prompt": 4, "rollouts": 1})).rollouts
+    assert len({request.prompt_token_ids for request in requests}) == 3
+    assert [request.group for request in requests] == [0] * 4 + [1] * 4 + [2] * 4
+    with pytest.raises(InputError, match=r"workload\.samples_per_prompt = 5"):
+        Workload(config_of(tmp_path, workload={"samples_per_prompt": 5}))

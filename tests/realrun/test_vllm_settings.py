@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.realrun.small_models import need
-from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
+from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig, WorkersConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.repairs import cpu_sampling, graph_dispatch
 from tlt.realrun.engine.vllm_hooks import EngineStepHooks
@@ -21,6 +21,7 @@ from tlt.realrun.engine.vllm_settings import (
     speculation,
     survival,
 )
+from tlt.realrun.workers.process import gpus_of
 from tltsched.errors import InputError
 
 GPU = RealConfig(
@@ -67,6 +68,32 @@ def test_arguments_of_a_gpu_engine() -> None:
     plain = engine_arguments(GPU, speculating=False)
     assert "speculative_config" not in plain
     assert plain["max_model_len"] == arguments["max_model_len"]
+
+
+def test_a_stock_engine_chooses_its_graphs_itself() -> None:
+    arguments = engine_arguments(_with(GPU, "engine", graphs="stock"), speculating=True)
+    assert "cudagraph_capture_sizes" not in arguments
+    assert "compilation_config" not in arguments
+    assert engine_arguments(GPU, speculating=True)["compilation_config"] == {
+        "cudagraph_mode": "FULL_DECODE_ONLY"
+    }
+    assert arguments["enable_prefix_caching"] is False
+    caching = _with(GPU, "engine", prefix_caching=True, kv_tokens=1000)
+    assert engine_arguments(caching, speculating=False)["enable_prefix_caching"] is True
+    assert engine_arguments(caching, speculating=False)["num_gpu_blocks_override"] == 63  # of 16 tokens
+    assert "num_gpu_blocks_override" not in arguments
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_a_worker_has_its_gpus_side_by_side(tp: int) -> None:
+    config = msgspec.structs.replace(GPU, workers=WorkersConfig(tp=tp))
+    assert engine_arguments(config, speculating=False)["tensor_parallel_size"] == tp
+    gpus = ["0", "1", "2", "3"]
+    taken = [gpus_of(gpus, worker, tp) for worker in range(4 // tp)]
+    assert [name for part in taken for name in part] == gpus
+    assert gpus_of(gpus, 4 // tp, tp) == taken[0], "too few for all: they share"
+    with pytest.raises(InputError, match=r"got 8 for workers\.tp; allowed: at most the 4 GPUs"):
+        gpus_of(gpus, 0, 8)
 
 
 def test_drafters() -> None:
@@ -169,6 +196,7 @@ def test_hooks_tell_prefill_from_decode_and_count_by_position() -> None:
         for name, computed, tokens in (("new", 0, 8), ("old", 20, 21), ("again", 0, 30), ("plain", 15, 16))
     }
     plan = SimpleNamespace(
+        preempted_req_ids={"again"},
         num_scheduled_tokens={"new": 8, "old": 4, "again": 30, "plain": 1},
         total_num_scheduled_tokens=43,
         scheduled_spec_decode_tokens={"old": [1, 2, 3]},
@@ -186,4 +214,5 @@ def test_hooks_tell_prefill_from_decode_and_count_by_position() -> None:
     assert (engine_step.batch, engine_step.prompt_tokens, engine_step.drafted_tokens) == (4, 38, 3)
     assert engine_step.context_tokens == 20 + 15
     assert engine_step.accepted_by_position == (1, 1, 0)
+    assert engine_step.preempted == 1
     assert engine_step.drafts == [("old", 13, 3, 2)]  # after 13 tokens of the response, 2 of 3 were accepted

@@ -14,8 +14,9 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.config import Config, resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
+from tlt.sim.model.engine import Engine
 from tlt.sim.model.exact_engine import ExactEngine
-from tlt.sim.model.jump_engine import Engine, JumpEngine
+from tlt.sim.model.jump_engine import JumpEngine
 from tlt.sim.model.running_batch import Limits, RequestPool, Submission
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Coefficients
@@ -50,7 +51,7 @@ CHUNK_TOKENS = 1000.0
 
 def costs(max_requests: int = 64, coefficients: Coefficients = PLAIN) -> StepCosts:
     """Return step costs of an engine without speculation configured."""
-    return StepCosts(coefficients, "not_configured", max_requests, CHUNK_TOKENS, 0, 0.0)
+    return StepCosts(coefficients, "not_configured", max_requests, CHUNK_TOKENS, 0, 0.0, mixes=False)
 
 
 def submission(
@@ -99,7 +100,13 @@ def drive(
     decision_interval = 0
     while pool.pending():
         engine.admit()
+        while pool.prefilling:
+            for request in engine.prefill_step().finished.tolist():
+                told.finish_s[request] = told.seconds
+            engine.admit()
         start_s = told.seconds
+        if not len(pool.running):
+            continue
         for seconds in engine.run(choose(decision_interval)):
             told.seconds += seconds
         done = engine.decision_interval

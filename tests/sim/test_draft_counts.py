@@ -146,9 +146,10 @@ def test_requests_sum_up_to_their_steps_and_lengths(
     if policy == "static:3":  # all but the first token; each chunk of "divided" may overshoot its end
         assert (emitted >= length - 1).all()
         assert (emitted <= length - 1 + 3 * (-(-length // 64) if name == "divided" else 1)).all()
-    intervals = drafting(told)
-    steps = sum(interval.request_steps for interval in intervals)
-    accepted = sum(sum(interval.accepted_by_position) for interval in intervals)
+    # Engine steps that prefill draft on, too: the scheduler does not hear of them, the log of steps does.
+    steps, accepted = told.steps["request_steps"].sum(), told.steps["accepted_tokens"].sum()
+    heard = sum(interval.request_steps for interval in drafting(told))
+    assert heard <= steps
     if name in ("synchronous", "longest_first", "divided", "repack"):  # nothing is thrown away
         assert table["request_steps"].sum() == steps
         if mode == "exact":
@@ -246,7 +247,8 @@ def test_a_policy_that_asks_is_told_the_drafts_of_each_request(mode: str, extra:
             continue
         requests, steps, accepted = zip(*decision.by_request, strict=True)
         assert len(set(requests)) == len(requests)
-        assert set(decision.finished) - set(requests) == set() or mode == "exact"
+        # With a queue some finish in an engine step that prefills, of which nobody is told.
+        assert set(decision.finished) <= set(requests) or mode == "exact" or "engine.max_running" in extra
         assert sum(steps) == decision.request_steps
         assert all(0 <= a <= decision.draft_config.depth * n for n, a in zip(steps, accepted, strict=True))
         by_position = sum(decision.accepted_by_position)

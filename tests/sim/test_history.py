@@ -141,18 +141,30 @@ def test_the_pass_reads_the_prompt_and_the_whole_earlier_response() -> None:
     limits = reusing(ROOM, msgspec.structs.replace(HISTORY, reuse_prefix_share=0.5, first_epoch_steps=0))
     limits = msgspec.structs.replace(limits, prefix_caching=True)
     pool = RequestPool(submission([20, 40], prompt_tokens=10, group=[7, 7]), limits)
-    admission = pool.admit()
-    assert admission.prompt_tokens == 10 + 20 + 40  # one prompt, both responses
-    assert admission.prompt_squares == 30**2 + 50**2 - 10**2
+    assert pool.admit() == 2
+    chunk = pool.prefill(1000)
+    assert chunk.tokens == 10 + 20 + 10 + 40  # of prompts below a block of the cache nothing is kept
+    assert chunk.pairs == 30**2 + 50**2
+    pool.join(chunk.done)
     assert pool.emitted.tolist() == [11, 21]
     assert pool.context().tolist() == [21, 31]
+
+
+def test_a_prompt_in_the_cache_is_read_from_its_last_block_on() -> None:
+    limits = reusing(ROOM, msgspec.structs.replace(HISTORY, reuse_prefix_share=0.5, first_epoch_steps=0))
+    limits = msgspec.structs.replace(limits, prefix_caching=True)
+    pool = RequestPool(submission([20, 40], prompt_tokens=40, group=[7, 7]), limits)
+    assert pool.admit() == 2
+    chunk = pool.prefill(1000)
+    assert chunk.tokens == 40 + 20 + (40 - 32) + 40  # one prompt, the rest of another, both responses
+    assert chunk.pairs == 60**2 + 80**2 - 32**2
 
 
 def test_requests_that_bring_a_long_prefix_wait_for_the_room_it_takes() -> None:
     config = msgspec.structs.replace(HISTORY, reuse_prefix_share=0.5, first_epoch_steps=0)
     pool = RequestPool(submission([200, 200]), reusing(Limits(8, 300.0, False), config))
-    assert pool.admit().requests == 1
-    assert RequestPool(submission([200, 200]), Limits(8, 300.0, False)).admit().requests == 2
+    assert pool.admit() == 1
+    assert RequestPool(submission([200, 200]), Limits(8, 300.0, False)).admit() == 2
 
 
 @pytest.mark.parametrize(

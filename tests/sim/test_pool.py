@@ -35,26 +35,44 @@ class PoolMachine(RuleBasedStateMachine):
         self.done: list[int] = []
         self.seen_groups: set[int] = set()
         self.preemptions = 0
+        self.left: dict[int, int] = {}  # tokens of each admitted context that are not computed
 
     @rule()
     def admit(self) -> None:
-        pool, before = self.pool, self.pool.running.tolist()
+        pool, before = self.pool, [*self.pool.running.tolist(), *self.pool.prefilling.indices().tolist()]
         queue, emitted = list(pool.waiting), pool.emitted.copy()
-        admission = pool.admit()
-        admitted = pool.running.tolist()[len(before) :]
-        assert queue[: len(admitted)] == admitted, "first come, first served"
-        assert admission.requests == len(admitted)
+        count = pool.admit()
+        admitted = pool.prefilling.indices().tolist()[len(pool.prefilling) - count :]
+        assert queue[:count] == admitted, "first come, first served"
         if not before and queue:
             assert admitted, "an empty worker stands still"
-        fresh = [request for request in admitted if emitted[request] == 0]
-        again = [request for request in admitted if emitted[request] > 0]
-        groups = [int(pool.requests.group[request]) for request in fresh]
-        new = set(groups) - self.seen_groups
-        self.seen_groups |= new
-        assert admission.prompt_tokens == self.prompt * (len(new) if self.caching else len(fresh))
-        assert admission.prompt_squares == self.prompt * admission.prompt_tokens
-        assert admission.recompute_tokens == sum(self.prompt + emitted[request] for request in again)
-        assert (pool.emitted[fresh] == 1).all(), "a prefill emits the first token"
+        for request in admitted:
+            cached = 0
+            if emitted[request] == 0:
+                group = int(pool.requests.group[request])
+                if self.caching and group in self.seen_groups:
+                    cached = max(self.prompt - 1, 0) // 16 * 16  # all of its blocks but the last
+                self.seen_groups.add(group)
+            self.left[request] = max(self.prompt + int(emitted[request]), 1) - cached
+
+    @precondition(lambda self: len(self.pool.prefilling) > 0)
+    @rule(budget=st.integers(1, 200))
+    def prefill(self, budget: int) -> None:
+        pool = self.pool
+        order, emitted = pool.prefilling.indices().tolist(), pool.emitted.copy()
+        chunk, spent = pool.prefill(budget), budget
+        for request in order:
+            part = min(self.left[request], spent)
+            self.left[request] -= part
+            spent -= part
+        assert chunk.tokens == budget - spent, "what fits is computed, first come, first served"
+        whole = [request for request in order if self.left[request] == 0]
+        assert chunk.done.tolist() == whole[: len(chunk.done)]
+        assert [request for request in whole if request not in chunk.done] == [], "who is whole decodes"
+        pool.join(chunk.done)
+        for request in whole:
+            assert pool.emitted[request] == (emitted[request] or 1), "a prefill emits the first token"
+        self.done.extend(pool.retire().tolist())
 
     @precondition(lambda self: len(self.pool.running) > 0)
     @rule(tokens=st.integers(0, MOST_PER_ENGINE_STEP), data=st.data())
@@ -65,15 +83,16 @@ class PoolMachine(RuleBasedStateMachine):
         pool.emitted[pool.running] += np.minimum(step, pool.remaining())
         self.done.extend(pool.retire().tolist())
         if pool.context().sum() > pool.crowded_above_tokens():
-            before = pool.running.tolist()
+            before, begun = pool.running.tolist(), pool.prefilling.indices().tolist()
             pool.preempt()
-            self.preemptions += len(before) - len(pool.running)
+            self.preemptions += len(before) - len(pool.running) + len(begun) - len(pool.prefilling)
             assert pool.running.tolist() == before[: len(pool.running)], "the newest go first"
+            assert pool.running.tolist() == before or not pool.prefilling, "the newest are in prefill"
 
     @invariant()
     def no_request_is_lost_or_held_twice(self) -> None:
         if hasattr(self, "pool"):
-            everywhere = [*self.done, *self.pool.running.tolist(), *self.pool.waiting]
+            everywhere = [*self.done, *self.order()]
             assert sorted(everywhere) == list(range(self.count))
             assert self.pool.pending() == (len(self.done) < self.count)
             assert self.pool.preemptions == self.preemptions
@@ -81,13 +100,16 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def older_requests_run_before_newer_ones(self) -> None:
         if hasattr(self, "pool"):
-            order = [*self.pool.running.tolist(), *self.pool.waiting]
-            assert order == sorted(order)
+            assert self.order() == sorted(self.order())
+
+    def order(self) -> list[int]:
+        pool = self.pool
+        return [*pool.running.tolist(), *pool.prefilling.indices().tolist(), *pool.waiting]
 
     @invariant()
     def the_batch_fits(self) -> None:
         if hasattr(self, "pool"):
-            assert len(self.pool.running) <= self.limits.max_running
+            assert len(self.pool.running) + len(self.pool.prefilling) <= self.limits.max_running
             assert len(self.pool.running) <= 1 or self.pool.context().sum() <= self.limits.kv_tokens
 
     @invariant()
@@ -103,7 +125,8 @@ TestPool = PoolMachine.TestCase
 
 def test_a_single_request_is_admitted_even_without_the_margin() -> None:
     pool = RequestPool(submission([50, 50], prompt_tokens=10), Limits(8, 61.0, False))
-    assert pool.admit().requests == 1
+    assert pool.admit() == 1
     assert list(pool.waiting) == [1]
+    pool.join(pool.prefill(10).done)
     pool.preempt()
     assert pool.running.tolist() == [0], "the last one is never preempted"

@@ -109,6 +109,46 @@ def with_kv_tokens(settings: dict[str, Any], trace: Trace, policy: str, tokens: 
 
 
 @pytest.mark.parametrize("mode", ["jump", "exact"])
+def test_a_prompt_rides_along_while_others_decode(mode: str) -> None:
+    trace = trace_of([[3, 10, 4]], 10)
+    run = simulate(config_of(ONE | {"run.mode": mode, "engine.max_running": 2}, "none"), trace)
+    law = PLAIN
+    first_s = law.prefill_chunk_s + 20 * law.prefill_s_per_token + 200 * law.prefill_s_per_pair
+    # The third prompt comes when the first response is done: 1 + 10 tokens, 3 of them past the last knot,
+    # where the law charges prefill's price; the second response has 13 tokens of context then.
+    mixed_s = law.floor_s + 13 * law.kv_s_per_token + 3 * law.prefill_s_per_token
+    mixed_s += 100 * law.prefill_s_per_pair
+    contexts = [22, 24, 25, 27, 29, 17, 18, 19]  # of the steps that only decode
+    decode_s = [law.floor_s + law.kv_s_per_token * context for context in contexts]
+    assert run.wall_s == pytest.approx(first_s + mixed_s + sum(decode_s), rel=1e-12)
+    causes = run.intervals["cause"].tolist()
+    assert causes == ["prefill", "decode", "prefill", "decode"]
+    done = run.responses.sort_values("request")["finish_s"].tolist()
+    assert done[0] == pytest.approx(first_s + sum(decode_s[:2]), rel=1e-12)
+    assert done[2] == pytest.approx(first_s + mixed_s + sum(decode_s[:5]), rel=1e-12)
+    stopped = simulate(
+        config_of(ONE | {"run.mode": mode, "engine.max_running": 2, "engine.mixed_prefill": False}, "none"),
+        trace,
+    )
+    # Without: the prompt costs its own engine step, and the second response has all of its steps still to go.
+    alone_s = law.prefill_chunk_s + 10 * law.prefill_s_per_token + 100 * law.prefill_s_per_pair
+    contexts = [22, 24, 24, 26, 28, 16, 17, 18, 19]
+    decode_s = [law.floor_s + law.kv_s_per_token * context for context in contexts]
+    assert stopped.wall_s == pytest.approx(first_s + alone_s + sum(decode_s), rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["jump", "exact"])
+def test_who_finishes_while_a_prompt_is_read_is_told(mode: str) -> None:
+    settings = ONE | {"run.mode": mode, "engine.max_running": 2, "engine.chunk_tokens": 10}
+    trace = trace_of([[2, 2, 1, 5, 3]], 25)
+    for schedule in ("synchronous", "repack"):  # the second watches finishes
+        run = simulate(config_of(settings | {"cluster.schedule": schedule}, "none"), trace)
+        check_responses(run, trace)
+        check_books(run, 1)
+        check_replay(run)
+
+
+@pytest.mark.parametrize("mode", ["jump", "exact"])
 def test_one_request_takes_its_prefill_and_its_steps(mode: str) -> None:
     prompt, length = 10_000, 50
     trace = trace_of([[length]], prompt)
@@ -367,10 +407,18 @@ def test_jump_mode_meets_exact_mode_within_half_a_percent_in_the_mean() -> None:
     assert error < 0.004, "too few seeds to tell"
 
 
-def test_without_drafts_jump_mode_is_exact_in_a_whole_run() -> None:
-    trace = trace_of(lengths_of(30, 2, 48, 500), 30)
+QUEUE = {"engine.max_running": 5, "engine.chunk_tokens": 1000}
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize(("prompt", "extra"), [(30, {}), (30, QUEUE), (1700, QUEUE)])
+def test_without_drafts_jump_mode_is_exact_in_a_whole_run(
+    prompt: int, extra: dict[str, Any], mixed: bool
+) -> None:
+    trace = trace_of(lengths_of(30, 2, 48, 500), prompt, 4)
+    settings = SMALL | extra | {"engine.mixed_prefill": mixed}
     jump, exact = (
-        simulate(config_of(SMALL | {"run.mode": mode}, "none"), trace) for mode in ("jump", "exact")
+        simulate(config_of(settings | {"run.mode": mode}, "none"), trace) for mode in ("jump", "exact")
     )
     assert jump.wall_s == pytest.approx(exact.wall_s, rel=1e-9)
     assert jump.responses["finish_s"].tolist() == pytest.approx(

@@ -40,6 +40,24 @@ class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spread_s: float = 0.0
 
 
+class MixedPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One engine step in which `batch` requests decode while `prompt_tokens` of another are prefilled.
+
+    `engine_step_s` is the decode step before it and what the arrival took on top, summed over the engine
+    steps around it: an engine that plans ahead shows it in a neighbour.
+    """
+
+    when_off: WhenOff
+    draft_config: DraftConfig
+    batch: int  # of those that decode
+    context_tokens: float  # of one of them
+    prompt_tokens: int
+    engine_step_s: float  # median
+    repeats: int = 1
+    spread_s: float = 0.0  # interquartile range
+    held_out: bool = False
+
+
 class SwitchPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What changing the chain length cost: the first engine steps after it over as many steady ones.
 
@@ -73,4 +91,6 @@ class MeasuredPoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]
     switch_points: tuple[SwitchPoint, ...] = ()
+    mixed_points: tuple[MixedPoint, ...] = ()
+    settings: str = ""  # of the engine, in words: graphs, prefix caching; empty: not recorded
     compiled_engine_steps: int = 0  # dropped because something was compiled or captured inside them

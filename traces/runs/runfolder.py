@@ -135,6 +135,7 @@ class Summary(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
     seed: int
     tool_version: str
     elapsed_s: float | None = None  # what the tool itself took; None in files that must be reproducible
+    preemptions: int | None = None  # requests that lost their KV cache to make room; None: not counted
     warnings: tuple[str, ...] = ()
 
     @property

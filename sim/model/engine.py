@@ -1,0 +1,139 @@
+"""An engine of the simulator: what both modes share, and what they say of an interval and of a prefill."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+import numpy as np
+
+from tlt.sim.acceptance.process import Acceptance
+from tlt.sim.model.draft_counts import DraftCounts
+from tlt.sim.model.running_batch import RequestPool
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.traces.common.arrays import Floats, Ints
+from tltsched.commands import SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig
+from tltsched.events import DraftsByRequest
+
+# Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
+# cut.
+Running = Generator[float, float | None, None]
+
+
+class DecisionInterval(msgspec.Struct, frozen=True):
+    """What one decision interval did. finish_s: seconds from its start to each finish, [finished].
+
+    `by_request` as in DecisionEnded, only if the scheduler wants it.
+    """
+
+    draft_config: DraftConfig
+    engine_steps: int
+    request_steps: int
+    decode_s: float
+    accepted_by_position: tuple[int, ...]
+    finished: Ints  # indices into the submission
+    finish_s: Floats
+    context_tokens: int
+    by_request: DraftsByRequest = ()
+
+
+class PrefillStep(msgspec.Struct, frozen=True):
+    """An engine step that prefilled, and what was decoded beside it.
+
+    `again` is the share of its prompt tokens that had been computed before.
+    """
+
+    seconds: float
+    again: float
+    finished: Ints  # indices into the submission
+    request_steps: int  # 0: nothing was decoded
+    accepted_by_position: tuple[int, ...]
+
+
+class Engine:
+    """What both modes share: the pool, the costs, the acceptance process."""
+
+    def __init__(self, costs: StepCosts, acceptance: Acceptance, rng: np.random.Generator) -> None:
+        self.costs = costs
+        self.acceptance = acceptance
+        self.rng = rng
+        self.drafter_exponent = 1.0
+        self.counts: DraftCounts | None = None  # of all engines of a run; None: nobody wants them
+        self.tells_requests = False  # whether the scheduler wants drafts by request
+        self.draft_config = OFF  # of the decision interval that was run last
+        self.pool: RequestPool
+        self.decision_interval: DecisionInterval
+        # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
+        self.just_finished: Ints = np.empty(0, np.int64)
+        self.held_tokens = 0
+        self.halted = False  # set during a decision interval: no further stretch is to begin
+
+    def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
+        """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
+        self.pool = pool
+        self.drafter_exponent = drafter_exponent
+        self.draft_config = OFF
+
+    def admit(self) -> int:
+        """Admit what fits, and return how many that are; see RequestPool.admit."""
+        return self.pool.admit()
+
+    def prefill_step(self) -> PrefillStep:
+        """Run one engine step that prefills, with as many tokens as it has room for.
+
+        The batch decodes on beside it, under the draft configuration that it had, if the engine mixes.
+        """
+        pool, costs = self.pool, self.costs
+        if costs.mixes and len(pool.running) > 1 and self._held() > pool.crowded_above_tokens():
+            self._fix()
+            pool.preempt()
+        batch = len(pool.running)
+        chunk = pool.prefill(costs.room_tokens(self.draft_config, batch))
+        seconds = costs.mixed_s(self.draft_config, batch, self._held(), chunk.tokens, chunk.pairs)
+        decodes = costs.mixes and batch > 0
+        decoded, accepted = self._decode_once() if decodes else (pool.running[:0], ())
+        if len(chunk.done):
+            self._fix()
+            pool.join(chunk.done)
+        finished = np.concatenate([decoded, pool.retire() if len(chunk.done) else pool.running[:0]])
+        return PrefillStep(seconds, chunk.again, finished, batch * decodes, accepted)
+
+    def _held(self) -> float:
+        """Return the context tokens of the batch as of now; those of jump mode are a mean."""
+        return float(self.pool.context().sum())
+
+    def _fix(self) -> None:
+        """Make the pool say what each running request has emitted: before the batch changes."""
+
+    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
+        """Decode one engine step under `draft_config`.
+
+        Returns who has finished, [finished], and accepted drafts by position, [depth].
+        """
+        raise NotImplementedError
+
+    def context(self) -> Ints:
+        """Return the context tokens of each running request as of now, [batch]."""
+        return self.pool.context()
+
+    def requeue(self) -> None:
+        """Send the running requests back to the queue: their caches are gone."""
+        self.pool.requeue()
+
+    def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
+        """Carry out one decision interval: yields seconds that pass, and leaves the outcome in
+        `self.decision_interval`.
+
+        With `watch` a stretch ends at each finish (`just_finished`). A decision interval that is cut ends
+        with the engine step in flight; the rest of that engine step is yielded once more.
+        """
+        raise NotImplementedError
+
+    def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Take requests, [n], out between two decision intervals.
+
+        Returns the ids of those that were there and their tokens so far, [m] each.
+        """
+        taken = self.pool.withdraw(ids)
+        return self.pool.requests.ids[taken], self.pool.emitted[taken]

@@ -13,6 +13,7 @@ import pandas as pd
 from tlt.analysis.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.bounds import Bounds, read_bounds
+from tlt.traces.runs.batch_acceptance import read_batch_acceptance
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
 from tlt.traces.sources import RunSource, open_runs
@@ -39,6 +40,13 @@ class Run:
     def keeps_order(self) -> bool:
         """Return whether each step trains on the responses to its own prompts."""
         return self.schedule is None or self.schedule[0].keeps_order
+
+    def drafts_by_batch(self) -> pd.DataFrame | None:
+        """Return BATCH_ACCEPTANCE_COLUMNS; None if nothing was drafted, or no file says at which batch."""
+        if not int(self.steps["request_steps"].sum()):
+            return None
+        rows = read_batch_acceptance(self.path)
+        return None if rows is None or rows.empty else rows
 
     def threshold_requests(self) -> float | None:
         """Return the running-request threshold of speculation, or None if the settings name none."""

@@ -7,16 +7,19 @@ import pandas as pd
 
 from tlt.analysis.drawing.tables import TextTable
 from tlt.analysis.load import Run
-from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.common.arrays import Floats
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
 from tlt.traces.runs.request_acceptance import FIRST_BIN_TOKENS
 
 FEWEST_STEPS = 20  # engine steps of a response in a bin; with fewer its acceptance there says nothing
 FEWEST_PAIRS = 30
+SHARES = ((0.1, "lowest tenth below"), (0.5, "median response"), (0.9, "highest tenth above"))
 POSITION_NOTES = (
-    "Acceptance length with bonus of engine steps that drafted, by how long the response was before them; in "
+    "Acceptance length with bonus of engine steps that drafted, by how long the response was before; in "
     "brackets the responses that had drafts there. A column mixes the draft configurations that its policy "
-    "used there. Between responses: standard deviation of accepted drafts an engine step between responses "
-    "of one bin and draft configuration, as far as it lasts into the next bin, so that chance cancels. In a "
+    "used there. Lowest tenth, median, highest tenth: acceptance length with bonus of whole responses, with "
+    "chance in it. Between responses: standard deviation of accepted drafts an engine step between "
+    "responses of one bin and draft configuration, as far as it lasts into the next bin, so that chance cancels. In a "
     "simulated run both follow from the model of acceptance; in jump mode some chance is left, since bins of "
     "one stretch have one rate."
 )
@@ -29,9 +32,19 @@ def position_table(runs: tuple[Run, ...]) -> TextTable | None:
         return None
     edges = sorted({int(edge) for _, rows in counted for edge in rows["from_token"].unique()})
     body = [(f"from {edge:,}", *(_cell(rows, edge) for _, rows in counted)) for edge in edges]
+    for share, words in SHARES:
+        body.append((words, *(_share_cell(rows, share) for _, rows in counted)))
     spreads = [spread_between_responses(rows) for _, rows in counted]
     body.append(("between responses", *("-" if each is None else f"{each:.2f}" for each in spreads)))
     return TextTable(("Tokens before", *(policy for policy, _ in counted)), body)
+
+
+def lengths_of_responses(rows: pd.DataFrame) -> Floats:
+    """Return the acceptance length with bonus of each response that drafted in FEWEST_STEPS or more."""
+    sums = rows.groupby(["step", "request"])[["accepted_tokens", "request_steps"]].sum()
+    sums = sums[sums["request_steps"] >= FEWEST_STEPS]
+    accepted, steps = (sums[name].to_numpy(np.float64) for name in ("accepted_tokens", "request_steps"))
+    return lengths_with_bonus(accepted, steps)
 
 
 def spread_between_responses(rows: pd.DataFrame) -> float | None:
@@ -54,6 +67,11 @@ def spread_between_responses(rows: pd.DataFrame) -> float | None:
     above = pairs[["rate", "rate_next"]] - alike[["rate", "rate_next"]].transform("mean")
     covariance = float((above["rate"] * above["rate_next"]).sum()) / free
     return float(np.sqrt(max(covariance, 0.0)))
+
+
+def _share_cell(rows: pd.DataFrame, share: float) -> str:
+    lengths = lengths_of_responses(rows)
+    return f"{np.quantile(lengths, share):.2f} ({len(lengths):,})" if len(lengths) else "-"
 
 
 def _cell(rows: pd.DataFrame, edge: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tlt.analysis.comparison.advice import ADVICE_NOTES, advice_sentences, advice_table
+from tlt.analysis.comparison.by_batch import BATCH_NOTES, batch_table
 from tlt.analysis.comparison.by_position import POSITION_NOTES, position_table
 from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.tables import (
@@ -52,8 +53,7 @@ def render(
         advice_words=" ".join(advice_sentences(advice)) if advice is not None else "",
         advice=advice_table(advice) if advice is not None and advice.rows else None,
         advice_notes=ADVICE_NOTES,
-        positions=position_table(runs.runs),
-        position_notes=POSITION_NOTES,
+        **acceptance_values(runs.runs),
         pictures=pictures,
         ledger=ledger_table(table),
         lengths=length_facts(runs.runs[0]),
@@ -64,6 +64,16 @@ def render(
         facts=_facts(runs.runs),
         **more,
     )
+
+
+def acceptance_values(runs: tuple[Run, ...]) -> dict[str, object]:
+    """Return what comparison/acceptance.html asks for: the tables by batch and by position and request."""
+    return {
+        "batches": batch_table(runs),
+        "batch_notes": BATCH_NOTES,
+        "positions": position_table(runs),
+        "position_notes": POSITION_NOTES,
+    }
 
 
 def length_facts(run: Run) -> list[tuple[str, ...]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from tlt.analysis.comparison.page import acceptance_values
 from tlt.analysis.crosscheck.predicted_training import draw_prediction, find_prediction, prediction_values
 from tlt.analysis.drawing.figure import Picture, save
 from tlt.analysis.drawing.html import page
@@ -65,5 +66,6 @@ def render(
         pictures={picture.name: picture for picture in pictures},
         predicted=prediction_values(prediction, pictures[-1]) if prediction else None,
         sources=source_rows(runs.runs),
+        **acceptance_values(runs.runs),
         runs=runs.runs,
     )

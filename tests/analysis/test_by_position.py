@@ -64,5 +64,10 @@ def test_the_page_shows_it_where_it_was_counted(tmp_path: Path) -> None:
     assert table is not None
     assert table.headers == ("Tokens before", "static:4")
     # 1 + 35 / 20, and of the first alone 1 + 10 / 10.
-    assert table.rows == [("from 0", "2.75 (2)"), ("from 256", "2.00 (1)"), ("between responses", "-")]
+    # Whole responses: 1 + 20 / 20 of the first; the second drafted in 10 engine steps, too few to count.
+    assert table.rows == [
+        ("from 0", "2.75 (2)"), ("from 256", "2.00 (1)"),
+        ("lowest tenth below", "2.00 (1)"), ("median response", "2.00 (1)"),
+        ("highest tenth above", "2.00 (1)"), ("between responses", "-"),
+    ]  # fmt: skip
     assert "Acceptance by position in the response" in write_report(folder).read_text(encoding="utf-8")

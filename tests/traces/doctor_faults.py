@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tests.traces.doctor_runs import BATCH, DRAFT_S, PLAIN_S, STEPS, Tables, decision_interval
+from tests.traces.doctor_runs import BATCH, DRAFT_S, PLAIN_S, STEPS, TAIL_BATCH, Tables, decision_interval
 from tlt.traces.runs.runfolder import ScheduleFacts
 from tltsched.events import DecisionEnded
 
@@ -81,6 +81,11 @@ def context_ends(run: Tables) -> None:
 def context_falls(run: Tables) -> None:
     long = run.engine_steps["context_tokens"] > 1250 * BATCH
     run.engine_steps.loc[long, "accepted_tokens"] = run.engine_steps["accepted_tokens"] // 2
+
+
+def the_tail_accepts_less(run: Tables) -> None:
+    tail = (run.engine_steps["batch"] == TAIL_BATCH) & (run.engine_steps["k"] > 0)
+    run.engine_steps.loc[tail, "accepted_tokens"] = TAIL_BATCH
 
 
 def the_chain_breaks(run: Tables) -> None:
@@ -199,6 +204,7 @@ FAULTS: list[tuple[str, Spoil, str]] = [
     ("acceptance-all", all_accepted, PROBLEM),
     ("acceptance-context", context_ends, PROBLEM),
     ("acceptance-context", context_falls, NOTICE),
+    ("acceptance-tail", the_tail_accepts_less, NOTICE),
     ("acceptance-position", the_chain_breaks, PROBLEM),
     ("break-even", too_slow, PROBLEM),
     ("break-even", too_slow_by_decision_interval, PROBLEM),

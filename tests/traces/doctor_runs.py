@@ -20,6 +20,7 @@ from tltsched.events import BatchFormed, DecisionEnded, Request, RolloutBegan, W
 STEPS, WORKERS, GROUPS, SAMPLES = 6, 2, 8, 4
 TOKEN_S = 0.01
 K, BATCH = 4, 8
+TAIL_BATCH, TAIL_FROM = 2, 180  # of the engine steps of a rollout: then few requests are left
 PLAIN_S, DRAFT_S = 0.010, 0.015
 SURVIVAL = (0.8, 0.6, 0.4, 0.2)  # of each position: 2 accepted drafts an engine step
 
@@ -132,7 +133,7 @@ def _times(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _engine_steps(drafts: bool) -> pd.DataFrame:
-    """Return blocks of 30 engine steps with and without drafts at one batch, the context growing."""
+    """Return blocks of 30 engine steps with and without drafts at two batches, the context growing."""
     rows = []
     for step in range(STEPS):
         for worker in range(WORKERS):
@@ -140,10 +141,11 @@ def _engine_steps(drafts: bool) -> pd.DataFrame:
             rows.append((step, worker, 0.0, 0.05, BATCH, 0, prompts, 0, 0, 0, False))
             for number in range(240):
                 k = K if drafts and number // 30 % 2 else 0
-                context = BATCH * (200 + 10 * number)
-                accepted = 2 * BATCH if k else 0
+                batch = TAIL_BATCH if number >= TAIL_FROM else BATCH
+                context = batch * (200 + 10 * number)
+                accepted = 2 * batch if k else 0
                 seconds = DRAFT_S if k else PLAIN_S
-                rows.append((step, worker, 0.0, seconds, BATCH, context, 0, k, k * BATCH, accepted, False))
+                rows.append((step, worker, 0.0, seconds, batch, context, 0, k, k * batch, accepted, False))
     return pd.DataFrame(rows, columns=list(ENGINE_STEP_COLUMNS)).astype(ENGINE_STEP_COLUMNS)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from tlt.traces.runs.acceptance_counts import PositionCounter
 from tlt.traces.runs.engine_steps import STRETCH_COLUMNS
 from tlt.traces.runs.records import read_records
-from tltsched.events import BatchFormed, DecisionEnded
+from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,21 @@ def read_decision_intervals(path: Path) -> DecisionIntervals:
     counter = PositionCounter()
     rows: list[tuple[Any, ...]] = []
     context_of: dict[int, float] = {}
+    step_of: dict[int, int] = {}
+    batch_of: dict[int, int] = {}
     for record in read_records(path):
         counter.take(record)
         body = record.body
-        if isinstance(body, BatchFormed):
+        if isinstance(body, RolloutBegan):
+            step_of[body.worker] = body.step
+        elif isinstance(body, BatchFormed):
             context_of[body.worker] = body.context_tokens / max(body.requests, 1)
+            batch_of[body.worker] = body.requests
         elif isinstance(body, DecisionEnded):
-            rows.append(_stretch(body, context_of))
+            first = batch_of.get(body.worker, body.requests + len(body.finished))
+            step = step_of.get(body.worker, -1)
+            rows.append((step, body.worker, *_stretch(body, context_of), first, body.requests))
+            batch_of[body.worker] = body.requests
     frame = pd.DataFrame(rows, columns=list(STRETCH_COLUMNS)).astype(STRETCH_COLUMNS)
     used = (frame["engine_steps"] > 0) & (frame["request_steps"] > 0) & (frame["seconds"] > 0)
     return DecisionIntervals(frame[used].reset_index(drop=True), counter.table())

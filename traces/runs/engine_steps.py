@@ -32,6 +32,8 @@ ENGINE_STEP_COLUMNS = {
 }
 LAG_ENGINE_STEPS = 2  # at most, from the engine step that names a K to the one that verifies its drafts
 STRETCH_COLUMNS = {
+    "step": "int32",  # RL step; -1 before the first rollout
+    "worker": "int16",
     "draft_config": "str",  # as the run names it; off: nothing was drafted
     "depth": "int32",
     "engine_steps": "int64",
@@ -39,6 +41,8 @@ STRETCH_COLUMNS = {
     "seconds": "float64",
     "context_tokens": "float64",  # mean of one request
     "accepted_tokens": "int64",  # the bonus token is not counted
+    "first_batch": "int32",  # running requests when it began
+    "last_batch": "int32",  # and that were left after it
 }
 BATCH_RATIO, CONTEXT_RATIO = 1.2, 1.5  # widest batch, and context, in a cell over its narrowest
 
@@ -69,6 +73,8 @@ def stretches_of_engine_steps(engine_steps: pd.DataFrame) -> pd.DataFrame:
     depth = rows["k"].astype("int32")
     return pd.DataFrame(
         {
+            "step": rows["step"],
+            "worker": rows["worker"],
             "draft_config": depth.astype("str").where(depth > 0, "off"),
             "depth": depth,
             "engine_steps": 1,
@@ -76,6 +82,8 @@ def stretches_of_engine_steps(engine_steps: pd.DataFrame) -> pd.DataFrame:
             "seconds": rows["seconds"],
             "context_tokens": rows["context_tokens"] / rows["batch"],
             "accepted_tokens": rows["accepted_tokens"],
+            "first_batch": rows["batch"],
+            "last_batch": rows["batch"],
         }
     ).astype(STRETCH_COLUMNS)
 

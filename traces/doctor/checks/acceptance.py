@@ -1,13 +1,21 @@
-"""Is the drafter at work, everywhere? Acceptance as a whole, by context and by position of the draft."""
+"""Is the drafter at work, everywhere? Acceptance as a whole, by context, by position, in the tail."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
-from tlt.traces.doctor.needs import drafting_stretches, need_drafts
+from tlt.traces.doctor.needs import drafting_stretches, drafts_by_batch, need_drafts
 from tlt.traces.doctor.subject import Member, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
+from tlt.traces.runs.batch_acceptance import (
+    FEWEST_ROLLOUTS,
+    TAIL_SHARE,
+    bucket_words,
+    by_bucket,
+    tail_acceptance,
+)
 from tlt.traces.runs.engine_steps import ENGINE_STEPS
 from tlt.traces.runs.records import RECORDS
 
@@ -15,6 +23,7 @@ DEAD = 0.02  # accepted drafts a request engine step: below it speculation only 
 FEWEST_REQUEST_STEPS = 500  # on each side of a limit of context
 CONTEXT_BINS = 128
 COLLAPSE, FALL = 0.3, 0.7  # acceptance past a limit over that before it
+FALLEN_TAIL = 0.9  # accepted in the tail over that in the bulk: a smaller fall is of no consequence
 BROKEN_CHAIN = 0.1  # share accepted at a position of those accepted at the one before
 
 
@@ -127,9 +136,52 @@ def _by_position(member: Member, subject: Subject, limits: Limits) -> list[Sign]
     return []
 
 
+def _tail(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
+    """Find a run whose last requests get fewer drafts accepted than the rest did, beyond chance."""
+    del subject, limits
+    rows, source = drafts_by_batch(need_drafts(member))
+    found = tail_acceptance(rows)
+    if found is None or found.ratio.interval is None:
+        raise CannotRunError(
+            f"fewer than {FEWEST_ROLLOUTS} rollouts of a worker that draft alike before and after their "
+            f"batch fell to {TAIL_SHARE:.0%} of its largest"
+        )
+    low, high = found.ratio.interval
+    if high >= 1.0 or found.ratio.value > FALLEN_TAIL:
+        return []
+    return [
+        Sign(
+            severity="notice",
+            found=f"once {TAIL_SHARE:.0%} or fewer of a worker's largest drafting batch are left, "
+            f"{found.ratio.value:.0%} as many drafts are accepted at the same K as before (95 % "
+            f"interval {low:.0%} to {high:.0%} over {found.rollouts} rollouts of a worker): "
+            f"{found.tail:.2f} an engine step of a request, not {found.bulk:.2f}; "
+            f"{found.steps_share:.0%} of the engine steps that draft are there; by batch "
+            f"{_by_bucket(rows)} (bonus token not counted)",
+            why="The responses that are left last are the hard ones, or the drafter is worse far into a "
+            "response. A mean over all drafts promises more than speculation gives in the tail.",
+            todo="Judge speculation by this run's law, not by its mean (`tlt sim fit-acceptance RUN "
+            "--out LAW.json` where drafts are recorded by request, then acceptance.law); draft fewer in "
+            "the tail, or let goodput decide by the requests that run; train the drafter on long responses.",
+            source=f"{source}: {found.request_steps:,} request-steps of the tail; a rollout counts once, "
+            "whatever its drafts",
+        )
+    ]
+
+
+def _by_bucket(rows: pd.DataFrame) -> str:
+    """Return accepted drafts an engine step of a request by batch, the largest batch first."""
+    rates = [
+        f"{bucket_words(number)}: {some['accepted_tokens'].sum() / some['request_steps'].sum():.2f}"
+        for number, some in by_bucket(rows).items()
+    ]
+    return ", ".join(reversed(rates))
+
+
 CHECKS = (
     Check(name="acceptance-none", looks_for="acceptance length 1.0", examine=_dead),
     Check(name="acceptance-all", looks_for="every draft accepted", examine=_perfect),
     Check(name="acceptance-context", looks_for="acceptance that ends past a context", examine=_by_context),
     Check(name="acceptance-position", looks_for="a chain that breaks at a position", examine=_by_position),
+    Check(name="acceptance-tail", looks_for="a tail that accepts less than the bulk", examine=_tail),
 )

@@ -82,6 +82,11 @@ def goodput_static() -> None:
         for spread in SPREADS
         for batch in BATCHES
     ]
+    tell_static(rows)
+
+
+def tell_static(rows: list[dict[str, Any]]) -> None:
+    """Write the record of such cells."""
     raw = write_raw("goodput_static.points.jsonl", rows)
     value: dict[str, float] = {}
     for mode, spread, rule in itertools.product(ROLLOUTS, SPREADS, ("goodput", "goodput_mean")):

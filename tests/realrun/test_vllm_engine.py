@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
 
 from evidence.lossless_sampling import compare, draw
+from tests.realrun.fakes import flat_times
 from tests.realrun.small_models import KS, PROMPT_TOKENS, need, need_vllm, requests, run, tiny_config
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
+from tlt.realrun.workers.worker import Worker
+from tlt.traces.common.seeds import scheduler_rng
+from tltsched.draft_config import chain
 from tltsched.errors import InputError
+from tltsched.event_log import (
+    RecordedWorker,
+    Recorder,
+    SchedulerSetup,
+    build_worker,
+    encode,
+    read,
+    replay,
+)
+from tltsched.events import DecisionEnded
+from tltsched.policies.goodput import GoodputConfig
 
 # vLLM and torch warn of their own future.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
@@ -157,3 +174,31 @@ def test_natural_responses_end_at_the_end_token(tmp_path: Path) -> None:
     ended = [tokens for tokens in responses.values() if len(tokens) < 150]
     assert ended
     assert all(tokens[-1] == 0 and 0 not in tokens[:-1] for tokens in ended)
+
+
+def test_goodput_is_told_the_drafts_of_each_request_and_decides_the_same_from_the_records(
+    tmp_path: Path,
+) -> None:
+    need_vllm()
+    config = tiny_config(
+        tmp_path, survival=(0.8, 0.6, 0.45, 0.3), temperature=1.0, max_running=4, max_context_tokens=256
+    )
+    spec = GoodputConfig(draft_configs=("1", "2", "4"), decision_engine_steps=8)
+    setup = SchedulerSetup(workers=1, policy=spec, step_times=flat_times((chain(1), chain(2), chain(4)), 8))
+    lines: list[bytes] = []
+    scheduler = build_worker(setup, 0, partial(scheduler_rng, 0))
+    engine = make_engine(config, speculating=True)
+    worker = Worker(RecordedWorker(scheduler, Recorder(lines.append)), engine, perf_counter, lambda _: None)
+    lengths = [40, 200, 90, 150, 120, 60]
+    worker.rollout(0, requests(lengths))
+    engine.close()
+    intervals = [record.body for record in read(lines) if isinstance(record.body, DecisionEnded)]
+    told = [row for interval in intervals for row in interval.by_request]
+    assert {request for request, *_ in told} == set(range(len(lengths)))
+    for interval in intervals:
+        assert sum(steps for _, steps, _ in interval.by_request) <= interval.request_steps
+        assert sum(row[2] for row in interval.by_request) <= sum(interval.accepted_by_position)
+    accepted = sum(sum(interval.accepted_by_position) for interval in intervals)
+    # The rest had another number of drafts: of the configuration before, or cut at the end.
+    assert 0.7 * accepted < sum(row[2] for row in told) <= accepted
+    assert [encode(each) for each in replay(setup, read(lines), partial(scheduler_rng, 0))] == lines

@@ -19,9 +19,9 @@ POSITION_NOTES = (
     "brackets the responses that had drafts there. A column mixes the draft configurations that its policy "
     "used there. Lowest tenth, median, highest tenth: acceptance length with bonus of whole responses, with "
     "chance in it. Between responses: standard deviation of accepted drafts an engine step between "
-    "responses of one bin and draft configuration, as far as it lasts into the next bin, so that chance cancels. In a "
-    "simulated run both follow from the model of acceptance; in jump mode some chance is left, since bins of "
-    "one stretch have one rate."
+    "responses of one bin and draft configuration, as far as it lasts into the next bin, so that chance "
+    "cancels. In a simulated run both follow from the model of acceptance; in jump mode some chance is left, "
+    "since bins of one stretch have one rate."
 )
 
 

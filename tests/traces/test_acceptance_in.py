@@ -89,13 +89,16 @@ def test_a_log_of_vllm_without_positions_needs_the_settings_or_the_user(tmp_path
     assert law.rate + law.rate**2 + law.rate**3 == pytest.approx(1.5)
 
 
-def prometheus(engines: dict[str, tuple[int, list[int]]], model: str = "m", *, total: str = "_total") -> str:
+def prometheus(
+    engines: dict[str, tuple[int, list[int]]], model: str = "m", *, total: str = "_total", made: str = ""
+) -> str:
     lines = ["# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.", "# TYPE x counter"]
     for engine, (drafts, accepted) in engines.items():
         labels = f'engine="{engine}",model_name="{model}"'
         lines += [
             f"vllm:spec_decode_num_drafts{total}{{{labels}}} {float(drafts)}",
-            f"vllm:spec_decode_num_drafts_created{{{labels}}} 1.7e+09",
+            *([f"vllm:spec_decode_num_drafts_created{{{labels}}} {made}"] if made else []),
+            *([f"process_start_time_seconds {made}"] if made else []),
             f"vllm:spec_decode_num_draft_tokens{total}{{{labels}}} {float(drafts * len(accepted))}",
             f"vllm:spec_decode_num_accepted_tokens{total}{{{labels}}} {float(sum(accepted))}",
             *(
@@ -117,6 +120,15 @@ def test_a_later_scrape_replaces_an_earlier_one_and_a_restart_adds(tmp_path: Pat
     scrapes = [{"0": (100, [50])}, {"0": (400, [240])}, {"0": (50, [40])}]  # the engine began again
     law = read_acceptance(written(tmp_path / "metrics.txt", "".join(prometheus(one) for one in scrapes)))
     assert law.survival_by_position == pytest.approx(((240 + 40) / 450,), abs=1e-6)
+
+
+def test_scrapes_of_two_servers_with_the_same_labels_add_up(tmp_path: Path) -> None:
+    one, more = {"0": (100, [50])}, {"0": (300, [240])}
+    two_servers = prometheus(one, made="1.7e+09") + prometheus(more, made="1.8e+09")
+    law = read_acceptance(written(tmp_path / "metrics.txt", two_servers))
+    assert law.survival_by_position == pytest.approx((290 / 400,), abs=1e-6)
+    later = prometheus(one, made="1.7e+09") + prometheus(more, made="1.7e+09")  # of one server
+    assert read_acceptance(written(tmp_path / "metrics.txt", later)).survival_by_position == (0.8,)
 
 
 def test_an_engine_that_drafts_less_deep_does_not_dilute_the_deeper_one(tmp_path: Path) -> None:

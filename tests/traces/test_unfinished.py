@@ -64,8 +64,8 @@ def test_a_last_step_that_is_not_whole_is_left_out(tmp_path: Path) -> None:
 
 def test_a_last_step_without_times_yet_is_left_out(tmp_path: Path) -> None:
     folder = dump(tmp_path / "run", {1: 8, 2: 8, 3: 8})
-    lines = [{"step": step, "timeperf/step": 9.0} for step in (1, 2)]
-    (folder / "metrics.log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [f"perf {step}: {{'perf/step_time': 9.0, 'perf/rollout_time': 6.0}}\n" for step in (1, 2)]
+    (folder / "metrics.log").write_text("".join(lines))
     found = observe(folder, None, Options())
     assert found.step_numbers() == [1, 2]
     assert any("no times of step 3 yet" in note for note in found.notes)

@@ -11,6 +11,7 @@ The law is lognormal, cut at the longest. With z(q) the standard normal quantile
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -65,6 +66,7 @@ def draw(aggregate: Aggregate, rng: np.random.Generator) -> Drawn | None:
     return Drawn(tokens[order], truncated[order])
 
 
+@lru_cache(maxsize=256)
 def _law(aggregate: Aggregate) -> tuple[float, float] | None:
     """Return (mu, sigma), or None if no sigma gives the mean."""
     longest, mean = float(aggregate.max_tokens), aggregate.mean_tokens

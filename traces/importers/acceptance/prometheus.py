@@ -1,8 +1,9 @@
-"""Counters of vLLM and SGLang as a Prometheus endpoint gives them, one scrape or several in a row.
+"""Counters of vLLM and SGLang as a Prometheus endpoint gives them: one scrape, or several in a row.
 
 A counter is one line a series (name and labels), since its engine began. Engines and processes are series of
-their own and add up; the same series again is a later scrape: its last value counts, and what it had before
-it fell, since an engine that begins again counts from 0. `_created` lines are times and are left out.
+their own and add up. A series that is there again begins another scrape: of the same engine if it was made at
+the same time (`_created`, or process_start_time_seconds), so that its last value counts, else of another one.
+Where neither is written, a value that fell is of an engine that began again from 0.
 """
 
 from __future__ import annotations
@@ -24,66 +25,95 @@ DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = (
 )
 LENGTH = "sglang:spec_accept_length"
 WANTED = (DRAFTS, DRAFTED, ACCEPTED, BY_POSITION, LENGTH)
-Series = tuple[tuple[str, str], ...]
+PROCESS = "process_start_time_seconds"
+MARKS = (b"spec_", PROCESS.encode())
+Key = tuple[str, tuple[tuple[str, str], ...]]  # name and labels
 
 
 class Scrapes:
     """Takes lines; `counted` is what the series add up to."""
 
     def __init__(self) -> None:
-        self.last: dict[tuple[str, Series], float] = {}
-        self.before: dict[tuple[str, Series], float] = defaultdict(float)  # of earlier lives of the engine
+        self.at_hand: dict[Key, float] = {}  # of the scrape that is being read
+        self.made: dict[Key, float] = {}
+        self.begun: float | None = None
+        self.total: dict[tuple[Key, float | None], float] = {}  # by series and when it was made
+        self.before: dict[Key, float] = defaultdict(float)  # of earlier lives, where that is not written
 
     def take(self, line: Line) -> None:
         """Read one line; raises InputError for more series than an engine has."""
-        if b"spec_" not in line.text or line.text.startswith(b"#"):
+        if not any(mark in line.text for mark in MARKS) or line.text.startswith(b"#"):
             return
         found = _SAMPLE.match(line.text.decode("utf-8", "replace").strip())
-        if found is None:
+        value = number_in(found[3]) if found else None
+        if found is None or value is None or value < 0:
             return
-        name = found[1].removesuffix("_total")
-        value = number_in(found[3])
-        if name not in WANTED or value is None or value < 0:
+        if found[1] == PROCESS:
+            if self.begun is not None:
+                self._close()
+            self.begun = value
+            return
+        name, of_time = found[1].removesuffix("_total"), found[1].endswith("_created")
+        name = name.removesuffix("_created") if of_time else name
+        if name not in WANTED:
             return
         key = (name, tuple(sorted(_LABEL.findall(found[2] or ""))))
-        if key not in self.last and len(self.last) >= MOST_SERIES:
+        if of_time:
+            self.made[key] = value
+            return
+        if key in self.at_hand:
+            self._close()
+        self.at_hand[key] = value
+        if len(self.at_hand) + len(self.total) > MOST_SERIES:
             raise InputError("series of counters", f"over {MOST_SERIES:,}", f"{MOST_SERIES:,}", "give fewer")
-        earlier = self.last.get(key)
-        if earlier is not None and value < earlier and name != LENGTH:
-            self.before[key] += earlier
-        self.last[key] = value
+
+    def _close(self) -> None:
+        """Count what the scrape at hand says."""
+        made = min(self.made.values(), default=self.begun)
+        for key, value in self.at_hand.items():
+            earlier = self.total.get((key, made))
+            if made is None and earlier is not None and value < earlier and key[0] != LENGTH:
+                self.before[key] += earlier
+            self.total[key, made] = value
+        self.at_hand, self.made, self.begun = {}, {}, None
+
+    def _series(self) -> list[tuple[Key, float]]:
+        """Return each series with what it counted in all."""
+        self._close()
+        return [(key, value + (self.before[key] if made is None else 0.0))
+                for (key, made), value in self.total.items()]  # fmt: skip
 
     def counted(self, source: str) -> list[tuple[str, str, list[Counted]]]:
         """Return (engine, what weights are, counts by engine); raises InputError for several models."""
-        models = {label[1] for _, labels in self.last for label in labels if label[0] == "model_name"}
+        series = self._series()
+        models = {label[1] for (_, labels), _ in series for label in labels if label[0] == "model_name"}
         if len(models) > 1:
             raise InputError(
                 f"models in {source}", ", ".join(sorted(models)[:5]), "one model",
                 "acceptance of different models does not add up: give the lines of one",
             )  # fmt: skip
         found = []
-        vllm = [counted for one in self._engines() if (counted := _of_engine(one)) is not None]
+        vllm = [counted for one in _engines(series) if (counted := _of_engine(one)) is not None]
         if vllm:
             found.append(("vLLM metrics", "", vllm))
-        lengths = [value for (name, _), value in self.last.items() if name == LENGTH and value >= 1]
+        lengths = [value for (name, _), value in series if name == LENGTH and value >= 1]
         if lengths:
             equal = [Counted(cycles=1.0, accepted=length - 1) for length in lengths]
             found.append(("SGLang metrics", "engines count alike", equal))
         return found
 
-    def _engines(self) -> list[dict[tuple[str, int], float]]:
-        """Return the counts of each engine by (name, position); processes of an engine are added."""
-        engines: dict[str, dict[tuple[str, int], float]] = defaultdict(lambda: defaultdict(float))
-        for (name, labels), value in self.last.items():
-            if name == LENGTH:
-                continue
-            by_name = dict(labels)
-            position = by_name.get("position", "0")
-            if not (position.isascii() and position.isdigit() and len(position) < 4):
-                continue
-            where = ",".join(by_name.get(label, "") for label in ("instance", "pod", "engine"))
-            engines[where][name, int(position)] += value + self.before[name, labels]
-        return list(engines.values())
+
+def _engines(series: list[tuple[Key, float]]) -> list[dict[tuple[str, int], float]]:
+    """Return the counts of each engine by (name, position); processes of an engine are added."""
+    engines: dict[str, dict[tuple[str, int], float]] = defaultdict(lambda: defaultdict(float))
+    for (name, labels), value in series:
+        by_name = dict(labels)
+        position = by_name.get("position", "0")
+        if name == LENGTH or not (position.isascii() and position.isdigit() and len(position) < 4):
+            continue
+        where = ",".join(by_name.get(label, "") for label in ("instance", "pod", "engine"))
+        engines[where][name, int(position)] += value
+    return list(engines.values())
 
 
 def _of_engine(counts: dict[tuple[str, int], float]) -> Counted | None:

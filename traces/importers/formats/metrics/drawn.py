@@ -83,6 +83,7 @@ def reader(names: Names, count: Count) -> Reader:
 
     def read(source: Source, options: Options) -> Iterator[Response | Skip]:
         made = 0
+        drawn: set[int] = set()
         for metrics in iter_metrics(source.path):
             if isinstance(metrics, Skip):
                 yield metrics
@@ -97,6 +98,10 @@ def reader(names: Names, count: Count) -> Reader:
             if isinstance(found, str):
                 yield Skip(metrics.line, found, metrics.text)
                 continue
+            if metrics.step in drawn:
+                yield Skip(metrics.line, "a step that is stated again: the first counts", metrics.text)
+                continue
+            drawn.add(metrics.step)
             made += found.responses
             if made > MOST_GENERATED:
                 told = f"a step beyond {MOST_GENERATED:,} generated responses"

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-import msgspec
-
 from tlt.traces.importers.base import Importer
-from tlt.traces.importers.formats.metrics.drawn import DRAWN, FILE_NAME, Names, reader
+from tlt.traces.importers.formats.metrics.drawn import DRAWN, FILE_NAME, MOST_TOKENS, Names, reader
 from tlt.traces.importers.formats.metrics.of_trainers import NOT_COUNTED
 from tlt.traces.importers.formats.metrics.stated_count import asked
 from tlt.traces.importers.reading.items import Options, Response, Skip, Source
@@ -36,9 +34,12 @@ SLACK = 1.001  # of tokens: means are printed rounded
 
 def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
     grown = _tokens_a_step(source)
+    prompts: dict[int, int] = {}
     for item in DRAW(source, options):
-        if isinstance(item, Response) and item.step is not None:
-            item = _with_prompt(item, grown.get(item.step), options, source)
+        if isinstance(item, Response) and item.step in grown:
+            if item.step not in prompts:
+                prompts[item.step] = _prompt_tokens(item.step, *grown[item.step], options, source)
+            item.prompt_tokens = prompts[item.step]
         yield item
 
 
@@ -67,22 +68,16 @@ def _tokens_a_step(source: Source) -> dict[int, tuple[float, float]]:
     return grown
 
 
-def _with_prompt(
-    item: Response, grown: tuple[float, float] | None, options: Options, source: Source
-) -> Response:
-    """Return a response with the mean prompt; raises InputError if so many responses do not fit."""
-    if grown is None or options.responses is None:
-        return item
-    tokens, mean = grown
-    prompt = tokens / options.responses - mean
+def _prompt_tokens(step: int, tokens: float, mean: float, options: Options, source: Source) -> int:
+    """Return the mean prompt of a step; raises InputError if so many responses do not fit into its tokens."""
+    prompt = tokens / (options.responses or 1) - mean
     if prompt < mean * (1 - SLACK):
-        most = int(tokens / mean)
         raise InputError(
-            "--responses", options.responses, f"at most {most:,}",
-            f"num_tokens of {source.name} grows by {tokens:,.0f} in step {item.step}, and completions have "
+            "--responses", options.responses, f"at most {int(tokens / mean):,}",
+            f"num_tokens of {source.name} grows by {tokens:,.0f} in step {step}, and completions have "
             f"{mean:,.1f} tokens in the mean: give the completions of one step",
         )  # fmt: skip
-    return msgspec.structs.replace(item, prompt_tokens=max(round(prompt), 0))
+    return min(max(round(prompt), 0), MOST_TOKENS)
 
 
 IMPORTER = Importer(

@@ -29,6 +29,10 @@ def test_rows_of_a_comparison(tmp_path: Path) -> None:
     assert tlt.idle_share < none.idle_share
     assert tlt.drafter_share_of_idle > 0.5
     assert none.drafter_share_of_idle == 0
+    drafter_s, idle_s = (tlt.ledger.category_gpu_s(name) for name in ("drafter", "idle"))
+    assert tlt.drafter_share_of_idle == pytest.approx(drafter_s / (drafter_s + idle_s))
+    shown = [cell.strip() for cell in markdown(table).splitlines()[3].split("|")]
+    assert shown[1:2] + shown[7:8] == ["tlt", f"{drafter_s / (drafter_s + idle_s):.1%}"]
     assert table.warnings == ()
 
 

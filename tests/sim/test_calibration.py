@@ -18,6 +18,7 @@ from tlt.sim.steptimes.calibration import (
 )
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.models import MODELS
 from tlt.traces.results.calibration_points import Point, PrefillPoint
 from tltsched.draft_config import OFF, DraftConfig, chain
@@ -188,3 +189,24 @@ def test_points_held_out_or_excluded_do_not_move_the_fit() -> None:
     extra = [msgspec.structs.replace(wild, held_out=True), msgspec.structs.replace(wild, excluded="wild")]
     shape, settings = MODELS["Qwen2.5-7B"], _settings(None)
     assert fit([*points, *extra], prefill, settings, shape) == fit(points, prefill, settings, shape)
+
+
+def test_past_the_captured_graphs_a_step_takes_the_eager_seconds_more() -> None:
+    """The graphs of TRUE end at 512 tokens: 102 requests with 4 drafts read 510, 103 read 515."""
+    graphs = msgspec.structs.replace(TRUE, graph_tokens=None)
+    for draft_config, inside in ((chain(4), 102), (OFF, 512)):
+        more_s = [
+            float(TRUE.fixed_s(draft_config, "k0", batch) - graphs.fixed_s(draft_config, "k0", batch))
+            for batch in (inside, inside + 1)
+        ]
+        assert more_s == pytest.approx([0.0, 0.003])
+    assert TRUE.eager_part_s([512.0, 513.0]).tolist() == [0.0, 0.003]
+
+
+def test_released_tlt_decodes_without_graphs_above_its_threshold() -> None:
+    """Its bulk phase takes the assumed seconds of each layer more, and steps of drafts take none."""
+    plain, bulk = (StepCosts(PLAIN, "drafter_dropped", 64, 8192.0, most, 0.002) for most in (0, 32))
+    more_s = bulk.of(OFF).fixed_s - plain.of(OFF).fixed_s
+    assert more_s[:33] == pytest.approx(np.zeros(33))
+    assert more_s[33:] == pytest.approx(np.full(32, 0.002))
+    assert (bulk.of(chain(2)).fixed_s == plain.of(chain(2)).fixed_s).all()

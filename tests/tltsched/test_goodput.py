@@ -99,6 +99,19 @@ def test_a_dear_switch_is_not_made() -> None:
         assert goodput.choose(Batch(9, 0)).draft_config == draft_config
 
 
+@pytest.mark.parametrize("engine_steps", [16, 64])
+def test_a_switch_costs_its_share_of_a_decision_interval(engine_steps: int) -> None:
+    """At batch 9 a draft gives 9 x 1.7 tokens in 19 ms; off gives 9 in 10 ms, and as many a second in 11."""
+    break_even_s = (9 * 0.019 / (9 * 1.7) - 0.01) * engine_steps
+    for cost_s, draft_config in ((0.98 * break_even_s, OFF), (1.02 * break_even_s, chain(1))):
+        goodput = policy(
+            hysteresis=0.0, switch_cost_s=cost_s, draft_configs=("off", "1"),
+            decision_engine_steps=engine_steps,
+        )  # fmt: skip
+        assert goodput.choose(Batch(5, 0)).draft_config == chain(1)
+        assert goodput.choose(Batch(9, 0)).draft_config == draft_config
+
+
 def test_a_probe_drafts_for_one_decision_interval_and_goes_back() -> None:
     goodput = policy(probe_every_engine_steps=128)
     assert goodput.choose(Batch(64, 0)).draft_config == OFF

@@ -140,6 +140,18 @@ def test_a_rollout_begins_with_the_warm_up_open(latch: bool) -> None:
     assert policy.choose(batch(8)) == Choice(OFF, 10, 1)
 
 
+def test_a_rollout_releases_the_latch() -> None:
+    policy = threshold(latch=True)
+    policy.begin_rollout()
+    policy.choose(batch(8))
+    policy.observe(ran(OFF, 10, 8))
+    assert policy.choose(batch(8)).draft_config == chain(2)
+    assert policy.choose(batch(30)).draft_config == chain(2)  # latched
+    policy.begin_rollout()
+    assert policy.choose(batch(30)) == Choice(OFF, None, 9)
+    assert policy.choose(batch(8)) == Choice(OFF, 10, 1)
+
+
 def test_no_warm_up_drafts_at_once() -> None:
     assert threshold(latch=False, warmup_engine_steps=0).choose(batch(8)).draft_config == chain(2)
 

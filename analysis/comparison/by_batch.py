@@ -14,9 +14,9 @@ BATCH_NOTES = (
     "the bonus token counted, by the number of requests that the worker ran; in brackets the engine steps. A "
     "column mixes the draft configurations that its policy used at that batch, so a change of K moves it as "
     "well. Where it falls with the batch, the responses that are left last accept less than the mean says. "
-    "Live: engine step by engine step; simulated: by decision interval, at its mean batch. Falling: "
-    "decision intervals in which the batch falls by half or more, such as those of a static policy, which "
-    "decides once a rollout; their record does not say what was accepted at which batch."
+    "Live: engine step by engine step; simulated: by decision interval, at its mean batch, or by request "
+    "where a static policy decides once a rollout. Falling: decision intervals in which the batch falls by "
+    "half or more; their record does not say what was accepted at which batch."
 )
 
 

@@ -2,7 +2,8 @@
 
 Rows (BATCH_ACCEPTANCE_COLUMNS) are engine steps that verified drafts, of a live run one by one out of
 engine_steps.parquet, of a simulated one by decision interval out of records.jsonl. Those of a policy that
-decides once a rollout, such as a static one, do not say what was accepted at which batch. The tail is what a
+decides once a rollout, such as a static one, do not say what was accepted at which batch; drafts by request
+do, if requests begin together. The tail is what a
 worker drafted in a rollout once no more than TAIL_SHARE of its largest drafting batch ran, the bulk the rest.
 """
 
@@ -19,6 +20,9 @@ from tlt.traces.common.intervals import Estimate, Jackknife, divide
 from tlt.traces.runs.decision_intervals import read_decision_intervals
 from tlt.traces.runs.engine_steps import ENGINE_STEPS, read_engine_steps
 from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.request_acceptance import read_acceptance
+from tlt.traces.runs.request_batches import batches_of_requests, begin_together
+from tlt.traces.runs.runfolder import RunFolder
 
 BATCH_ACCEPTANCE_COLUMNS = {
     "step": "int32",  # RL step
@@ -79,7 +83,16 @@ def read_batch_acceptance(folder: Path) -> pd.DataFrame | None:
         return of_engine_steps(engine_steps)
     if not (folder / RECORDS).is_file():
         return None
-    return of_stretches(read_decision_intervals(folder / RECORDS).stretches)
+    stretches = read_decision_intervals(folder / RECORDS).stretches
+    rows = of_stretches(stretches)
+    acceptance = read_acceptance(folder)
+    if rows["falls"].any() and acceptance is not None and stretches["draft_config"].nunique() == 1:
+        responses = RunFolder(folder).responses()
+        if begin_together(responses):
+            found = batches_of_requests(acceptance, responses)
+            found = found.assign(draft_config=stretches["draft_config"].iloc[0], falls=False)
+            return found[list(BATCH_ACCEPTANCE_COLUMNS)].astype(BATCH_ACCEPTANCE_COLUMNS)
+    return rows
 
 
 def source_of(folder: Path) -> str:

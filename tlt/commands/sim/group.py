@@ -108,8 +108,8 @@ def recommend(
     gpus_budget: int | None,
     **choices: Any,
 ) -> None:
-    """Name the policy and the draft configuration by batch size, the gain with its interval, and whether it
-    could flip.
+    """Name the policy and the draft configuration by batch size, the gain with its interval, and what it
+    may lose.
 
     With --gpus-budget the cluster is chosen as well: GPU, tensor parallelism, engines, schedule and policy,
     how sure the choice is, and what to measure next to be surer.

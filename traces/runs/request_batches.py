@@ -57,7 +57,8 @@ def _ranges(curves: list[Floats]) -> list[tuple[float, ...]]:
     curves: of each request running sums of engine steps and of accepted tokens, from 0 on, [2, points].
     """
     ends = np.sort([steps[-1] for steps, _ in curves])[::-1]
-    cells, most, below = [], 1, 0
+    cells: list[tuple[float, ...]] = []
+    most, below = 1, 0
     while below < len(ends):
         first = float(ends[most]) if most < len(ends) else 0.0  # from here on no more than `most` are left
         last = float(ends[below])  # and from here on no more than `below`

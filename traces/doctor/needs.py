@@ -7,7 +7,7 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError
 from tlt.traces.doctor.subject import Member, RunTables
-from tlt.traces.runs.batch_acceptance import of_engine_steps, of_stretches
+from tlt.traces.runs.batch_acceptance import of_engine_steps, read_batch_acceptance
 from tlt.traces.runs.engine_steps import ENGINE_STEPS, stretches_of_engine_steps
 from tlt.traces.runs.records import RECORDS
 
@@ -59,7 +59,10 @@ def drafts_by_batch(run: RunTables) -> tuple[pd.DataFrame, str]:
     """Return what was accepted at which batch (BATCH_ACCEPTANCE_COLUMNS), and the file."""
     if run.engine_steps is not None:
         return of_engine_steps(run.engine_steps), ENGINE_STEPS
-    return of_stretches(stretches(run)[0]), RECORDS
+    rows = read_batch_acceptance(run.path)
+    if rows is None:
+        raise CannotRunError(f"neither {ENGINE_STEPS} nor {RECORDS}: no drafts by batch")
+    return rows, RECORDS
 
 
 def drafting_stretches(run: RunTables) -> tuple[pd.DataFrame, str]:

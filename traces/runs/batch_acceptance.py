@@ -18,7 +18,7 @@ import pandas as pd
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Estimate, Jackknife, divide
 from tlt.traces.runs.decision_intervals import read_decision_intervals
-from tlt.traces.runs.engine_steps import ENGINE_STEPS, read_engine_steps
+from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.request_batches import batches_of_requests, begin_together
@@ -93,11 +93,6 @@ def read_batch_acceptance(folder: Path) -> pd.DataFrame | None:
             found = found.assign(draft_config=stretches["draft_config"].iloc[0], falls=False)
             return found[list(BATCH_ACCEPTANCE_COLUMNS)].astype(BATCH_ACCEPTANCE_COLUMNS)
     return rows
-
-
-def source_of(folder: Path) -> str:
-    """Return the file that read_batch_acceptance reads."""
-    return RECORDS if read_engine_steps(folder, "step") is None else ENGINE_STEPS
 
 
 def buckets(batches: Floats) -> Ints:

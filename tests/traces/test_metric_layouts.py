@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.traces.event_file import write_events
@@ -57,34 +59,36 @@ def table(path: Path, *, of_a_run: bool = False, runs: tuple[str, ...] = ("run-1
 
 
 def written(layout: str, folder: Path) -> Path:
-    rows = [{"_step": step, "_wandb": {"runtime": 3}, **values} for step, values in STEPS.items()]
-    path = folder / layout
-    if layout == "array.json":
-        path.write_text(json.dumps(rows))
-    elif layout == "array over lines.json":
-        path.write_text(json.dumps(rows, indent=1))
-    elif layout == "state.json":
-        history = [{**values, "step": step, "epoch": 0.1} for step, values in STEPS.items()]
-        path.write_text(json.dumps({"global_step": 2, "log_history": history}, indent=2))
-    elif layout == "lines.jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif layout == "lines.log":
-        one_metric_a_line(path)
-    elif layout == "dashed.log":
-        dashed(path)
-    elif layout == "history.csv":
-        table(path)
-    elif layout == "page.csv":
-        table(path, of_a_run=True)
-    elif layout.startswith("events.out.tfevents"):
-        scalars = [(step, name, value) for step, values in STEPS.items() for name, value in values.items()]
-        write_events(path, scalars, tensor=layout.endswith("v2"))
+    rows = [{"_step": step, **values} for step, values in STEPS.items()]
+    logged = [row | {"_wandb": {"runtime": 3}} for row in rows]
+    history = [{**values, "step": step, "epoch": 0.1} for step, values in STEPS.items()]
+    scalars = [(step, name, value) for step, values in STEPS.items() for name, value in values.items()]
+    path, table_of = folder / layout, pd.DataFrame(rows)
+    write: dict[str, Callable[[], object]] = {
+        "array.json": lambda: path.write_text(json.dumps(logged)),
+        "array over lines.json": lambda: path.write_text(json.dumps(logged, indent=1)),
+        "state.json": lambda: path.write_text(
+            json.dumps({"global_step": 2, "log_history": history}, indent=2)
+        ),
+        "lines.jsonl": lambda: path.write_text("".join(json.dumps(row) + "\n" for row in logged)),
+        "lines.log": lambda: one_metric_a_line(path),
+        "dashed.log": lambda: dashed(path),
+        "history.csv": lambda: table(path),
+        "page.csv": lambda: table(path, of_a_run=True),
+        "columns.json": lambda: path.write_text(table_of.to_json()),
+        "history.parquet": lambda: table_of.to_parquet(path),
+        "index.csv": lambda: table_of.to_csv(path),
+        "events.out.tfevents.1": lambda: write_events(path, scalars),
+        "events.out.tfevents.v2": lambda: write_events(path, scalars, tensor=True),
+    }
+    write[layout]()
     return path
 
 
 LAYOUTS = (
     "dashed.log", "lines.log", "lines.jsonl", "array.json", "array over lines.json", "state.json",
-    "history.csv", "page.csv", "events.out.tfevents.1", "events.out.tfevents.v2",
+    "history.csv", "page.csv", "columns.json", "history.parquet", "index.csv", "events.out.tfevents.1",
+    "events.out.tfevents.v2",
 )  # fmt: skip
 
 
@@ -146,6 +150,27 @@ def test_parts_of_a_step_are_joined_and_a_run_that_began_again_is_not(tmp_path: 
     assert [(one.step, one.values) for one in found] == [
         (2, {"rollout/a": 2.0}), (1, {"rollout/a": 1.0, "perf/b": 3.0}), (2, {"rollout/a": 9.0}),
     ]  # fmt: skip
+
+
+def test_rows_of_a_tracker_that_are_of_one_rollout_are_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    rows = [{"_step": 4, "rollout/step": 1, "a/b": 2}, {"_step": 5, "rollout/step": 1, "c/d": 3}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = iter_metrics(path)
+    assert isinstance(found, Metrics)
+    assert (found.step, found.values["a/b"], found.values["c/d"]) == (1, 2.0, 3.0)
+
+
+def test_early_versions_of_verl_time_under_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "old.log"
+    path.write_text(
+        "step:0 - response_length/mean:4 - timing/gen:30.0 - timing/ref:2.0 - timing/update_actor:9\n"
+    )
+    times = read_phases(path)
+    assert times.framework == "verl"
+    assert {name: time.mean_s for name, time in times.phases.items()} == {
+        "gen": 30.0, "logprob": 2.0, "policy_update": 9.0,
+    }  # fmt: skip
 
 
 def test_an_event_file_that_is_still_written_is_read_to_its_last_whole_record(tmp_path: Path) -> None:

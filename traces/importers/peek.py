@@ -138,7 +138,7 @@ def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in _flat(row):
-            if name in values or len(values) < MOST_FIELDS:
+            if name and (name in values or len(values) < MOST_FIELDS):
                 values.setdefault(name, []).append(value)
     return values
 

@@ -21,6 +21,7 @@ from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import shown
 from tlt.traces.importers.reading.metric_lines import Metrics
+from tlt.traces.importers.reading.metric_tables import is_parquet
 from tlt.traces.importers.reading.metrics import iter_metrics
 from tlt.traces.importers.report import Tally
 from tlt.traces.importers.stated.benchmark_times import benchmark_times
@@ -39,7 +40,7 @@ PHASE_KEYS = frozenset(
     if key.meaning in PHASE_NAMES
     for name in key.names
 )
-LOG_NAMES = (".log", ".txt", ".out", ".jsonl", ".json", ".csv")
+LOG_NAMES = (".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".parquet")
 NO_PHASES = "A benchmark has no RL phases: a step is its requests alone."
 BENCHMARK_PHASES: tuple[Phase, ...] = ("step", "gen")
 EVENTS = "events.out.tfevents."
@@ -203,7 +204,7 @@ def _metrics(path: Path) -> Iterator[Metrics]:
             if file.name.startswith(EVENTS) or file.name.lower().removesuffix(".gz").endswith(LOG_NAMES)
         ]  # fmt: skip
     for file in files:
-        if Head(file).is_text:
+        if (head := Head(file)).is_text or is_parquet(head):
             for found in iter_metrics(file):
                 if not isinstance(found, Skip):
                     yield found

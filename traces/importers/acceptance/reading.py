@@ -15,6 +15,7 @@ from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip, Source
 from tlt.traces.importers.reading.lines import iter_lines, shown
+from tlt.traces.importers.reading.metric_tables import is_parquet
 from tlt.traces.importers.reading.metrics import iter_metrics, metric_names
 from tlt.traces.importers.reading.records import documents
 from tlt.traces.importers.report import Tally
@@ -85,7 +86,7 @@ def find_drafts(path: Path, depth: int | None = None) -> FoundDrafts | None:
 
 def says_drafts(head: Head) -> bool:
     """Return whether the beginning of a file says anything of drafts."""
-    if not head.is_text:
+    if not head.is_text and not is_parquet(head):
         return False
     if any(name in head.fields for name in OF_BENCHMARKS):
         return True
@@ -96,16 +97,12 @@ def says_drafts(head: Head) -> bool:
 
 def _of_file(file: Path, depth: int | None) -> list[Found]:
     head = Head(file)
-    if not head.is_text:
+    if not head.is_text and not is_parquet(head):
         return []
-    if (
-        "output_lens" in head.fields
-        or "spec_decode_num_drafts" in head.fields
-        or "accept_length" in head.fields
-    ):
+    if any(name in head.fields for name in ("output_lens", *OF_BENCHMARKS)):
         return _of_benchmark(file)
     log, scrapes = ServerLog(depth), Scrapes()
-    for line in iter_lines(file, LINE_BYTES):
+    for line in iter_lines(file, LINE_BYTES) if head.is_text else ():
         log.take(line)
         scrapes.take(line)
     found = [*log.counted(), *scrapes.counted(shown(file))]

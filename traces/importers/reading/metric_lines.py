@@ -20,6 +20,7 @@ from tlt.traces.importers.reading.values import number, number_in, whole
 NO_METRICS = "a line without metrics of a step"
 NOT_WHOLE = "the last step lacks metrics of the one before: it may still be written"
 LINE_BYTES = 4 << 20
+PART = "rollout/step"  # slime tracks a step in several rows
 MOST_METRICS = 10_000  # of one step
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAY = re.compile(r"^\s*\([\w.:/ -]{1,80}pid=\d+[^)]{0,80}\)\s?")
@@ -103,7 +104,7 @@ class Lines:
         if plain.lstrip().startswith("{"):
             step, values = of_fields(_decoded(line.text))
             if values and step is not None:
-                return Metrics(line.number, step, values, text), False
+                return Metrics(line.number, step, values, text, PART in values), False
         begins = _STEP.search(plain)
         if begins:
             values = _dashed(plain[begins.end() :])

@@ -16,12 +16,12 @@ from typing import Any
 from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
 from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import NO_END, READ_ERRORS, Line, broken, iter_lines, opened, shown
-from tlt.traces.importers.reading.metric_lines import NO_METRICS, STEP_FIELDS, Metrics, of_fields
+from tlt.traces.importers.reading.metric_lines import NO_METRICS, PART, STEP_FIELDS, Metrics, of_fields
+from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.values import number_in, whole
 from tltsched.errors import InputError
 
 HISTORY = "log_history"
-PART = "rollout/step"  # slime tracks a step in several rows
 STEP_COLUMNS = (*STEP_FIELDS, "_runtime")  # one of these in a header makes it a table of steps
 _OF_A_RUN = re.compile(r"^(.{1,200}?) - (\S.*)$")  # a column of W&B's page: "RUN - metric"
 _BOUNDS = ("__MIN", "__MAX")
@@ -40,7 +40,8 @@ def is_document(head: Head) -> bool:
         return start[1:].lstrip()[:1] in (b"{", b"")
     if start[:1] != b"{" or not head.lines:
         return False
-    return HISTORY in head.fields or not _is_whole(head.lines[0])
+    columns = any(bytes(head.fields[name])[:1] == b"{" for name in STEP_FIELDS if name in head.fields)
+    return columns or HISTORY in head.fields or not _is_whole(head.lines[0])
 
 
 def _is_whole(line: Line) -> bool:
@@ -95,6 +96,23 @@ def _metric_names(columns: list[str], path: Path) -> list[str]:
     return names
 
 
+def is_parquet(head: Head) -> bool:
+    """Return whether the file is a parquet table of steps: a column of steps, and names with a slash."""
+    names = head.columns
+    return any(name in STEP_FIELDS for name in names) and any("/" in name for name in names)
+
+
+def iter_parquet(path: Path) -> Iterator[Metrics | Skip]:
+    """Yield the rows of a parquet table of steps."""
+    names = tuple(name for name in Head(path).columns if "/" in name or name in STEP_FIELDS)
+    for index, row in iter_rows(path, names):
+        step, values = of_fields(row)
+        if step is None or len(values) < 2:
+            yield Skip(index, NO_METRICS)
+        else:
+            yield Metrics(index, step, values, f"step {step}".encode(), PART in values)
+
+
 def iter_document(path: Path) -> Iterator[Metrics | Skip]:
     """Yield the steps of a JSON array, of `log_history`, or the one step of an object; reads up to 64 MiB."""
     rows = _rows(path)
@@ -123,8 +141,19 @@ def _rows(path: Path) -> list[Any] | None:
         return None
     if isinstance(value, dict):
         history = value.get(HISTORY)
-        return history if isinstance(history, list) else [value]
+        return history if isinstance(history, list) else _by_column(value) or [value]
     return value if isinstance(value, list) else None
+
+
+def _by_column(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of {name: {row: number}}, as pandas writes a table; none if it is not that."""
+    if not any(name in STEP_FIELDS for name in value) or not all(isinstance(v, dict) for v in value.values()):
+        return []
+    rows: dict[str, dict[str, Any]] = {}
+    for name, column in value.items():
+        for row, number in column.items():
+            rows.setdefault(row, {})[name] = number
+    return list(rows.values())
 
 
 def cells(line: Line) -> list[str] | None:

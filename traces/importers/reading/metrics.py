@@ -9,7 +9,14 @@ from tlt.traces.importers.reading.event_files import is_event_file, iter_scalars
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.metric_lines import MOST_METRICS, Metrics, iter_metric_lines
-from tlt.traces.importers.reading.metric_tables import is_document, is_table, iter_document, iter_table
+from tlt.traces.importers.reading.metric_tables import (
+    is_document,
+    is_parquet,
+    is_table,
+    iter_document,
+    iter_parquet,
+    iter_table,
+)
 
 OPEN_STEPS = 64  # a trainer and a rollout that print of different steps are at most a few apart
 SAMPLED = 200  # metrics that are looked at to tell a format
@@ -25,7 +32,7 @@ def iter_metrics(path: Path) -> Iterator[Metrics | Skip]:
 
 def metric_names(head: Head) -> frozenset[str]:
     """Return the names of the metrics that the beginning of a file states; none for a file without."""
-    if head.start.startswith((b"PAR1", b"PK\x03\x04")):
+    if head.start.startswith(b"PK\x03\x04") or (head.start.startswith(b"PAR1") and not is_parquet(head)):
         return frozenset()
     known = vars(head).get("metric_names")  # asked once a format
     if known is None:
@@ -53,6 +60,8 @@ def _parts(path: Path) -> Iterator[Metrics | Skip]:
     if is_event_file(head.start):
         for index, (step, name, value) in enumerate(iter_scalars(path), start=1):
             yield Metrics(index, step, {name: value}, name.encode()[:400], part=True)
+    elif is_parquet(head):
+        yield from iter_parquet(path)
     elif is_document(head):
         yield from iter_document(path)
     elif is_table(head):
@@ -76,7 +85,11 @@ def _joined(parts: Iterator[Metrics | Skip]) -> Iterator[Metrics | Skip]:
             if len(held) >= OPEN_STEPS:
                 yield held.pop(next(iter(held)))
             held[found.step] = found
-        elif any(begun.values.get(name, value) != value for name, value in found.values.items()):
+        elif any(
+            begun.values.get(name, value) != value
+            for name, value in found.values.items()
+            if not name.startswith("_")  # a tracker's own count of rows
+        ):
             yield held.pop(found.step)
             held[found.step] = found
         elif len(begun.values) < MOST_METRICS:

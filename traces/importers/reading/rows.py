@@ -49,7 +49,8 @@ def _names(head: Head) -> list[str]:
     """Return the names of a CSV's first line, none if it does not look like names."""
     cells = _cells(head.lines[0], delimiter_of(head)) if head.lines else None
     names = [cell.strip() for cell in cells or ()]
-    fits = all(name and len(name) < 100 and number_in(name) is None for name in names)
+    fits = all(len(name) < 100 and number_in(name) is None for name in names)
+    fits = fits and all(names[1:])  # pandas leaves the name of its index empty
     return names if fits and len(set(names)) == len(names) else []
 
 

@@ -22,7 +22,9 @@ DRAWN = (
     "from a lognormal law fitted to them, cut at the maximum.",
     "Prompt groups are not recorded: each response is its own prompt.",
 )
-FILE_NAME = re.compile(r"(?:\.(?:log|txt|out|jsonl?|csv)(?:\.gz)?|(?:^|/)events\.out\.tfevents\.[^/]*)$")
+FILE_NAME = re.compile(
+    r"(?:\.(?:log|txt|out|jsonl?|csv|parquet)(?:\.gz)?|(?:^|/)events\.out\.tfevents\.[^/]*)$"
+)
 Count = Callable[[Metrics, Options], int | str]
 """The number of responses of a step, or why it is not known."""
 

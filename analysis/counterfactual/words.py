@@ -37,7 +37,7 @@ def reproduction_sentence(case: Counterfactual) -> str:
     if case.needed:
         return (
             f"Reproduction: logged rollouts take {fit.scale.value:.3g} times as long as the model says of "
-            f"{_made_of(case)}. Nothing that it says of other policies would be worth anything."
+            f"{_made_of(case)}. The log is too far from the model, or from itself."
         )
     scale += _beside(case)
     if not fit.errors:

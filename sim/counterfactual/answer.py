@@ -21,10 +21,10 @@ from tlt.sim.comparison import compare
 from tlt.sim.counterfactual.draws import write_draws
 from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
 from tlt.sim.counterfactual.fitted import Fitted
-from tlt.sim.counterfactual.flags import flags_of, needed_of
+from tlt.sim.counterfactual.flags import MOST_UNEXPLAINED, flags_of, needed_of
 from tlt.sim.counterfactual.log_times import GENERATIONS, LEAST, MOST, ROLLOUT, STEP
 from tlt.sim.counterfactual.observed_run import Observed, length_facts
-from tlt.sim.counterfactual.readings import LoggedRollouts, readings_of
+from tlt.sim.counterfactual.readings import LoggedRollouts, Readings, readings_of
 from tlt.sim.counterfactual.settings import RESAMPLED_STEPS, Replay
 from tlt.sim.policy_set import PolicySet, checked
 from tlt.sim.simulation import Simulation
@@ -114,6 +114,8 @@ def _fit(observed: Observed, simulation: Simulation) -> Fitted | None:
         modelled_s=modelled_s,
     )
     readings = readings_of(rollouts)
+    if logged.unexplained() > MOST_UNEXPLAINED:
+        readings = Readings(readings.misfit, ())
     fixed_s = readings.fit.fixed_s if readings.all else rollouts.least_s
     all_s = rollouts.generations * modelled_s
     if by_step_s is None:

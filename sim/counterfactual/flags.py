@@ -11,6 +11,7 @@ from tlt.traces.results.counterfactual import Counterfactual
 
 POOR = 0.1  # error of the reproduction, as a share
 ODD_SCALE = (1 / 1.5, 1.5)
+MOST_UNEXPLAINED = 0.5  # of a step
 FEW_JUDGED = 5
 
 
@@ -47,8 +48,14 @@ def _fit_flags(answer: Counterfactual) -> list[str]:
 
 def needed_of(observed: Observed, simulation: Simulation, fitted: Fitted | None) -> tuple[str, ...]:
     """Return what a ranking would need; empty where a reading of the log is near the model."""
-    if fitted is None or fitted.readings.all:
+    if fitted is None or fitted.readings.all or observed.logged is None:
         return ()
+    unexplained = observed.logged.unexplained()
+    if unexplained > MOST_UNEXPLAINED:
+        return (
+            f"what {unexplained:.0%} of a step is: no key of the log names it, though it times the training "
+            "(or a time is in another unit than its name says)",
+        )
     misfit, hardware = fitted.readings.misfit, simulation.config.hardware
     rows = observed.trace.rows
     responses = len(rows) / rows["step"].nunique()

@@ -17,7 +17,7 @@ from tlt.traces.results.counterfactual import LoggedTime
 from tlt.traces.runs.runfolder import CAUSES, RunFolder
 from tltsched.errors import InputError
 
-STEP, ROLLOUT = "step", "gen"
+STEP, ROLLOUT, UPDATE = "step", "gen", "policy_update"
 LEAST, MOST, GENERATIONS = "fixed_least", "fixed_most", "generations"
 WAITS = 0.05  # of a rollout
 TOLD = 0.001  # of a step: less of it in no phase is not worth a word
@@ -31,6 +31,9 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     times: dict[str, LoggedTime]
     notes: tuple[str, ...] = ()
     within: dict[str, LoggedTime] = {}  # of ROLLOUT: LEAST and MOST; GENERATIONS is a count
+    gpus: float | None = None  # that the steps ran on, if the log says it
+    gpu_rate: float | None = None  # response tokens a second of the rollout and GPU
+    kept_s: float = 0.0  # of a step, under names that are no phase here
 
     def by_step_s(self, name: str) -> Floats | None:
         """Return the seconds of each step, [steps]; None where the log gives the mean alone or nothing."""
@@ -48,6 +51,14 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether rollouts hold seconds that no draft shortens and that are worth a word."""
         most, rollout = self.within.get(MOST), self.times.get(ROLLOUT)
         return most is not None and rollout is not None and most.mean_s > WAITS * rollout.mean_s
+
+    def unexplained(self) -> float:
+        """Return the share of a step that nothing in the log names; 0 where no training is timed."""
+        step, rollout = self.times.get(STEP), self.times.get(ROLLOUT)
+        phases = [time.mean_s for name, time in self.times.items() if name not in (STEP, ROLLOUT)]
+        if step is None or rollout is None or UPDATE not in self.times or step.mean_s <= 0:
+            return 0.0
+        return max(1.0 - (rollout.mean_s + sum(phases) + self.kept_s) / step.mean_s, 0.0)
 
     def first(self, steps: int) -> Logged:
         """Return the times of the first `steps` alone."""
@@ -108,8 +119,14 @@ def logged_of(times: PhaseTimes, steps: Sequence[int]) -> Logged:
     notes += [sentence.removesuffix(".") for sentence in sentences(times)]
     return Logged(
         source=f"measured by {times.framework}: {times.source}, {times.lines:,} steps",
-        times=by_name, notes=tuple(notes), within=within,
+        times=by_name, notes=tuple(notes), within=within, gpus=steady(about.gpus),
+        gpu_rate=steady(about.rates), kept_s=sum(time.mean_s for time in times.kept.values()),
     )  # fmt: skip
+
+
+def steady(values: Sequence[float]) -> float | None:
+    """Return the median of what a log says of each step; None where it says nothing."""
+    return float(np.median(values)) if values else None
 
 
 def logged_run(path: Path) -> Logged:

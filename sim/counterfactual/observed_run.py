@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tlt.sim.counterfactual.log_times import Logged, logged_of, logged_run
+from tlt.sim.counterfactual.log_times import ROLLOUT, Logged, logged_of, logged_run
 from tlt.sim.steptimes.roofline import GPUS
 from tlt.sim.validate.replay_measured import MeasuredSettings
 from tlt.traces.common.models import MODELS
@@ -65,6 +65,19 @@ class Observed:
         if self.logged is not None and self.logged.waits():
             return "responses wait for tools or scoring, and it is not known which of them how long"
         return ""
+
+    def stated_gpus(self) -> tuple[float, str] | None:
+        """Return on how many GPUs the log says that the rollouts ran, and by what; None: it does not."""
+        logged = self.logged
+        if logged is None:
+            return None
+        if logged.gpus is not None:
+            return logged.gpus, "tokens of a step over its seconds and its tokens a second and GPU"
+        if logged.gpu_rate is None or ROLLOUT not in logged.times:
+            return None
+        tokens = float(self.trace.rows["response_tokens"].sum()) / len(self.step_numbers())
+        gpus = tokens / (logged.times[ROLLOUT].mean_s * logged.gpu_rate)
+        return gpus, "response tokens over the rollout's seconds and its tokens a second and GPU"
 
     def first(self, steps: int) -> Observed:
         """Return the first `steps` of the run; raises InputError if there are fewer."""

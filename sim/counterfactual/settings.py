@@ -21,6 +21,7 @@ from tltsched.errors import InputError
 from tltsched.written.policy_name import PolicyName
 
 STATED = ("gpus", "tp", "gpu", "model")
+OTHER_GPUS, ROUNDING = 1.25, 0.1  # a ratio; of a GPU
 RESAMPLED_STEPS = 8  # of a run that has one step
 SCHEDULES = ("tail_batching", "divided", "oversample_partial", "longest_first")
 
@@ -98,7 +99,7 @@ def settings_of_run(
 
     Raises InputError if hardware is not known.
     """
-    values = merge(observed.settings, given)
+    values = _with_gpus(merge(observed.settings, given), observed)
     hardware = values.get("hardware", {})
     missing = [name for name in STATED if name not in hardware]
     if missing:
@@ -106,6 +107,7 @@ def settings_of_run(
             "hardware", ", ".join(hardware) or "nothing", f"{', '.join(STATED)} of the run",
             f"give {', '.join(missing)}: --gpus, --tp, --set hardware.gpu=H100, --set hardware.model=NAME",
         )  # fmt: skip
+    _check_gpus(observed, hardware["gpus"])
     assumptions: list[str] = []
     values = _with_costs(values, assumptions)
     values = _with_stated(values, observed, policy, assumptions)
@@ -114,6 +116,25 @@ def settings_of_run(
     if "name" not in values.get("run", {}):
         values = merge(values, {"run": {"name": f"counterfactual of {observed.source}"}})
     return _with_phases(values, observed, steps, assumptions), tuple(assumptions)
+
+
+def _with_gpus(values: dict[str, Any], observed: Observed) -> dict[str, Any]:
+    """Return the settings with the GPUs that the log states, unless they are given."""
+    stated = observed.stated_gpus()
+    if stated is None or "gpus" in values.get("hardware", {}) or abs(stated[0] - round(stated[0])) > ROUNDING:
+        return values
+    return merge(values, {"hardware": {"gpus": round(stated[0])}})
+
+
+def _check_gpus(observed: Observed, gpus: int) -> None:
+    """Raise InputError if the log says that the rollouts ran on clearly fewer or more GPUs than given."""
+    stated = observed.stated_gpus()
+    if stated is None or 1 / OTHER_GPUS < gpus / stated[0] < OTHER_GPUS:
+        return
+    raise InputError(
+        "--gpus", gpus, f"about {stated[0]:,.3g}: on so many the rollouts ran, by {stated[1]}",
+        "give the GPUs that roll out, or --responses if the number of responses is wrong",
+    )  # fmt: skip
 
 
 def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any]:

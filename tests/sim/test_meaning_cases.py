@@ -222,3 +222,30 @@ def test_training_on_a_share_of_the_cluster_needs_longer(tmp_path: Path) -> None
     best = max(found, key=lambda share: found[share].value)
     assert best == 0.75
     assert 1.5 < found[best].value < 1.8
+
+
+def test_gpus_that_a_log_states_are_taken_or_held_against_those_given(tmp_path: Path) -> None:
+    """819,200 tokens in a step of 111 s at 922.5 a second and GPU are 8 GPUs."""
+    log = written(
+        tmp_path / "run.log", 3,
+        lambda step: plain(step) | {"perf/throughput": 819_200 / 8 / plain(step)["timing_s/step"]},
+    )  # fmt: skip
+    hardware = {name: value for name, value in SETTINGS["hardware"].items() if name != "gpus"}
+    observed = observe(log, None, Options())
+    replay = replay_of(observed, SETTINGS | {"hardware": hardware}, tmp_path / "x.parquet", ["none"])
+    assert next(iter(replay.configs.values())).hardware.gpus == 8
+    with pytest.raises(InputError, match="about 8"):
+        replay_of(
+            observed, SETTINGS | {"hardware": hardware | {"gpus": 16}}, tmp_path / "x.parquet", ["none"]
+        )
+
+
+def test_a_step_that_its_parts_do_not_explain_is_not_ranked(tmp_path: Path) -> None:
+    """A step in milliseconds beside parts in seconds: 99.9 % of it would be kept by every policy."""
+    log = written(tmp_path / "run.log", 3, lambda step: plain(step) | {"timing_s/step": 111_000.0})
+    case, answer = answered(log, ["none", "goodput"])
+    assert answer is None
+    assert "another unit" in case.needed[0]
+    known = {"timing_s/testing": 300.0, "timing_s/step": plain(1)["timing_s/step"] + 300.0}
+    case, answer = answered(written(tmp_path / "known.log", 1, lambda step: plain(step) | known), ["none"])
+    assert not case.needed

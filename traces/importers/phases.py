@@ -74,6 +74,8 @@ class Rollouts(msgspec.Struct, kw_only=True):
     generations: by step; gen holds so many, one after the other.
     turns: steps whose responses are said to have several turns.
     side_by_side: what says that rollouts go on while the policy is trained; then there is no phase `gen`.
+    gpus: that the step ran on, as its rate of tokens says; rates: response tokens a second and GPU of the
+    rollout. Both by step.
     """
 
     fixed_least: PhaseTime
@@ -81,6 +83,8 @@ class Rollouts(msgspec.Struct, kw_only=True):
     generations: list[float] = msgspec.field(default_factory=list)
     turns: int = 0
     side_by_side: str = ""
+    gpus: list[float] = msgspec.field(default_factory=list)
+    rates: list[float] = msgspec.field(default_factory=list)
 
     def mean_generations(self) -> float:
         """Return the mean over steps; 1 where nothing is said."""
@@ -136,6 +140,7 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     def _rollout(self, framework: Framework, values: dict[str, float]) -> None:
         about = self.rollouts
         about.side_by_side = about.side_by_side or framework.side_by_side(values)
+        self._gpus(framework, values)
         gen_s = framework.stated("gen", values)
         if gen_s is None or not 0 <= gen_s < LONGEST_S:
             return
@@ -145,6 +150,17 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
         about.turns += has_turns(framework, values)
         if len(about.generations) < KEPT_STEPS:
             about.generations.append(generations_of(framework, values))
+
+    def _gpus(self, framework: Framework, values: dict[str, float]) -> None:
+        about = self.rollouts
+        tokens, rate, step_s, rollout_rate = (
+            framework.stated(meaning, values) or 0.0
+            for meaning in ("tokens", "step_rate", "step", "rollout_rate")
+        )
+        if min(tokens, rate, step_s) > 0 and len(about.gpus) < KEPT_STEPS:
+            about.gpus.append(tokens / (rate * step_s))
+        if rollout_rate > 0 and len(about.rates) < KEPT_STEPS:
+            about.rates.append(rollout_rate)
 
 
 def read_phases(path: Path) -> PhaseTimes:

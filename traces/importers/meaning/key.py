@@ -22,6 +22,9 @@ Meaning = Literal[
     "within_gen",  # seconds of gen in which nothing is generated
     "generations",  # how many generations, one after the other, gen holds
     "turns",  # messages or turns of a response, in the mean
+    "tokens",  # of all responses of a step, with their prompts
+    "step_rate",  # of them, a second of the step and GPU
+    "rollout_rate",  # response tokens, a second of the rollout and GPU that rolls out
     "side_by_side",  # logged only where rollouts go on while the policy is trained
     "kept",  # seconds of a step that are no phase here: every policy keeps them
     "aside",  # known and not read: a rate, a statistic of single responses, a part of another key

@@ -29,6 +29,8 @@ FRAMEWORK = Framework(
         key("timing_s/reshard", "within_gen"),
         key("train/num_gen_batches", "generations", "DAPO: until enough groups have unequal rewards"),
         key("num_turns/mean", "turns"),
+        key("perf/total_num_tokens", "tokens"),
+        key("perf/throughput", "step_rate", "gives the number of GPUs"),
         key("fully_async/*", "side_by_side", "timing_s/gen is the trainer's wait for samples there"),
         key("timing_s/param_sync", "side_by_side"),
         key("timing_s/wait_prev_gen", "side_by_side", "one step off: the wait for the batch before"),
@@ -43,6 +45,5 @@ FRAMEWORK = Framework(
         key("timing_s/dump_rollout_generations", "kept"),
         key("timing_s/start_profile timing_s/stop_profile", "kept"),
         key("timing_per_token_ms/*", "aside", "gives the number of responses"),
-        key("perf/throughput", "aside", "tokens a second and GPU, prompts included"),
     ),
 )  # fmt: skip

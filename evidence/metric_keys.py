@@ -37,7 +37,7 @@ MEANINGS: dict[Meaning, str] = {
     "weight_sync": "weight sync",
     "decoding_last": "generating, of the response that ended last",
     "decoding_longest": "generating, the longest of a response",
-    "decoding_mean": "generating, mean of responses",
+    "decoding_shortest": "generating, the shortest of a response",
     "waiting_longest": "waiting for tools or scoring, the longest of a response",
     "waiting_shortest": "the same, the shortest",
     "within_gen": "of the rollout, and no generation",

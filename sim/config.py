@@ -174,11 +174,18 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         ),
     ] = None
     graph_max_requests: Annotated[
-        int, Meta(ge=0, description="above it, decode without drafts has no CUDA graph; 0: no limit")
+        int, Meta(ge=0, description="above it, decode, verify and draft have no CUDA graph; 0: no limit")
     ] = 0
     eager_s_per_layer: Annotated[
         float, Meta(ge=0.0, description="assumed: what a layer costs more without a CUDA graph")
     ] = 0.1e-3
+    eager_s_per_draft_pass: Annotated[
+        Annotated[float, Meta(ge=0.0)] | None,
+        Meta(
+            description="seconds that a pass of the drafter takes more without a CUDA graph; unset: not "
+            "known, and drafting above graph_max_requests is refused"
+        ),
+    ] = None
 
 
 class RunConfig(Section, frozen=True, kw_only=True):

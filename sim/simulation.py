@@ -117,6 +117,7 @@ class Simulation:
             config.engine.graph_max_requests,
             coefficients.eager_s or config.engine.eager_s_per_layer * self.shape.layers,
             mixes_prefill(config, self.calibration),
+            config.engine.eager_s_per_draft_pass or 0.0,
         )
         self.limits = Limits(config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching)
         if history:
@@ -159,6 +160,19 @@ class Simulation:
         return kv_tokens(
             self.config.engine, self.shape, self.gpu, hardware.tp, self.policy.draft_configs, longest
         )
+
+    def check_graphs(self, cluster: Cluster) -> None:
+        """Raise InputError if drafts were made without CUDA graphs and nobody says what that costs."""
+        engine, batch = self.config.engine, cluster.log.largest_draft_batch
+        known = engine.eager_s_per_draft_pass is not None or self.config.drafter.kind == "history"
+        if known or not engine.graph_max_requests or batch <= engine.graph_max_requests:
+            return
+        raise InputError(
+            "engine.eager_s_per_draft_pass", "nothing", "seconds, 0 or more",
+            f"drafts reach batches of {batch}, above CUDA graphs (engine.graph_max_requests = "
+            f"{engine.graph_max_requests}): say what a pass of the drafter takes more without one, often "
+            "milliseconds, or draft at fewer requests",
+        )  # fmt: skip
 
     @property
     def training_gpus(self) -> int:
@@ -231,4 +245,6 @@ class Simulation:
         counts: DraftCounts | None = None,
     ) -> Cluster:
         """Simulate all steps; `progress(step)` is called after each. `counts` takes drafts by request."""
-        return self.assembly().run(steps_of(self.trace), recorder, progress or (lambda _: None), counts)
+        cluster = self.assembly().run(steps_of(self.trace), recorder, progress or (lambda _: None), counts)
+        self.check_graphs(cluster)
+        return cluster

@@ -39,7 +39,8 @@ def run_into(
 
 
 def summary_of(simulation: Simulation, label: str, cluster: Cluster) -> Summary:
-    """Return the summary of a finished run."""
+    """Return the summary of a finished run; raises InputError if what it cost is not known."""
+    simulation.check_graphs(cluster)
     config = simulation.config
     return Summary(
         kind="simulated",
@@ -90,7 +91,7 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     engine = simulation.config.engine
     if engine.graph_max_requests and not simulation.coefficients.eager_s:
         warnings.append(
-            f"decode without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
+            f"a step without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
             f"{engine.eager_s_per_layer * 1e3:g} ms a layer more"
         )
     drafter = simulation.config.drafter

@@ -22,9 +22,9 @@ from tlt.sim.counterfactual.draws import write_draws
 from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
 from tlt.sim.counterfactual.fitted import Fitted
 from tlt.sim.counterfactual.flags import MOST_UNEXPLAINED, flags_of, needed_of
-from tlt.sim.counterfactual.log_times import GENERATIONS, LEAST, MOST, ROLLOUT, STEP
+from tlt.sim.counterfactual.log_times import GENERATIONS, LEAST, LONGEST, MOST, ROLLOUT, STEP
 from tlt.sim.counterfactual.observed_run import Observed, length_facts
-from tlt.sim.counterfactual.readings import LoggedRollouts, Readings, readings_of
+from tlt.sim.counterfactual.readings import ENGINE, LoggedRollouts, Readings, readings_of
 from tlt.sim.counterfactual.settings import RESAMPLED_STEPS, Replay
 from tlt.sim.policy_set import PolicySet, checked
 from tlt.sim.simulation import Simulation
@@ -110,8 +110,10 @@ def _fit(observed: Observed, simulation: Simulation) -> Fitted | None:
         rollout_s=np.full(len(numbers), logged.times[ROLLOUT].mean_s) if by_step_s is None else by_step_s,
         least_s=logged.rollout_by_step(LEAST, len(numbers)),
         most_s=logged.rollout_by_step(MOST, len(numbers)),
+        longest_s=logged.rollout_by_step(LONGEST, len(numbers)),
         generations=logged.rollout_by_step(GENERATIONS, len(numbers)),
         modelled_s=modelled_s,
+        engine=ENGINE if logged.within else 1.0,
     )
     readings = readings_of(rollouts)
     if logged.unexplained() > MOST_UNEXPLAINED:

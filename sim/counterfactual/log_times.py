@@ -18,7 +18,7 @@ from tlt.traces.runs.runfolder import CAUSES, RunFolder
 from tltsched.errors import InputError
 
 STEP, ROLLOUT, UPDATE = "step", "gen", "policy_update"
-LEAST, MOST, GENERATIONS = "fixed_least", "fixed_most", "generations"
+LEAST, MOST, LONGEST, GENERATIONS = "fixed_least", "fixed_most", "longest", "generations"
 WAITS = 0.05  # of a rollout
 TOLD = 0.001  # of a step: less of it in no phase is not worth a word
 OVERLAP = 0.01  # of a step: phases that sum to more than that beyond it run side by side
@@ -30,7 +30,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     times: dict[str, LoggedTime]
     notes: tuple[str, ...] = ()
-    within: dict[str, LoggedTime] = {}  # of ROLLOUT: LEAST and MOST; GENERATIONS is a count
+    within: dict[str, LoggedTime] = {}  # of ROLLOUT: LEAST, MOST, LONGEST; GENERATIONS is a count
     gpus: float | None = None  # that the steps ran on, if the log says it
     gpu_rate: float | None = None  # response tokens a second of the rollout and GPU
     kept_s: float = 0.0  # of a step, under names that are no phase here
@@ -41,10 +41,11 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
         return None if time is None or not time.by_step_s else np.array(time.by_step_s)
 
     def rollout_by_step(self, name: str, steps: int) -> Floats:
-        """Return LEAST, MOST or GENERATIONS of each step, [steps]: the mean where steps are not known."""
+        """Return LEAST, MOST, LONGEST or GENERATIONS, [steps]: means where no single steps are known."""
         time = self.within.get(name)
         if time is None:
-            return np.full(steps, 1.0 if name == GENERATIONS else 0.0)
+            nothing = {GENERATIONS: 1.0, LONGEST: self.times[ROLLOUT].mean_s}
+            return np.full(steps, nothing.get(name, 0.0))
         return np.array(time.by_step_s) if time.by_step_s else np.full(steps, time.mean_s)
 
     def waits(self) -> bool:
@@ -104,10 +105,11 @@ def logged_of(times: PhaseTimes, steps: Sequence[int]) -> Logged:
     }
     means = [name for name, time in by_name.items() if not time.by_step_s]
     within = {}
-    if ROLLOUT in by_name:
+    if ROLLOUT in by_name and about.longest.observations:
         within = {
             LEAST: lined_up(LEAST, about.fixed_least.values_s, about.fixed_least.mean_s),
             MOST: lined_up(MOST, about.fixed_most.values_s, about.fixed_most.mean_s),
+            LONGEST: lined_up(LONGEST, about.longest.values_s, about.longest.mean_s),
             GENERATIONS: lined_up(GENERATIONS, about.generations, about.mean_generations()),
         }
     notes = []

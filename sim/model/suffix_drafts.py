@@ -30,7 +30,7 @@ import numpy as np
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig, HistoryConfig
 from tlt.sim.model.running_batch import Limits
-from tlt.sim.steptimes.law import padded
+from tlt.sim.steptimes.law import padded, without_graph
 from tlt.sim.steptimes.tables import DraftConfigCost, StepCosts
 from tlt.traces.common.arrays import Floats
 from tltsched.commands import ResumeCost
@@ -85,6 +85,8 @@ class HistoryCosts(StepCosts):
         drafts = self._config.hit_rate * (draft_config.verify_tokens - 1)
         tokens = padded(np.arange(self.max_requests + 1, dtype=np.float64), law.graph_batches) * (1 + drafts)
         fixed_s = law.target_s(tokens) + self._config.lookup_s + law.eager_part_s(tokens)
+        batch = np.arange(self.max_requests + 1, dtype=np.float64)
+        fixed_s = fixed_s + self.eager_step_s * without_graph(batch, self.graph_max_requests or None)
         per_token = law.kv_s_per_token + law.kv_s_per_verified_token * drafts
         self._tables[draft_config] = DraftConfigCost(fixed_s, per_token)
         return self._tables[draft_config]

@@ -37,11 +37,12 @@ class StepCosts:
         graph_max_requests: int,
         eager_step_s: float,
         mixes: bool = True,
+        eager_pass_s: float = 0.0,
     ) -> None:
         """Set up for batches up to `max_requests`; `mixes`: the engine decodes while it prefills.
 
-        Above `graph_max_requests` (0: no limit) decode without drafts runs without a CUDA graph and pays
-        `eager_step_s` more per step, as the released TLT does in its bulk phase.
+        Above `graph_max_requests` (0: no limit) nothing runs in a CUDA graph: a step of the target, with
+        drafts or without, takes `eager_step_s` more, and each pass of the drafter `eager_pass_s`.
         """
         self.coefficients = coefficients
         self.when_off = when_off
@@ -50,6 +51,7 @@ class StepCosts:
         self.graph_max_requests = graph_max_requests
         self.eager_step_s = eager_step_s
         self.mixes = mixes
+        self.eager_pass_s = eager_pass_s
         self._tables: dict[DraftConfig, DraftConfigCost] = {}
 
     def of(self, draft_config: DraftConfig) -> DraftConfigCost:
@@ -57,8 +59,8 @@ class StepCosts:
         if draft_config not in self._tables:
             batch = np.arange(self.max_requests + 1, dtype=np.float64)
             fixed_s = self.coefficients.fixed_s(draft_config, self.when_off, batch)
-            if draft_config.depth == 0:
-                fixed_s = fixed_s + self.eager_step_s * without_graph(batch, self.graph_max_requests or None)
+            eager_s = self.eager_step_s + draft_config.depth * self.eager_pass_s
+            fixed_s = fixed_s + eager_s * without_graph(batch, self.graph_max_requests or None)
             per_token = self.coefficients.context_s_per_token(draft_config, self.when_off)
             self._tables[draft_config] = DraftConfigCost(fixed_s, per_token)
         return self._tables[draft_config]

@@ -49,6 +49,7 @@ ENGINES = st.fixed_dictionaries(
         "prefix_caching": st.booleans(),
         "chunk_tokens": st.sampled_from([512, 8192]),
         "graph_max_requests": st.sampled_from([0, 4]),
+        "eager_s_per_draft_pass": st.just(0.001),
     }
 )
 

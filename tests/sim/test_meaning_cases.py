@@ -161,9 +161,9 @@ def tools(step: int) -> Stated:
 def test_tools_are_not_decoded(tmp_path: Path) -> None:
     log = written(tmp_path / "run.log", 8, tools)
     low, high, value = gain(log)
-    # of about 303 s no more than 66 are generated, and no fewer than 33 by the mean response
+    # of about 303 s no more than 66 are generated of the last response
     assert value <= 303 / (303 - 66)
-    assert 1.05 < low < value < high < 1.2
+    assert 1.0 <= low < value < high < 1.2
     case = read_counterfactual(log.with_suffix(""))
     assert case.amdahl() is not None
     assert case.amdahl()[1] == pytest.approx(303 / (303 - 66), rel=0.02)  # type: ignore[index]

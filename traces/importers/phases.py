@@ -71,6 +71,7 @@ class Rollouts(msgspec.Struct, kw_only=True):
     """What else a log says of the seconds of `gen`, by step as in the phase.
 
     fixed_least, fixed_most: of these seconds no draft shortens so many, at the least and at the most.
+    longest: that a response was generated for, or may have been.
     generations: by step; gen holds so many, one after the other.
     turns: steps whose responses are said to have several turns.
     side_by_side: what says that rollouts go on while the policy is trained; then there is no phase `gen`.
@@ -80,6 +81,7 @@ class Rollouts(msgspec.Struct, kw_only=True):
 
     fixed_least: PhaseTime
     fixed_most: PhaseTime
+    longest: PhaseTime = msgspec.field(default_factory=lambda: PhaseTime(names=()))
     generations: list[float] = msgspec.field(default_factory=list)
     turns: int = 0
     side_by_side: str = ""
@@ -147,6 +149,7 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
         fixed = fixed_seconds(framework, values, gen_s)
         about.fixed_least.add(fixed.least_s)
         about.fixed_most.add(fixed.most_s)
+        about.longest.add(fixed.longest_s)
         about.turns += has_turns(framework, values)
         if len(about.generations) < KEPT_STEPS:
             about.generations.append(generations_of(framework, values))

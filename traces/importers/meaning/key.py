@@ -16,7 +16,7 @@ Meaning = Literal[
     Phase,
     "decoding_last",  # seconds that the response which ended last was generated for, within gen
     "decoding_longest",  # the most that any response was generated for
-    "decoding_mean",  # the same in the mean over responses
+    "decoding_shortest",  # the least that any response was generated for
     "waiting_longest",  # the most that any response waited for tools or scoring, within gen
     "waiting_shortest",
     "within_gen",  # seconds of gen in which nothing is generated

@@ -4,69 +4,65 @@ With T the seconds of one generation, g_i those that response i was generated fo
 for tools and scoring, drafts shorten g_i alone. T ends with one response, whose g is logged (decoding_last)
 or lies between bounds:
 
-    T - g_last                              known
-    T - g_longest                           at the least: the last response is generated for no longer
-    T - max(g_mean, g_longest - w_longest)  at the most: g_last + w_last is at least g_longest, and a response
-                                            that ends last is not one that is generated for less than the mean
+    T - g_last                                  at the least, where it is logged
+    T - g_longest                               else: the last response is generated for no longer
+    T - max(g_shortest, g_longest - w_longest)  at the most: g_last + w_last is at least g_longest
 
-Without any g between w_shortest and w_longest; where turns are stated and no waiting is, nothing is known and
-it may be all of T. Seconds under names that nobody knows may be of it as well, if they do not fit beside the
-phases.
+Where g_last is logged another response may become the last once decoding is shorter: one that waits for
+w_longest. Without any g the bounds are w_shortest and w_longest; where turns are stated and no waiting is, it
+may be all of T. Seconds under names that nobody knows may lie within the rollout or beside it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tlt.traces.importers.meaning.key import PHASE_NAMES, Framework
+from tlt.traces.importers.meaning.key import Framework, Meaning
 
-CLOSE = 0.01  # of a step: times of several clocks do not add up to the digit
+BOUNDS: tuple[Meaning, ...] = (
+    "decoding_last", "decoding_longest", "decoding_shortest",
+    "waiting_longest", "waiting_shortest", "within_gen",
+)  # fmt: skip
 
 
 class Fixed(NamedTuple):
-    """Seconds of a rollout that no draft shortens, at the least and at the most."""
+    """Seconds of a rollout that no draft shortens, at the least and at the most.
+
+    longest_s: the most that any response was generated for, or may have been.
+    """
 
     least_s: float
     most_s: float
+    longest_s: float
 
 
 def fixed_seconds(framework: Framework, values: dict[str, float], gen_s: float) -> Fixed:
     """Return the bounds, of all generations of a step; `gen_s` are its seconds, at least 0."""
     generations = generations_of(framework, values)
     one_s = gen_s / generations
-    last, longest, mean, waited, shortest_wait = (
-        framework.stated(meaning, values)
-        for meaning in (
-            "decoding_last", "decoding_longest", "decoding_mean", "waiting_longest", "waiting_shortest",
-        )
-    )  # fmt: skip
-    within_s = framework.stated("within_gen", values) or 0.0
+    last, longest, shortest, waited, shortest_wait, within_s = (
+        framework.stated(meaning, values) for meaning in BOUNDS
+    )
     unstated = has_turns(framework, values) and waited is None
-    if last is not None:
-        least = most = one_s - last
-    elif longest is not None:
+    if longest is not None:
         least = one_s - longest
-        shortest = 0.0 if unstated else longest - (waited or 0.0)
-        most = one_s - max(mean or 0.0, shortest)
+        most = one_s - max(shortest or 0.0, 0.0 if unstated else longest - (waited or 0.0))
     else:
-        least = (shortest_wait or 0.0) + within_s
-        most = one_s if unstated else (waited or 0.0) + within_s
+        least = (shortest_wait or 0.0) + (within_s or 0.0)
+        most = one_s if unstated else (waited or 0.0) + (within_s or 0.0)
+    if last is not None:
+        least = one_s - last
+        most = max(least, min(waited or 0.0, one_s - (shortest or 0.0)))
     least = min(max(least, 0.0), one_s)
-    unknown_s = _unknown_within(framework, values)
-    return Fixed(least * generations, min(max(most, least) * generations + unknown_s, gen_s))
+    most = min(max(most, least) * generations + _unknown_within(framework, values, gen_s), gen_s)
+    generated = one_s - least if longest is None else min(longest, one_s)
+    return Fixed(least * generations, most, generated * generations)
 
 
-def _unknown_within(framework: Framework, values: dict[str, float]) -> float:
-    """Return the seconds of names that nobody knows and that do not fit into a step beside its phases.
-
-    They lie within one of them, and that may be the rollout.
-    """
-    step_s = framework.stated("step", values)
-    if step_s is None:
-        return 0.0
-    beside_s = step_s - sum(framework.stated(phase, values) or 0.0 for phase in PHASE_NAMES[1:])
+def _unknown_within(framework: Framework, values: dict[str, float], gen_s: float) -> float:
+    """Return the seconds of names that nobody knows, of each at most a rollout."""
     unknown = (values[name] for name in framework.kept(values) if framework.key_of(name) is None)
-    return sum(seconds for seconds in unknown if beside_s + CLOSE * step_s < seconds <= step_s)
+    return sum(seconds for seconds in unknown if 0 < seconds <= gen_s)
 
 
 def generations_of(framework: Framework, values: dict[str, float]) -> float:

@@ -1,0 +1,55 @@
+"""Batches above the CUDA graphs: decode, verify and draft all lack one, and a draft's cost is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.small_world import CHUNK_TOKENS, PLAIN
+from tlt.sim import studies
+from tlt.sim.policy_set import policy_set
+from tlt.sim.steptimes.tables import StepCosts
+from tlt.traces.runs.runfolder import RunFolder
+from tltsched.draft_config import OFF, chain
+from tltsched.errors import InputError
+
+EAGER_S, PASS_S = 0.003, 0.002
+# the question of a user whose graphs are captured up to batch 2 and who runs 20 requests
+SETTINGS: dict[str, Any] = {
+    "run": {"records": False, "acceptance": False},
+    "hardware": {"gpus": 1, "tp": 1, "gpu": "A100", "model": "Llama-3-8B"},
+    "cost": {"source": "roofline"},
+    "workload": {"steps": 2, "prompts_per_step": 20, "samples_per_prompt": 1, "max_response_tokens": 128,
+                 "prompt_tokens": 1500},
+    "acceptance": {"kind": "geometric", "rate": 0.55},
+    "phases": {"reward_s": 0.0, "logprob_s": 0.0, "policy_update_s": 0.0, "weight_sync_s": 0.0},
+}  # fmt: skip
+
+
+def test_all_of_an_engine_step_lacks_a_graph_above_the_limit() -> None:
+    free = StepCosts(PLAIN, "not_configured", 8, CHUNK_TOKENS, 0, EAGER_S, eager_pass_s=PASS_S)
+    limited = StepCosts(PLAIN, "not_configured", 8, CHUNK_TOKENS, 2, EAGER_S, eager_pass_s=PASS_S)
+    for draft_config, more in ((OFF, EAGER_S), (chain(3), EAGER_S + 3 * PASS_S)):
+        added = limited.of(draft_config).fixed_s - free.of(draft_config).fixed_s
+        assert added.tolist() == pytest.approx([0.0] * 3 + [more] * 6)
+
+
+def gain(folder: Path, **engine: float) -> float:
+    path = folder / "lengths.csv"
+    path.write_text("response_tokens\n" + "128\n" * 40, encoding="utf-8")
+    settings = SETTINGS | {"engine": engine, "workload": SETTINGS["workload"] | {"lengths": str(path)}}
+    studies.compare(policy_set(settings, ["none", "static:3"]), folder / "out", 0, studies.silent)
+    none, drafted = (
+        float(RunFolder(folder / "out" / name).steps()["end_s"].max()) for name in ("none", "static-3")
+    )
+    return none / drafted
+
+
+def test_drafting_without_graphs_is_asked_for_and_then_falls_behind(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="eager_s_per_draft_pass"):
+        gain(tmp_path, graph_max_requests=2)
+    whole = gain(tmp_path)
+    assert gain(tmp_path, graph_max_requests=2, eager_s_per_draft_pass=0.005) < whole
+    assert gain(tmp_path, graph_max_requests=32) == pytest.approx(whole)

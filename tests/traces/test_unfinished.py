@@ -93,3 +93,12 @@ def test_the_doctor_reads_again_when_there_is_more(tmp_path: Path, monkeypatch: 
     assert told.count("verl (verl-metrics), run.log") == 2
     assert told.count("following run.log") == 3
     assert done.exit_code == 1  # stopped by Ctrl-C
+
+
+def test_the_doctor_says_what_it_would_need_for_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "slime.log"
+    values = {"rollout/response_len/mean": 5.0, "rollout/response_len/max": 9, "perf/step_time": 9.0}
+    path.write_text(f"perf 1: {values}\n")
+    told = CliRunner().invoke(trace_group, ["doctor", str(path)]).output
+    assert "metrics of slime; its lengths are not read" in told
+    assert "--responses N" in told

@@ -22,7 +22,7 @@ def need_run(member: Member) -> RunTables:
 def need_rows(member: Member) -> pd.DataFrame:
     """Return the responses."""
     if member.rows is None:
-        raise CannotRunError("no lengths: the log holds metrics alone")
+        raise CannotRunError("no lengths were read from the log")
     if member.rows.empty:
         raise CannotRunError("no responses")
     return member.rows

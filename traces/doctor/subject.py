@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tlt.traces.importers.detect import UnknownFormatError
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
@@ -151,12 +152,12 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
     phases = find_phases(path)
     try:
         trace, report = import_trace(path, options, format_name)
-    except InputError:
+    except InputError as error:
         if phases is None:
             raise
-        return Subject(
-            str(path), f"metrics of {phases.framework}", (Member("", None, "unstated", None, phases=phases),)
-        )
+        hidden = "" if isinstance(error, UnknownFormatError) else f"; its lengths are not read: {error}"
+        member = Member("", None, "unstated", None, phases=phases)
+        return Subject(str(path), f"metrics of {phases.framework}{hidden}", (member,))
     trace, left_out = without_unfinished(trace, phases)
     member = Member(
         "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, phases=phases, report=report

@@ -124,3 +124,22 @@ def test_a_closed_loop_states_how_many_ran_at_once(tmp_path: Path) -> None:
     assert replay.observed.logged is not None
     assert replay.observed.logged.times["gen"].mean_s == pytest.approx(8.0)
     assert replay.configs["none"].engine.max_running == 2  # on two workers
+
+
+def test_sources_that_may_count_the_same_give_no_law_and_a_server_without_drafts_none(tmp_path: Path) -> None:
+    line = "SpecDecoding metrics: Mean acceptance length: 2.00, Accepted: {0} tokens, Drafted: {1} tokens, " \
+           "Per-position acceptance rate: {2}\n"  # fmt: skip
+    path = tmp_path / "run.log"
+    both = slime(2.0) + line.format(50, 100, "0.800, 0.200")
+    assert (
+        next(iter(replayed(path, both, responses=64).configs)) == "static:2"
+    )  # the engine counts its drafts
+    idle = slime(0.0) + line.format(0, 0, "nan, nan")
+    assert next(iter(replayed(path, idle, responses=64).configs)) == "none"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "trainer.log").write_text(slime(2.0))
+    (folder / "server.log").write_text(line.format(50, 100, "0.800, 0.200"))
+    run = observe(folder, None, Options(responses=64))
+    with pytest.raises(InputError, match="static:K"):
+        replay_of(run, GIVEN, tmp_path / "lengths.parquet", ["none"], None)

@@ -222,7 +222,7 @@ def test_slime_logs_a_mean_and_its_quotient_may_state_the_drafts(tmp_path: Path)
         read_acceptance(path)
     law = read_acceptance(path, 3)
     assert law.rate + law.rate**2 + law.rate**3 == pytest.approx(1.31)
-    assert "geometric (assumed)" in " ".join(law.notes)
+    assert "geometric shape over positions is assumed" in " ".join(law.notes)
     pairs = "".join(
         f"perf {s}: {{'rollout/spec_accept_length': {n}, 'rollout/spec_accept_rate': {(n - 1) / 7:.3f}}}\n"
         for s, n in ((1, 2.31), (2, 3.4), (3, 5.2))

@@ -94,7 +94,7 @@ def law_of(
         )  # fmt: skip
     one_depth = _depth(depths, depth, mean, source)
     rate = geometric_rate(mean, one_depth)
-    notes.append("only the mean is stated: the shape over positions is taken as geometric (assumed)")
+    notes.append("only the mean is stated: a chain with a geometric shape over positions is assumed")
     told = _told(source, weighed, total, one_depth, mean, "mean alone, geometric shape assumed")
     return Acceptance(
         kind="geometric", depth=one_depth, accepted=mean, origin=told, rate=rate, notes=tuple(notes)

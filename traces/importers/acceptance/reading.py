@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.acceptance.benchmarks import Drafting
 from tlt.traces.importers.acceptance.counted import Acceptance, Counted, law_of
-from tlt.traces.importers.acceptance.engine_logs import SGLANG, VLLM, VLLM_0, ServerLog
+from tlt.traces.importers.acceptance.engine_logs import ServerLog
 from tlt.traces.importers.acceptance.prometheus import Scrapes
-from tlt.traces.importers.acceptance.trainer_metrics import ENDS, TrainerMetrics
+from tlt.traces.importers.acceptance.trainer_metrics import TrainerMetrics
 from tlt.traces.importers.folder import regular_files
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Skip, Source
 from tlt.traces.importers.reading.lines import iter_lines, shown
 from tlt.traces.importers.reading.metric_tables import is_parquet
-from tlt.traces.importers.reading.metrics import iter_metrics, metric_names
+from tlt.traces.importers.reading.metrics import iter_metrics
 from tlt.traces.importers.reading.records import documents
 from tlt.traces.importers.report import Tally
 from tltsched.errors import InputError
@@ -64,13 +65,15 @@ def read_acceptance(path: Path, depth: int | None = None) -> Acceptance:
     return found.law(depth)
 
 
-def find_drafts(path: Path, depth: int | None = None) -> FoundDrafts | None:
-    """Return what is counted at `path`, or None if nothing is about drafts.
+def find_drafts(
+    path: Path, depth: int | None = None, files: Sequence[Path] | None = None
+) -> FoundDrafts | None:
+    """Return what is counted in `files`, by default all at `path`; None if nothing is about drafts.
 
     Raises InputError if several sources count: they may count the same.
     """
     sources: dict[tuple[str, str], list[Counted]] = {}
-    for file in regular_files(path, Tally()):
+    for file in regular_files(path, Tally()) if files is None else files:
         for source, weighed, counted in _of_file(file, depth):
             sources.setdefault((source, weighed), []).extend(counted)
     if not sources:
@@ -82,17 +85,6 @@ def find_drafts(path: Path, depth: int | None = None) -> FoundDrafts | None:
         )  # fmt: skip
     (((source, weighed), counted),) = sources.items()
     return FoundDrafts(f"{source} {shown(path)}", weighed, tuple(counted))
-
-
-def says_drafts(head: Head) -> bool:
-    """Return whether the beginning of a file says anything of drafts."""
-    if not head.is_text and not is_parquet(head):
-        return False
-    if any(name in head.fields for name in OF_BENCHMARKS):
-        return True
-    if any(mark in line.text for line in head.lines for mark in (VLLM, VLLM_0, SGLANG, b"vllm:spec_")):
-        return True
-    return any(name.endswith(end) for name in metric_names(head) for ends in ENDS.values() for end in ends)
 
 
 def _of_file(file: Path, depth: int | None) -> list[Found]:

@@ -18,12 +18,14 @@ from evidence.live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from evidence.model_claims import MODEL
 from evidence.product_claims import demo, fresh_clone, large_file
 from evidence.recording import PROJECT
+from evidence.roofline_claims import ROOFLINE
 from evidence.training_claims import TRAINING
 
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, *GOODPUT, demo, fresh_clone,
+        *MODEL, *ROOFLINE, large_file,
+        crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, *GOODPUT, demo, fresh_clone,
         crosscheck_cpu,
     )
 }  # fmt: skip

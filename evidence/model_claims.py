@@ -15,10 +15,8 @@ from tlt.sim.config import Config, resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import load, predict_s
-from tlt.sim.steptimes.roofline import GPUS, Assumptions, roofline
 from tlt.sim.workload import load_workload
 from tlt.sim.write_run import run_into
-from tlt.traces.common.models import MODELS
 from tlt.traces.common.settings import settings_of
 
 CONTROL = PROJECT / "sim" / "presets" / "short-tail.toml"
@@ -289,25 +287,6 @@ def determinism() -> None:
     )
 
 
-def roofline_vs_measured() -> None:
-    """The assumed step times against the measured ones, where both exist."""
-    calibration = load("vllm-0.32-h100-qwen2.5-7b")
-    assumed = roofline(MODELS[calibration.model], GPUS["H100"], calibration.tp, Assumptions())
-    used = [point for point in calibration.points if not point.excluded]
-    errors = [abs(predict_s(assumed, point) / point.engine_step_s - 1) for point in used]
-    write(
-        "roofline_vs_measured",
-        claim="roofline (assumed) against step times measured with vLLM 0.32 on one H100, 7B shape",
-        value={"mean error": round(float(np.mean(errors)), 4), "largest": round(max(errors), 4)},
-        unit={OTHERS: "share of the measured step"},
-        target="none: it says how far an assumed step time may be off",
-        met=None,
-        how="modelled against measured points of sim/steptimes/calibrations",
-        measured_on=ONE_H100,
-    )
-
-
 MODEL = (
     published_cells, case_study, jump_vs_exact, speed, short_tail, gpu_time_adds_up, determinism,
-    roofline_vs_measured,
 )  # fmt: skip

@@ -20,6 +20,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "vllm_bench": "vLLM's own benchmark, imported and simulated",
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
+        "roofline_drafting": "What drafting costs on engines that nobody calibrated",
+        "between_sessions": "How far two calibrations of the same thing are apart",
     },
     "The simulator against what others published": {
         "fig13_cells": "TLT's figure 13, cells that the fit did not see",

@@ -20,6 +20,7 @@ from tlt.sim.acceptance_file import with_acceptance
 from tlt.sim.drift import with_drift
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
+from tlt.sim.steptimes.known import KnownSteps
 from tlt.sim.steptimes.roofline import Assumptions
 from tlt.traces.common.settings import Section, convert, merge
 from tltsched.cluster import ClusterConfig
@@ -27,6 +28,7 @@ from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.schedules import PRESETS
 from tltsched.spot import SpotConfig
+from tltsched.written.draft_config import parse_draft_config
 from tltsched.written.policy_name import PolicyName
 
 Mode = Literal["jump", "exact"]
@@ -41,6 +43,48 @@ class HardwareConfig(Section, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="shape of a known model, such as Qwen2.5-32B")] = "Qwen2.5-32B"
 
 
+class KnownConfig(Section, frozen=True, kw_only=True):
+    """Two steps that you have timed on your own engine: they pin the step times, calibrated or not."""
+
+    plain_step_s: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="seconds of an engine step without speculation; unset: not known"),
+    ] = None
+    draft_step_s: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="seconds of an engine step (a cycle) that drafts and verifies `draft`"),
+    ] = None
+    draft: Annotated[str, Meta(description="what draft_step_s drafted: K, or a tree such as 8_4_32")] = "4"
+    batch: Annotated[int, Meta(ge=1, description="running requests of both steps")] = 1
+    context_tokens: Annotated[float, Meta(ge=0.0, description="context of each request in both")] = 1024.0
+
+    def __post_init__(self) -> None:
+        if self.draft_step_s is not None and self.plain_step_s is None:
+            raise InputError(
+                "cost.known.plain_step_s", None, "seconds, where cost.known.draft_step_s is given",
+                "give both, or the plain step alone",
+            )  # fmt: skip
+        if self.given and not parse_draft_config(self.draft).depth:
+            raise InputError("cost.known.draft", self.draft, "a draft, such as 4", "name what was drafted")
+
+    @property
+    def given(self) -> bool:
+        """Whether both steps are known."""
+        return self.plain_step_s is not None and self.draft_step_s is not None
+
+    def steps(self) -> KnownSteps | None:
+        """Return what is known; None: nothing."""
+        if self.plain_step_s is None:
+            return None
+        return KnownSteps(
+            plain_s=self.plain_step_s,
+            draft_s=self.draft_step_s,
+            draft_config=parse_draft_config(self.draft),
+            batch=self.batch,
+            context_tokens=self.context_tokens,
+        )
+
+
 class CostConfig(Section, frozen=True, kw_only=True):
     """Where step times come from."""
 
@@ -48,6 +92,7 @@ class CostConfig(Section, frozen=True, kw_only=True):
         str,
         Meta(description="a shipped calibration, the path of a calibration.json, or 'roofline' (assumed)"),
     ] = "paper-qwen32b-tp4"
+    known: KnownConfig = KnownConfig()
     roofline: Annotated[Assumptions, Meta(description="efficiencies that a roofline assumes")] = Assumptions()
     scale: Annotated[
         float, Meta(gt=0.0, description="all step times are this many times as long; fitted to a log")
@@ -170,7 +215,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         bool | None,
         Meta(
             description="decode goes on in the engine steps that prefill; unset: as the engine of the "
-            "calibration does by default (vLLM mixes, SGLang does not), and mixed with a roofline"
+            "calibration, or of cost.roofline.drafting, does by default (vLLM mixes, SGLang does not)"
         ),
     ] = None
     graph_max_requests: Annotated[

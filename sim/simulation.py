@@ -23,8 +23,10 @@ from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
 from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.steptimes.errors import CostError, cost_error
+from tlt.sim.steptimes.known import pinned
 from tlt.sim.steptimes.law import Coefficients
-from tlt.sim.steptimes.roofline import GPUS, roofline
+from tlt.sim.steptimes.roofline import GPUS, drafting_name, roofline
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.workload import steps_of
 from tlt.traces.common.models import MODELS
@@ -57,22 +59,30 @@ def calibration_of(config: Config) -> Calibration | None:
     return None if config.cost.source == "roofline" else load(config.cost.source)
 
 
+def drafts_trees(config: Config) -> bool:
+    """Return whether acceptance is of trees, as TLT's figures are."""
+    return config.acceptance.kind == "published_tree"
+
+
 def coefficients_of(config: Config, calibration: Calibration | None) -> Coefficients:
     """Return the law of step times; raises InputError for an unknown model or GPU."""
     shape = look_up(MODELS, "hardware.model", config.hardware.model, things=True)
     gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu, things=True)
     if calibration is None:
-        fitted = roofline(shape, gpu, config.hardware.tp, config.cost.roofline)
+        fitted = roofline(shape, gpu, config.hardware.tp, config.cost.roofline, drafts_trees(config))
     else:
         fitted = calibration.coefficients
-    return fitted.times(config.cost.scale)
+    known = config.cost.known.steps()
+    return (pinned(fitted, known) if known else fitted).times(config.cost.scale)
 
 
 def mixes_prefill(config: Config, calibration: Calibration | None) -> bool:
     """Return whether the engine decodes while it prefills: as set, else as the calibrated one does."""
     if config.engine.mixed_prefill is not None:
         return config.engine.mixed_prefill
-    return calibration is None or calibration.mixes_prefill
+    if calibration is None:
+        return not drafting_name(config.cost.roofline, drafts_trees(config)).startswith("sglang")
+    return calibration.mixes_prefill
 
 
 class Simulation:
@@ -196,6 +206,10 @@ class Simulation:
     def drafts(self) -> bool:
         """Whether the policy ever drafts."""
         return any(draft_config.depth for draft_config in self.policy.draft_configs)
+
+    def cost_error(self) -> CostError:
+        """Return how far the step times may be off."""
+        return cost_error(self.calibration, self.config.cost.known.given)
 
     def with_coefficients(self, coefficients: Coefficients) -> Self:
         """Return the same policy and workload under other step times."""

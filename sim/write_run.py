@@ -67,6 +67,12 @@ def cost_source(simulation: Simulation) -> str:
     """Return one line that says what the step times rest on."""
     hardware, scale = simulation.config.hardware, simulation.config.cost.scale
     scaled = "" if scale == 1 else f"; all step times x {scale:.4g}, fitted to a log"
+    known = simulation.config.cost.known
+    if known.plain_step_s is not None:
+        drafting = (
+            "" if known.draft_step_s is None else f" and {known.draft_step_s * 1e3:g} ms at {known.draft}"
+        )
+        scaled += f"; pinned to steps that you timed: {known.plain_step_s * 1e3:g} ms plain{drafting}"
     if simulation.calibration is not None:
         return simulation.calibration.describe() + scaled
     return f"assumed: roofline of {hardware.model} on {hardware.tp} x {hardware.gpu}{scaled}"

@@ -73,7 +73,7 @@ SURFACE: dict[str, set[str]] = {
     "real model": {
         "NAME", "--out", "--shape-only", "--vocab", "--draft-vocab", "--draft-model", "--seed",
     },
-    "real calibrate": {"--config", "--set", "--out"},
+    "real calibrate": {"--config", "--set", "--out", "--compare"},
     "real replay": {"--config", "--set", "--policies", "--calibration", "--out", "--report"},
     "real check-export": {"FILE", "--max-running"},
     "real fields": set(),

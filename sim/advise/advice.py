@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.advise.best_draft import candidate_draft_configs, draw_ranking, is_extrapolated, rank
-from tlt.sim.advise.sensitivity import cost_error
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import Advice, BatchAdvice, write_json
@@ -67,7 +66,7 @@ def advise_at(
             for draft_config in draft_configs
         ]
     )
-    error, source = cost_error(simulation.calibration)
+    error = simulation.cost_error()
     draws = draw_ranking(error, len(draft_configs), TABLE_DRAWS, rng)
     rows = []
     for batch, context in contexts.items():
@@ -89,7 +88,7 @@ def advise_at(
                 extrapolated=is_extrapolated(simulation.calibration, batch, context),
             )
         )
-    return Advice(cost_error=error, cost_error_source=source, rows=tuple(rows))
+    return Advice(cost_error=error.share, cost_error_source=error.source, rows=tuple(rows))
 
 
 def write_advice(out: Path, advice: Advice, draws: pd.DataFrame) -> None:

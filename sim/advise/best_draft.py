@@ -15,6 +15,7 @@ import numpy as np
 
 from tlt.sim.config import Config
 from tlt.sim.steptimes.calibration import Calibration
+from tlt.sim.steptimes.errors import CostError
 from tlt.sim.steptimes.law import Coefficients, padded
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import interval_of
@@ -53,10 +54,10 @@ class Ranked(msgspec.Struct, frozen=True):
     regrets: Regrets  # of the best, over the draws of the step times, by the names of draft configurations
 
 
-def draw_ranking(error: float, draft_configs: int, draws: int, rng: np.random.Generator) -> RankingDraws:
-    """Return log-normal factors whose logarithm has the standard deviation `error`."""
-    factors = np.exp(error * rng.standard_normal((draws, 3)))
-    return RankingDraws(factors, np.exp(error * rng.standard_normal((draws, draft_configs))))
+def draw_ranking(error: CostError, draft_configs: int, draws: int, rng: np.random.Generator) -> RankingDraws:
+    """Return factors within the error of the step times, and one more a draft configuration."""
+    factors = error.draw(draws, rng)
+    return RankingDraws(factors, np.exp(error.share * rng.standard_normal((draws, draft_configs))))
 
 
 def parts_s(

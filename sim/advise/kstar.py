@@ -26,10 +26,10 @@ from tlt.sim.advise.best_draft import (
     is_extrapolated,
     rank,
 )
-from tlt.sim.advise.sensitivity import cost_error
 from tlt.sim.config import Config
 from tlt.sim.simulation import calibration_of, coefficients_of, law_of
 from tlt.sim.steptimes.calibration import Calibration
+from tlt.sim.steptimes.errors import cost_error
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import BEST_DRAFT_MAP, generator
@@ -81,7 +81,7 @@ def kstar_map(
         rate: _tokens([Geometric(rate).survival(draft_config) for draft_config in draft_configs])
         for rate in used_rates
     }
-    error, error_source = cost_error(calibration)
+    error = cost_error(calibration, config.cost.known.given)
     rng = generator(config.run.seed, BEST_DRAFT_MAP)
     draws = draw_ranking(error, len(draft_configs), DRAWS, rng)
     grid = [(batch, context) for context in sorted(contexts) for batch in sorted(batches)]
@@ -98,8 +98,8 @@ def kstar_map(
     about = KStar(
         **_origin(config, calibration),
         acceptance=law.source if exponent == 1 else f"{law.source}, to the power {exponent:g}",
-        cost_error=error,
-        cost_error_source=error_source,
+        cost_error=error.share,
+        cost_error_source=error.source,
         draws=DRAWS,
         seed=config.run.seed,
         tool_version=VERSION,

@@ -18,33 +18,17 @@ import pandas as pd
 
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.calibration import Calibration
+from tlt.sim.steptimes.errors import FACTORS
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
 
-ROOFLINE_ERROR = 0.2  # assumed; the two measured 7B calibrations lie within it
-NORMAL_PER_MEDIAN = 1.4826
-FACTORS = ("target", "kv", "drafter")
 PROBE = 0.1  # relative
 PROBED = 1.0 + PROBE
 PROBE_STEPS = 3  # RL steps
 READINGS = 2  # of given seconds of training where fewer GPUs train: they grow, or they do not
-
-
-def cost_error(calibration: Calibration | None) -> tuple[float, str]:
-    """Return the standard deviation of the step times as a share, and what it rests on."""
-    if calibration is None:
-        return ROOFLINE_ERROR, "assumed: no calibration"
-    residuals = calibration.residuals
-    return NORMAL_PER_MEDIAN * residuals.held_out_median, f"{residuals.validation}: {calibration.name}"
-
-
-def draw_factors(error: float, draws: int, rng: np.random.Generator) -> Floats:
-    """Return log-normal FACTORS, [1 + draws, 3]; the first row is the fit."""
-    return np.vstack([np.ones((1, len(FACTORS))), np.exp(error * rng.standard_normal((draws, len(FACTORS))))])
 
 
 def first_steps(trace: Trace, steps: int) -> Trace:
@@ -117,8 +101,7 @@ def simulate_draws(policies: PolicySet, draws: int, progress: Callable[[int], No
     Every other draw has given seconds of training as given, where fewer GPUs train.
     """
     first = policies.baseline
-    error, _ = cost_error(first.calibration)
-    drawn = draw_factors(error, draws, generator(first.config.run.seed, COST_FACTORS))
+    drawn = first.cost_error().draw_with_fit(draws, generator(first.config.run.seed, COST_FACTORS))
     frames = []
     for draw, factors in enumerate(drawn.tolist()):
         for name, simulation in policies.simulations.items():
@@ -142,8 +125,8 @@ def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Calla
     open_ended = any(each is not None for each in unscaled.values())
     if not draws and not open_ended:
         return
-    error, source = cost_error(policies.baseline.calibration)
-    factors = draw_factors(error, draws, generator(policies.baseline.config.run.seed, COST_FACTORS))
+    error, source = policies.baseline.cost_error(), policies.baseline.cost_error().source
+    factors = error.draw_with_fit(draws, generator(policies.baseline.config.run.seed, COST_FACTORS))
     if not draws:
         factors = np.ones((1 + READINGS, len(FACTORS)))
     if open_ended:
@@ -162,7 +145,7 @@ def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Calla
             times_s[READINGS::READINGS] *= seconds(other) / fit_s
         frames.append(draw_table(run_name(name), steps, times_s))
         progress(name)
-    write_draw_files(out, frames, error, source, probe)
+    write_draw_files(out, frames, error.share, source, probe)
 
 
 def write_draw_files(out: Path, frames: list[pd.DataFrame], error: float, source: str, probe: Trace) -> None:

@@ -15,12 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from tlt.sim.advise.sensitivity import (
-    FACTORS,
     PROBE_STEPS,
     PROBED,
     READINGS,
-    cost_error,
-    draw_factors,
     draw_table,
     first_steps,
     growth,
@@ -34,6 +31,7 @@ from tlt.sim.counterfactual.fitted import Fitted, repeated
 from tlt.sim.counterfactual.readings import Reading
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
+from tlt.sim.steptimes.errors import FACTORS
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.runs.runfolder import RunFolder, run_name
@@ -57,14 +55,14 @@ def write_draws(
     turns = max(len(readings), 1) * (READINGS if open_ended else 1)
     if not draws and turns == 1:
         return
-    error, source = cost_error(first.calibration)
+    error, source = first.cost_error(), first.cost_error().source
     rng = generator(first.config.run.seed, COST_FACTORS)
     rows = max(draws, turns)
-    moves = draw_factors(error if draws else 0.0, rows, rng) - 1.0
+    moves = error.draw_with_fit(rows, rng) - 1.0 if draws else np.zeros((1 + rows, len(FACTORS)))
     scales = np.ones(1 + rows)
     if fitted is not None:
         if draws:
-            scales[1:] = fitted.scale.draw(rows, error, rng)
+            scales[1:] = fitted.scale.draw(rows, error.share, rng)
         source += _pinned(fitted)
     probe = first_steps(policies.trace, PROBE_STEPS)
     frames = []
@@ -86,7 +84,7 @@ def write_draws(
         times_s[0] = fit_s[0]
         frames.append(draw_table(run_name(name), steps, np.maximum(times_s, 0.0)))
         progress(name)
-    write_draw_files(out, frames, error, source, probe)
+    write_draw_files(out, frames, error.share, source, probe)
 
 
 def _pinned(fitted: Fitted) -> str:

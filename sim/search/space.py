@@ -151,4 +151,9 @@ def _fits(calibration: Calibration, model: str, design: Design) -> bool:
 
 def _settings(settings: dict[str, Any], design: Design, source: str) -> dict[str, Any]:
     hardware = {"gpu": design.gpu, "tp": design.tp, "gpus": design.gpus}
-    return merge(settings, {"hardware": hardware, "cost": {"source": source}})
+    cost: dict[str, Any] = {"source": source}
+    configured, default = settings.get("hardware", {}), Config().hardware
+    timed_on = (configured.get("gpu", default.gpu), configured.get("tp", default.tp))
+    if timed_on != (design.gpu, design.tp):  # what was timed holds for the hardware that is configured
+        cost["known"] = {"plain_step_s": None, "draft_step_s": None}
+    return merge(settings, {"hardware": hardware, "cost": cost})

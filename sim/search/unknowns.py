@@ -12,10 +12,11 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from tlt.sim.advise.sensitivity import FACTORS, PROBE, cost_error, probed
+from tlt.sim.advise.sensitivity import PROBE, probed
 from tlt.sim.config import Config
 from tlt.sim.search.space import Candidate
 from tlt.sim.simulation import Simulation
+from tlt.sim.steptimes.errors import FACTORS
 from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 
@@ -33,14 +34,15 @@ class Uncertain(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     spread: str
     command: str
-    sd: float
+    sd: float | tuple[float, ...]  # of all parts, or of each
     parts: tuple[str, ...]
+    means: float | tuple[float, ...] = 0.0  # not 0: the fit is known to be off
     log: bool = True  # whether exp(sd x normal) - 1 is drawn, or sd x normal
     hardware: str = ""  # the designs that it concerns; empty: all
 
     def draw(self, draws: int, rng: np.random.Generator) -> Floats:
         """Return values of the parts, [draws, parts]."""
-        normal = self.sd * rng.standard_normal((draws, len(self.parts)))
+        normal = np.array(self.means) + np.array(self.sd) * rng.standard_normal((draws, len(self.parts)))
         return np.expm1(normal) if self.log else normal
 
 
@@ -49,14 +51,15 @@ def inputs_of(finalists: list[Candidate]) -> list[Uncertain]:
     step_times = []
     hardware = {each.design.hardware: each for each in finalists}
     for name, each in hardware.items():
-        error, source = cost_error(each.calibration)
+        error = each.simulation.cost_error()
         step_times.append(
             Uncertain(
                 name=f"step times of {each.config.hardware.model} on {name}",
-                spread=f"{error:.1%}, {source}",
+                spread=f"{error.text()}, {error.source}",
                 command=f"tlt real calibrate --set model.name={each.config.hardware.model} "
                 f"--set engine.device=cuda --out calibration (on {each.design.tp} x {each.design.gpu})",
-                sd=error,
+                sd=error.sds,
+                means=error.biases,
                 parts=FACTORS,
                 hardware=name,
             )

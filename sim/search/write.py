@@ -10,12 +10,13 @@ import pandas as pd
 
 from tlt.sim.advise.advice import advise, write_advice
 from tlt.sim.advise.bounds import write_bounds
-from tlt.sim.advise.sensitivity import FACTORS, PROBE_STEPS, draw_table, step_seconds
+from tlt.sim.advise.sensitivity import PROBE_STEPS, draw_table, step_seconds
 from tlt.sim.comparison import run_policy
 from tlt.sim.search.choose import DRAWS, Decision
 from tlt.sim.search.search import Progress, SearchResult, Task
 from tlt.sim.search.space import Design
 from tlt.sim.search.successive_halving import Tried
+from tlt.sim.steptimes.errors import FACTORS
 from tlt.sim.workload import describe_lengths
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.files import write_trace

@@ -13,8 +13,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from tlt.sim.steptimes.drafting import DRAFTING, Drafting, DraftingEngine
 from tlt.sim.steptimes.law import Coefficients
-from tlt.traces.common.models import BF16_BYTES, ModelShape
+from tlt.traces.common.models import BF16_BYTES, MODELS, ModelShape
+from tltsched.errors import look_up
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
@@ -68,40 +70,89 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     allreduce_s: Annotated[
         Seconds, Meta(description="assumed: one all-reduce over NVLink; a layer has two when tp > 1")
     ] = 10e-6
+    drafting: Annotated[
+        Drafting,
+        Meta(
+            description="engine that drafts: vllm_chains (fitted to measured points), sglang_trees (fitted "
+            "to published ones); auto: trees where acceptance is of trees, else chains"
+        ),
+    ] = "auto"
     draft_fixed_s: Annotated[
-        Seconds, Meta(description="assumed: rejection sampling and host work of a drafting engine step")
-    ] = 1.0e-3
+        Seconds | None, Meta(description="host work of a drafting engine step; unset: of `drafting`")
+    ] = None
+    draft_pass_s: Annotated[
+        Seconds | None,
+        Meta(description="a drafter pass beside reading its weights; unset: of `drafting`"),
+    ] = None
+    draft_model: Annotated[
+        str,
+        Meta(
+            description="drafts come from this model, by name of its shape, instead of a head of one layer; "
+            "assumed: each pass is one of its plain engine steps"
+        ),
+    ] = ""
     draft_vocab: Annotated[int, Meta(ge=1, description="rows of the drafter's output head")] = 32_000
     prefill_chunk_s: Annotated[
         Seconds, Meta(description="assumed: host and launch work of one prefill chunk")
     ] = 2e-3
 
 
-def roofline(shape: ModelShape, gpu: GpuSpec, tp: int, assumed: Assumptions) -> Coefficients:
-    """Return coefficients for `shape` on `tp` GPUs of kind `gpu`; decode is memory-bound up to one knot."""
+def roofline(
+    shape: ModelShape, gpu: GpuSpec, tp: int, assumed: Assumptions, trees: bool = False
+) -> Coefficients:
+    """Return coefficients for `shape` on `tp` GPUs of kind `gpu`; decode is memory-bound up to one knot.
+
+    `trees`: what drafts, where the assumptions leave that open. Raises InputError for an unknown draft model.
+    """
     bandwidth = gpu.memory_bytes_per_s * assumed.memory_efficiency * tp
     flops = gpu.bf16_flops * assumed.compute_efficiency * tp
     weights_s = shape.read_parameters() * BF16_BYTES / bandwidth
     token_s = 2 * shape.read_parameters() / flops
     exchange_s = 2 * assumed.allreduce_s if tp > 1 else 0.0
+    fixed_s = assumed.draft_fixed_s
     launch_s = assumed.step_host_s + shape.layers * (assumed.layer_launch_s + exchange_s)
-    drafter = shape.layer_parameters() + 3 * shape.hidden**2 + assumed.draft_vocab * shape.hidden
-    draft_pass_s = drafter * BF16_BYTES / bandwidth + 4 * assumed.layer_launch_s + exchange_s
-    draft_request_s = 2 * drafter / flops
+    draft_pass_s, drafter_kv_share = _drafter_pass(shape, bandwidth, exchange_s, assumed, trees)
     return Coefficients(
         knots_tokens=(1.0, max(weights_s / token_s, 2.0)),
         floor_s=weights_s + launch_s,
         slopes_s_per_token=(0.0, token_s),
         kv_s_per_token=shape.kv_bytes_per_token() / bandwidth,
-        drafter_kv_share=1 / shape.layers,
+        drafter_kv_share=drafter_kv_share,
         off_s=draft_pass_s,
-        off_s_per_request=draft_request_s,
-        draft_s=assumed.draft_fixed_s,
+        off_s_per_request=0.0,
+        draft_s=drafting_engine(assumed, trees).fixed_s if fixed_s is None else fixed_s,
         draft_pass_s=draft_pass_s,
-        draft_pass_s_per_request=draft_request_s,
+        draft_pass_s_per_request=0.0,  # no fit to measured or published points finds any
         graph_tokens=None,
         eager_s=0.0,
         prefill_chunk_s=assumed.prefill_chunk_s,
         prefill_s_per_token=token_s,
         prefill_s_per_pair=shape.attention_flops_per_pair() / 2 / flops,
     )
+
+
+def drafting_engine(assumed: Assumptions, trees: bool) -> DraftingEngine:
+    """Return the engine that drafts: the one that is named, else by whether trees are drafted."""
+    return DRAFTING[drafting_name(assumed, trees)]
+
+
+def drafting_name(assumed: Assumptions, trees: bool) -> str:
+    """Return its name."""
+    if assumed.drafting != "auto":
+        return assumed.drafting
+    return "sglang_trees" if trees else "vllm_chains"
+
+
+def _drafter_pass(
+    shape: ModelShape, bandwidth: float, exchange_s: float, assumed: Assumptions, trees: bool
+) -> tuple[float, float]:
+    """Return the seconds of a drafter pass, and its KV cache over the target's."""
+    given_s = assumed.draft_pass_s
+    host_s = drafting_engine(assumed, trees).pass_s if given_s is None else given_s
+    if not assumed.draft_model:
+        head = shape.layer_parameters() + 3 * shape.hidden**2 + assumed.draft_vocab * shape.hidden
+        return head * BF16_BYTES / bandwidth + host_s, 1 / shape.layers
+    drafter = look_up(MODELS, "cost.roofline.draft_model", assumed.draft_model)
+    layers_s = drafter.layers * (assumed.layer_launch_s + exchange_s)
+    weights_s = drafter.read_parameters() * BF16_BYTES / bandwidth
+    return weights_s + layers_s + host_s, drafter.kv_bytes_per_token() / shape.kv_bytes_per_token()

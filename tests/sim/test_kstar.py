@@ -13,10 +13,13 @@ from tlt.sim.advise.best_draft import draw_ranking, engine_step_s, gains_of, par
 from tlt.sim.advise.kstar import breakeven_rate, drafting_configs, kstar_map
 from tlt.sim.config import resolve
 from tlt.sim.steptimes.calibration import load
+from tlt.sim.steptimes.errors import CostError
 from tlt.traces.results.kstar import CONFIGURED, KStarMap, read_kstar, write_kstar
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 from tltsched.policies.base import WhenOff
+
+ERROR = CostError(share=0.05, sds=(0.05, 0.05, 0.05), source="a test")
 
 MEASURED = {
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
@@ -206,7 +209,7 @@ def test_parts_of_a_engine_step_add_up_to_it() -> None:
 
 
 def test_off_costs_something_where_the_drafter_is_kept_in_step() -> None:
-    draws = draw_ranking(0.05, 1, 50, np.random.default_rng(1))
+    draws = draw_ranking(ERROR, 1, 50, np.random.default_rng(1))
     useless = np.array([1.0])
     plain = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws)
     in_step = rank(PLAIN, [chain(2)], useless, 6, 100.0, draws, "k0")

@@ -62,7 +62,7 @@ def test_step_times_are_of_the_hardware_or_assumed() -> None:
     found, _ = candidates(JOB, space(gpus=("H100", "H200"), tp=(1, 2), engines=(2,)), TRACE)
     provenance = {each.design.hardware: each.provenance for each in found}
     assert provenance == {
-        "H100 TP1": "measured", "H100 TP2": "assumed", "H200 TP1": "assumed", "H200 TP2": "assumed",
+        "H100 TP1": "measured", "H100 TP2": "assumed", "H200 TP1": "measured", "H200 TP2": "assumed",
     }  # fmt: skip
     assert {each.config.cost.source for each in found if each.provenance == "assumed"} == {"roofline"}
 

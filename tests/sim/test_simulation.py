@@ -111,7 +111,8 @@ def with_kv_tokens(settings: dict[str, Any], trace: Trace, policy: str, tokens: 
 @pytest.mark.parametrize("mode", ["jump", "exact"])
 def test_a_prompt_rides_along_while_others_decode(mode: str) -> None:
     trace = trace_of([[3, 10, 4]], 10)
-    run = simulate(config_of(ONE | {"run.mode": mode, "engine.max_running": 2}, "none"), trace)
+    settings = ONE | {"run.mode": mode, "engine.max_running": 2, "engine.mixed_prefill": True}
+    run = simulate(config_of(settings, "none"), trace)
     law = PLAIN
     first_s = law.prefill_chunk_s + 20 * law.prefill_s_per_token + 200 * law.prefill_s_per_pair
     # The third prompt comes when the first response is done: 1 + 10 tokens, 3 of them past the last knot,
@@ -126,10 +127,7 @@ def test_a_prompt_rides_along_while_others_decode(mode: str) -> None:
     done = run.responses.sort_values("request")["finish_s"].tolist()
     assert done[0] == pytest.approx(first_s + sum(decode_s[:2]), rel=1e-12)
     assert done[2] == pytest.approx(first_s + mixed_s + sum(decode_s[:5]), rel=1e-12)
-    stopped = simulate(
-        config_of(ONE | {"run.mode": mode, "engine.max_running": 2, "engine.mixed_prefill": False}, "none"),
-        trace,
-    )
+    stopped = simulate(config_of(settings | {"engine.mixed_prefill": False}, "none"), trace)
     # Without: the prompt costs its own engine step, and the second response has all of its steps still to go.
     alone_s = law.prefill_chunk_s + 10 * law.prefill_s_per_token + 100 * law.prefill_s_per_pair
     contexts = [22, 24, 24, 26, 28, 16, 17, 18, 19]
@@ -139,7 +137,9 @@ def test_a_prompt_rides_along_while_others_decode(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["jump", "exact"])
 def test_who_finishes_while_a_prompt_is_read_is_told(mode: str) -> None:
-    settings = ONE | {"run.mode": mode, "engine.max_running": 2, "engine.chunk_tokens": 10}
+    settings = ONE | {
+        "run.mode": mode, "engine.max_running": 2, "engine.chunk_tokens": 10, "engine.mixed_prefill": True,
+    }  # fmt: skip
     trace = trace_of([[2, 2, 1, 5, 3]], 25)
     for schedule in ("synchronous", "repack"):  # the second watches finishes
         run = simulate(config_of(settings | {"cluster.schedule": schedule}, "none"), trace)

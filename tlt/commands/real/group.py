@@ -79,12 +79,22 @@ def model(
 @click.option(
     "--out", type=FILE, required=True, help="The calibration; the points go beside it, as NAME.points.json."
 )
-def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path) -> None:
-    """Measure step times of the engine and fit them; an interrupted calibration goes on where it was."""
+@click.option("--compare", "old", help="A calibration of before, by name or path: say what changed.")
+def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path, old: str | None) -> None:
+    """Measure step times of the engine and fit them; an interrupted calibration goes on where it was.
+
+    With --compare and an OUT that is there already, that one is compared and nothing is measured.
+    """
     from tlt.realrun.calibrate.sweep import calibrate as measure
+    from tlt.sim.steptimes.calibration import load
+    from tlt.sim.steptimes.compare import compare
     from tlt.sim.steptimes.fit_live import fit_points
     from tlt.traces.runs.runfolder import write_json
 
+    before = load(old) if old else None
+    if before is not None and out.is_file():
+        click.echo(compare(before, load(str(out))).text())
+        return
     resolved = _resolve(config, assignments)
     out.parent.mkdir(parents=True, exist_ok=True)
     with progress("starting", 1.0) as shown:
@@ -93,8 +103,11 @@ def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path) -> N
             out.with_suffix(".points.json"),
             lambda done, total, what: shown.reach(done / total if total else 0.0, what),
         )
-    write_json(out, fit_points(measured))
+    fitted = fit_points(measured)
+    write_json(out, fitted)
     click.echo(out)
+    if before is not None:
+        click.echo(compare(before, fitted).text())
 
 
 @real.command()

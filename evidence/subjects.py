@@ -38,6 +38,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "speed": "How fast it simulates",
     },
     "The goodput policy": {
+        "goodput_static": "Against the best static choice in hindsight, simulated",
         "goodput_recorded": "Its estimate of acceptance on recorded drafts",
         "request_limits": "What limits of drafts by request could gain",
     },

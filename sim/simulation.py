@@ -17,10 +17,10 @@ from tlt.sim.kv_cache import kv_tokens
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
-from tlt.sim.model.exact_engine import ExactEngine
-from tlt.sim.model.jump_engine import JumpEngine
+from tlt.sim.model.engines.exact_engine import ExactEngine
+from tlt.sim.model.engines.jump_engine import JumpEngine
+from tlt.sim.model.engines.running_batch import MARGIN_TOKENS, Limits
 from tlt.sim.model.phases import given_on_trainers, phases_of
-from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.errors import CostError, cost_error

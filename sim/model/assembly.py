@@ -21,11 +21,11 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import DrafterConfig
-from tlt.sim.model.engine import Engine
-from tlt.sim.model.jump_engine import JumpEngine
+from tlt.sim.model.engines.engine import Engine
+from tlt.sim.model.engines.jump_engine import JumpEngine
+from tlt.sim.model.engines.running_batch import Limits
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import StepRequests
-from tlt.sim.model.running_batch import Limits
 from tlt.sim.model.suffix_drafts import drafter_of
 from tlt.sim.model.worker import Listener, Worker
 from tlt.sim.steptimes.tables import StepCosts

@@ -14,9 +14,9 @@ import simpy
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import Drafter
+from tlt.sim.model.engines.running_batch import Submission
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import Requests, StepRequests, Stream
-from tlt.sim.model.running_batch import Submission
 from tlt.sim.model.step import SimulatedLog, SimulatedStep
 from tlt.sim.model.worker import Listener, Process, Rollout, Worker
 from tlt.traces.common.arrays import Ints

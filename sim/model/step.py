@@ -9,7 +9,7 @@ import pandas as pd
 import simpy
 
 from tlt.sim.model.draft_counts import Counts, DraftCounts
-from tlt.sim.model.engine import DecisionInterval, PrefillStep
+from tlt.sim.model.engines.engine import DecisionInterval, PrefillStep
 from tlt.sim.model.requests import Requests
 from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.step_log import Row, StepLog, StepState

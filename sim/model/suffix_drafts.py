@@ -29,7 +29,7 @@ import numpy as np
 
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import Drafter, DrafterConfig, HistoryConfig
-from tlt.sim.model.running_batch import Limits
+from tlt.sim.model.engines.running_batch import Limits
 from tlt.sim.steptimes.law import padded, without_graph
 from tlt.sim.steptimes.tables import DraftConfigCost, StepCosts
 from tlt.traces.common.arrays import Floats

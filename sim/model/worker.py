@@ -10,8 +10,8 @@ import numpy as np
 import simpy
 
 from tlt.sim.model.draft_counts import DraftCounts
-from tlt.sim.model.engine import DecisionInterval, Engine
-from tlt.sim.model.running_batch import Limits, RequestPool, Submission
+from tlt.sim.model.engines.engine import DecisionInterval, Engine
+from tlt.sim.model.engines.running_batch import Limits, RequestPool, Submission
 from tlt.sim.model.step import SimulatedStep
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.timeline import Timeline

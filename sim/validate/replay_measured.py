@@ -20,9 +20,9 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.drafter import DrafterConfig
+from tlt.sim.model.engines.running_batch import Limits
 from tlt.sim.model.phases import NoPhases, Phases
 from tlt.sim.model.requests import StepRequests
-from tlt.sim.model.running_batch import Limits
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences

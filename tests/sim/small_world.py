@@ -14,10 +14,10 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.config import Config, resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
-from tlt.sim.model.engine import Engine
-from tlt.sim.model.exact_engine import ExactEngine
-from tlt.sim.model.jump_engine import JumpEngine
-from tlt.sim.model.running_batch import Limits, RequestPool, Submission
+from tlt.sim.model.engines.engine import Engine
+from tlt.sim.model.engines.exact_engine import ExactEngine
+from tlt.sim.model.engines.jump_engine import JumpEngine
+from tlt.sim.model.engines.running_batch import Limits, RequestPool, Submission
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.tables import StepCosts

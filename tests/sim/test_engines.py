@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submission
 from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
-from tlt.sim.model.jump_engine import shared_out
-from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
+from tlt.sim.model.engines.jump_engine import shared_out
+from tlt.sim.model.engines.running_batch import MARGIN_TOKENS, Limits, RequestPool
 from tlt.traces.common.arrays import Floats
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig, chain

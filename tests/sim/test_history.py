@@ -21,7 +21,7 @@ from tests.sim.small_world import (
 )
 from tlt.sim.config import resolve
 from tlt.sim.model.drafter import DrafterConfig, HistoryConfig
-from tlt.sim.model.running_batch import Limits, RequestPool
+from tlt.sim.model.engines.running_batch import Limits, RequestPool
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryDrafter, HistoryLaw, drafter_of, reusing
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig, chain

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.sim.small_world import submission
-from tlt.sim.model.running_batch import MARGIN_TOKENS, Limits, RequestPool
+from tlt.sim.model.engines.running_batch import MARGIN_TOKENS, Limits, RequestPool
 
 MOST_PER_ENGINE_STEP = MARGIN_TOKENS // 2  # the pool's own assumption
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tlt.sim.acceptance.laws import Geometric, PerPosition, PublishedTree
 from tlt.sim.acceptance.population import ALIKE, LAST_BIN, LengthScores, Population
 from tlt.sim.acceptance.process import Acceptance
-from tlt.sim.model.decode_closed_form import Stages
-from tlt.sim.model.stages import spans
+from tlt.sim.model.engines.decode_closed_form import Stages
+from tlt.sim.model.engines.stages import spans
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import bins
 from tltsched.draft_config import DraftConfig, chain

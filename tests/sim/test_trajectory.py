@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tlt.sim.model.decode_closed_form import Stages, State, Trajectory
+from tlt.sim.model.engines.decode_closed_form import Stages, State, Trajectory
 from tlt.traces.common.arrays import Floats, Ints
 
 KV_S = 1e-4

@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from tlt.sim.model.prefill import CACHE_BLOCK_TOKENS, Chunk, Part, PrefillQueue
+from tlt.sim.model.engines.prefill import CACHE_BLOCK_TOKENS, Chunk, Part, PrefillQueue
 from tlt.traces.common.arrays import Floats, Ints
 
 # Room kept for each running request, so that preemption and admission do not chase each other. Half of it

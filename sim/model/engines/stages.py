@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from tlt.sim.acceptance.process import Moments
-from tlt.sim.model.decode_closed_form import Stages
 from tlt.sim.model.draft_counts import Pieces
+from tlt.sim.model.engines.decode_closed_form import Stages
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import from_tokens
 from tltsched.draft_config import DraftConfig

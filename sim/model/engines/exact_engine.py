@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tlt.sim.model.draft_counts import Pieces
-from tlt.sim.model.engine import DecisionInterval, Engine, Running
+from tlt.sim.model.engines.engine import DecisionInterval, Engine, Running
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import bins
 from tltsched.commands import SetDraftConfig

@@ -2,11 +2,11 @@
 
 How many engine steps a request still needs under a draft configuration is drawn once, from the normal
 approximation of the renewal count of its acceptance law, and kept while the draft configuration stays
-(sim.model.stages). When the draft configuration changes in mid-request, the tokens emitted so far are drawn
-from the bridge between the two ends, so that the law of the total does not depend on how often draft
-configurations change. What a policy is shown of a decision interval has the noise that so many engine steps
-have: rules that live on noise decide as they would on an engine. sim.model.exact_engine simulates every
-engine step and is the oracle for this file.
+(sim.model.engines.stages). When the draft configuration changes in mid-request, the tokens emitted so far
+are drawn from the bridge between the two ends, so that the law of the total does not depend on how often
+draft configurations change. What a policy is shown of a decision interval has the noise that so many engine
+steps have: rules that live on noise decide as they would on an engine. sim.model.engines.exact_engine
+simulates every engine step and is the oracle for this file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import math
 import msgspec
 import numpy as np
 
-from tlt.sim.model.decode_closed_form import START, Stages, State, Trajectory
 from tlt.sim.model.draft_counts import Pieces
-from tlt.sim.model.engine import DecisionInterval, Engine, Running
-from tlt.sim.model.running_batch import RequestPool
-from tlt.sim.model.stages import draw_stages, pieces_of, plain_stages, spans
+from tlt.sim.model.engines.decode_closed_form import START, Stages, State, Trajectory
+from tlt.sim.model.engines.engine import DecisionInterval, Engine, Running
+from tlt.sim.model.engines.running_batch import RequestPool
+from tlt.sim.model.engines.stages import draw_stages, pieces_of, plain_stages, spans
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig

@@ -9,7 +9,7 @@ import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import DraftCounts
-from tlt.sim.model.running_batch import RequestPool
+from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import SetDraftConfig

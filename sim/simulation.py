@@ -164,8 +164,8 @@ class Simulation:
                 self.law.survival(draft_config)  # raises for one that the law does not cover
 
     def _kv_tokens(self) -> float:
-        rows = self.trace.rows
-        longest = int((rows["prompt_tokens"] + rows["response_tokens"]).max()) + 64
+        # An engine does not start unless a response could reach its cap, however short they turn out to be.
+        longest = int(self.trace.rows["prompt_tokens"].max()) + self.config.workload.max_response_tokens
         hardware = self.config.hardware
         return kv_tokens(
             self.config.engine, self.shape, self.gpu, hardware.tp, self.policy.draft_configs, longest

@@ -61,4 +61,4 @@ def test_a_context_within_a_percent_of_the_end_is_inside() -> None:
 def test_eager_decode_is_said_to_be_assumed_where_no_calibration_has_it() -> None:
     job = {"cost": {"source": "roofline"}, "engine": {"graph_max_requests": 2}}
     found = said("none", [50, 50, 50], **job)
-    assert "decode without a CUDA graph above 2 requests is assumed to cost 0.1 ms a layer more" in found
+    assert "a step without a CUDA graph above 2 requests is assumed to cost 0.1 ms a layer more" in found

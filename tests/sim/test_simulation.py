@@ -99,7 +99,8 @@ def check_replay(run: Run) -> None:
 
 
 def with_kv_tokens(settings: dict[str, Any], trace: Trace, policy: str, tokens: float) -> dict[str, Any]:
-    """Return settings under which a worker's cache holds `tokens`."""
+    """Return settings under which a worker's cache holds `tokens`; the cap is the longest response."""
+    settings = settings | {"workload.max_response_tokens": int(trace.rows["response_tokens"].max())}
     capacity = [
         Simulation(config_of(settings | {"engine.graph_bytes": size}, policy), trace, PLAIN).limits.kv_tokens
         for size in (0.0, 1e9)

@@ -1,4 +1,4 @@
-"""Batches above the CUDA graphs: decode, verify and draft all lack one, and a draft's cost is asked for."""
+"""Limits of an engine hold for all that it does: CUDA graphs for drafts too, the cache for the cap."""
 
 from __future__ import annotations
 
@@ -53,3 +53,20 @@ def test_drafting_without_graphs_is_asked_for_and_then_falls_behind(tmp_path: Pa
     whole = gain(tmp_path)
     assert gain(tmp_path, graph_max_requests=2, eager_s_per_draft_pass=0.005) < whole
     assert gain(tmp_path, graph_max_requests=32) == pytest.approx(whole)
+
+
+def test_a_cache_that_holds_no_response_at_its_cap_is_refused_however_short_responses_are(
+    tmp_path: Path,
+) -> None:
+    """A 32B model on one H100 leaves 17,069 tokens of cache: with a cap of 32,768 no engine starts."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("response_tokens\n" + "128\n" * 40, encoding="utf-8")
+    settings = SETTINGS | {
+        "hardware": {"gpus": 1, "tp": 1, "gpu": "H100", "model": "Qwen2.5-32B"},
+        "workload": SETTINGS["workload"]
+        | {"lengths": str(path), "max_response_tokens": 32_768, "prompt_tokens": 1024},
+    }
+    with pytest.raises(InputError, match="at least 33,792"):
+        policy_set(settings, ["none"])
+    fits = settings | {"workload": settings["workload"] | {"max_response_tokens": 16_000}}
+    assert policy_set(fits, ["none"]).baseline.limits.kv_tokens == pytest.approx(17_069, abs=1)

@@ -54,6 +54,22 @@ def test_lengths_come_from_names_files_logs_and_memory(tmp_path: Path) -> None:
         tlt.load([0])
 
 
+def test_files_of_others_may_end_as_traces_do(tmp_path: Path) -> None:
+    samples = PROJECT / "traces" / "importers" / "samples"
+    assert len(tlt.load(samples / "metrics" / "wandb_history.csv")) == 2 * 64
+    assert len(tlt.load(samples / "requests" / "splitwise.csv")) == 3
+    assert len(tlt.load(samples / "metrics" / "skyrl.jsonl", responses=16)) == 2 * 16
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"out_len": 5}\n{"out_len": 7}\n')
+    assert tlt.load(own, columns={"response_tokens": "out_len"}).to_pandas()["response_tokens"].tolist() == [
+        5,
+        7,
+    ]
+    (tmp_path / "typo.csv").write_text("respone_tokens\n5\n")
+    with pytest.raises(InputError, match="did you mean 'response_tokens'"):
+        tlt.load(tmp_path / "typo.csv")
+
+
 def test_a_comparison_has_the_figures_of_the_command(comparison: tlt.Comparison, tmp_path: Path) -> None:
     assignments = [
         f"--set={name}={value}"

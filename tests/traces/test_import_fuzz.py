@@ -27,7 +27,7 @@ assert _spec.loader is not None
 mutations = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(mutations)
 
-FILES_A_BLOCK = 15
+FILES_A_BLOCK = 10
 
 
 def words(texts: object) -> list[int]:

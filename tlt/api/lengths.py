@@ -9,7 +9,9 @@ from pathlib import Path
 import pandas as pd
 
 from tlt.api.temporary import TemporaryFolder
+from tlt.traces.importers.detect import UnknownFormatError
 from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.reading.head import holds_trace
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.lengths.describe import Description, describe
 from tlt.traces.lengths.files import is_trace_file, write_trace
@@ -91,13 +93,17 @@ def load(
     Raises InputError.
     """
     if isinstance(source, (str, Path)):
-        text = str(source)
-        if text in SHIPPED or is_trace_file(Path(text)) or not Path(text).exists():
-            return Lengths(text, load_recorded(text))
+        text, path = str(source), Path(source)
         named = tuple(f"{field}={column}" for field, column in (columns or {}).items())
+        if text in SHIPPED or not path.exists() or (holds_trace(path) and not named and format is None):
+            return Lengths(text, load_recorded(text))
         options = Options(max_response_tokens=max_response_tokens, responses=responses, columns=named)
-        trace, _ = import_trace(Path(text), options, format)
-        return _kept(trace)
+        try:
+            return _kept(import_trace(path, options, format)[0])
+        except UnknownFormatError:
+            if not is_trace_file(path):
+                raise
+            return Lengths(text, load_recorded(text))  # which says what of a trace is wrong
     frame = source if isinstance(source, pd.DataFrame) else pd.DataFrame({"response_tokens": list(source)})
     origin = Origin(source=name, kind="unstated", max_response_tokens=max_response_tokens)
     return _kept(to_trace(frame, origin))

@@ -12,7 +12,7 @@ from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need
 from tlt.traces.importers.reading.values import number, whole
 
-LENGTHS = ("output_sequence_length", "output_token_count")  # the second leaves reasoning tokens out
+LENGTH = "output_sequence_length"  # of output_token_count and reasoning_token_count
 
 
 class Record(msgspec.Struct):
@@ -32,11 +32,13 @@ def _row(record: Record, line: int, source: Source) -> Response:
     if about.get("benchmark_phase") == "warmup":
         raise UnusableError("a request of the warm-up")
     begun = number(about.get("request_start_ns"))
-    found = next((value for name in LENGTHS if (value := _tokens(metrics, name)) is not None), None)
+    found = _tokens(metrics, LENGTH)
+    if found is None and (shown := _tokens(metrics, "output_token_count")) is not None:
+        found = shown + (_tokens(metrics, "reasoning_token_count") or 0)
     return Response(
         line=line,
         group=line,
-        response_tokens=need(LENGTHS[0], found),
+        response_tokens=need(LENGTH, found),
         prompt_tokens=_tokens(metrics, "input_sequence_length") or 0,
         sample=0,
         arrived_s=None if begun is None else begun / 1e9,

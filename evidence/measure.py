@@ -16,6 +16,7 @@ from evidence.counterfactual_claims import COUNTERFACTUAL
 from evidence.goodput_claims import GOODPUT
 from evidence.live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from evidence.model_claims import MODEL
+from evidence.prefill_claims import PREFILL
 from evidence.product_claims import demo, fresh_clone, large_file
 from evidence.recording import PROJECT
 from evidence.roofline_claims import ROOFLINE
@@ -24,7 +25,7 @@ from evidence.training_claims import TRAINING
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, *ROOFLINE, large_file,
+        *MODEL, *ROOFLINE, *PREFILL, large_file,
         crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, *GOODPUT, demo, fresh_clone,
         crosscheck_cpu,
     )

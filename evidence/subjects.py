@@ -14,6 +14,8 @@ from evidence.recording import HERE, Evidence, value_of
 SUBJECTS: dict[str, dict[str, str]] = {
     "The simulator against live engines": {
         "crosscheck_h100": "A replay on two H100, predicted",
+        "crosscheck_h200": "A replay with a queue on one H200, predicted",
+        "prefill_beside_decode": "A prompt that joins a batch",
         "crosscheck_cpu": "A replay on two CPU workers, predicted",
         "counterfactual_h200": "What speculation would have gained, predicted from a run without it",
         "training_predicted": "A training run, its second half predicted from its first",
@@ -32,6 +34,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     },
     "The simulator against itself": {
         "jump_vs_exact": "Jump mode against every engine step drawn",
+        "jump_vs_exact_queues": "The same where prompts join batches that decode",
         "gpu_time_adds_up": "GPU time adds up",
         "determinism": "One seed, the same bytes",
         "short_tail": "A control in which little is idle",

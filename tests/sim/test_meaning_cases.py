@@ -249,3 +249,54 @@ def test_a_step_that_its_parts_do_not_explain_is_not_ranked(tmp_path: Path) -> N
     known = {"timing_s/testing": 300.0, "timing_s/step": plain(1)["timing_s/step"] + 300.0}
     case, answer = answered(written(tmp_path / "known.log", 1, lambda step: plain(step) | known), ["none"])
     assert not case.needed
+
+
+def slime(folder: Path, rollout_s: float, **more: float) -> Path:
+    """Write what slime's rollout manager and its training actor print of three steps."""
+    lines = []
+    for step in range(1, 4):
+        took_s = rollout_s + step
+        rollout: dict[str, float] = {
+            "rollout/response_len/mean": 1000.0, "rollout/response_len/median": 800.0,
+            "rollout/response_len/max": 8000, "rollout/response_len/min": 40,
+            "rollout/truncated_ratio": 0.0, "perf/rollout_time": took_s, **more,
+        }  # fmt: skip
+        training = {
+            "perf/actor_train_time": 30.0, "perf/log_probs_time": 5.0, "perf/update_weights_time": 2.0,
+            "perf/train_wait_time": took_s + 3.0, "perf/step_time": took_s + 40.0,
+        }  # fmt: skip
+        lines.append(f"(RolloutManager pid=11) [2026-01-0{step} 10:00:00] x.py:9 - perf {step}: {rollout}")
+        lines.append(f"(TrainRayActor pid=12) [2026-01-0{step} 10:04:00] y.py:9 - perf {step}: {training}")
+    path = folder / "slime.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+SMALL_MODEL = SETTINGS | {
+    "hardware": SETTINGS["hardware"] | {"model": "Qwen2.5-1.5B"},
+    "cost": {"source": "roofline"},
+}
+
+
+@pytest.mark.slow
+def test_a_step_of_ten_minutes_is_not_explained_by_its_lengths(tmp_path: Path) -> None:
+    """128 x 32 responses of 1,000 tokens of a small model on 8 GPUs, 600 s a step: it is not the tail."""
+    log = slime(tmp_path, 560.0)
+    observed = observe(log, None, Options(responses=128 * 32))
+    replay = replay_of(observed, SMALL_MODEL, tmp_path / "out" / OBSERVED_TRACE, ["none"])
+    case = counterfactual(replay, tmp_path / "out", 0, None, lambda *_: None)
+    assert case.fit is not None
+    assert case.fit.scale.value > 5
+    assert any("instead of a roofline" in each for each in case.needed)
+    assert case.lengths.responses == 3 * 128 * 32
+
+
+def test_gpus_that_roll_out_follow_from_slimes_rate(tmp_path: Path) -> None:
+    """256 responses of 1,000 tokens in about 32 s at 2,000 tokens a second and GPU are 4 GPUs, not 8."""
+    log = slime(tmp_path, 30.0, **{"perf/tokens_per_gpu_per_sec": 2000.0})
+    observed = observe(log, None, Options(responses=256))
+    stated = observed.stated_gpus()
+    assert stated is not None
+    assert stated[0] == pytest.approx(4, rel=0.05)
+    with pytest.raises(InputError, match=r"--gpus.*about 4"):
+        replay_of(observed, SMALL_MODEL, tmp_path / "x.parquet", ["none"])

@@ -228,4 +228,5 @@ ELSEWHERE = {
     "off-tax",
     "break-even-calibrated",
     "break-even-stated",
+    "waiting",
 }  # tests below

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tlt.traces.doctor.base import Limits
+from tlt.traces.doctor.diagnosis import examine
+from tlt.traces.doctor.subject import read_subject
 from tlt.traces.importers.meaning import FRAMEWORKS, framework_of
 from tlt.traces.importers.meaning.key import PHASE_NAMES
 from tlt.traces.importers.meaning.rollout_seconds import Fixed, fixed_seconds
 from tlt.traces.importers.phase_sentences import sentences
 from tlt.traces.importers.phases import PhaseTimes, read_phases
+from tlt.traces.importers.reading.items import Options
 
 VERL = FRAMEWORKS["verl"]
 LOOP = "timing_s/agent_loop"
@@ -147,3 +151,17 @@ def test_every_framework_has_a_step_and_no_name_twice() -> None:
                 assert framework.key_of(name) is key
                 if key.meaning in PHASE_NAMES:
                     assert framework_of({name: 1.0}) is framework
+
+
+def test_the_doctor_finds_waiting_and_says_what_rollouts_without_it_could_gain(tmp_path: Path) -> None:
+    lengths = {"response_length/mean": 300, "response_length/max": 900, "perf/total_num_tokens": 40_000,
+               "prompt_length/mean": 100}  # fmt: skip
+    step = {**lengths, "timing_s/gen": 100.0, "timing_s/step": 150.0, "timing_s/update_actor": 40.0,
+            f"{LOOP}/generate_sequences/max": 30.0, f"{LOOP}/generate_sequences/min": 10.0,
+            f"{LOOP}/tool_calls/max": 80.0}  # fmt: skip
+    times_of(tmp_path, {"step": 1, **step}, {"step": 2, **step})
+    found = examine(read_subject(tmp_path / "metrics.jsonl", Options()), Limits())
+    told = {one.check: one for one in found.findings}
+    assert "70 to 90 s are waiting" in told["waiting"].found
+    # 30 of 150 s are generated at the most, so a step of 120 s is left
+    assert "at best, with rollouts that take no time, a step is 1.25 times as fast" in told["amdahl"].found

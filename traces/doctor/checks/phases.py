@@ -8,11 +8,13 @@ import pandas as pd
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
 from tlt.traces.doctor.subject import Member, RunTables, Subject
+from tlt.traces.importers.phases import PhaseTimes
 from tlt.traces.runs.runfolder import CAUSES
 from tlt.traces.runs.timeline import booked_seconds
 from tlt.traces.runs.training import PREEMPTION_AIM_S, late_stops
 
 REWARD_NOTICE, REWARD_PROBLEM = 0.10, 0.25  # of a step
+WAITING_NOTICE, WAITING_PROBLEM = 0.15, 0.5  # of a rollout
 SMALL_ROLLOUT = 0.5  # of a step
 GAP_NOTICE, GAP_PROBLEM = 0.01, 0.05  # of a step
 PHASES = tuple(cause for cause, (category, _) in CAUSES.items() if category == "phase" and cause != "other")
@@ -38,7 +40,18 @@ def phase_shares(member: Member) -> tuple[dict[str, float], str]:
         ("rollout" if name == "gen" else name): time.mean_s / whole_s for name, time in times.phases.items()
     }
     del found["step"]
+    waits = waiting(times)
+    if waits is not None:
+        found["rollout"] -= waits[0] / whole_s
     return found, f"phase times of {times.lines:,} logged steps"
+
+
+def waiting(times: PhaseTimes) -> tuple[float, float] | None:
+    """Return the mean seconds of a rollout in which nothing is generated, at the least and the most."""
+    about = times.rollouts
+    if "gen" not in times.phases or not about.fixed_most.observations:
+        return None
+    return about.fixed_least.mean_s, about.fixed_most.mean_s
 
 
 def _shares_of_run(run: RunTables) -> dict[str, float]:
@@ -107,6 +120,29 @@ def _amdahl(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
+def _waiting(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    times = member.phases
+    found = None if times is None else waiting(times)
+    if times is None or found is None:
+        raise CannotRunError("no log says what of a rollout is waiting")
+    (least_s, most_s), rollout_s = found, times.phases["gen"].mean_s
+    severity = grade(most_s / rollout_s, WAITING_NOTICE, WAITING_PROBLEM)
+    if severity is None:
+        return []
+    reach = f"{least_s:.3g} to {most_s:.3g} s" if most_s > 1.02 * least_s else f"{least_s:.3g} s"
+    return [
+        Sign(
+            severity=severity,
+            found=f"of the {rollout_s:.3g} s of a rollout {reach} are waiting for tools or scoring, or no "
+            "generation",
+            why="No speculation shortens that, and GPUs have little to do meanwhile.",
+            todo="Look at the slowest tools and at how many responses run at once before tuning speculation.",
+            source=f"phase times of {times.lines:,} logged steps",
+        )
+    ]
+
+
 def _handover(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """The time from a step's last response to the moment at which every worker is in a phase."""
     del subject, limits
@@ -169,6 +205,7 @@ def _late_stops(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
 CHECKS = (
     Check(name="reward-time", looks_for="rewards that hide what the rollout gains", examine=_reward),
     Check(name="amdahl", looks_for="a rollout that is a small part of the step", examine=_amdahl),
+    Check(name="waiting", looks_for="rollouts that wait for tools and scoring", examine=_waiting),
     Check(
         name="handover", looks_for="waiting between the last response and the next phase", examine=_handover
     ),

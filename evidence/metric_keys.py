@@ -42,6 +42,7 @@ MEANINGS: dict[Meaning, str] = {
     "waiting_shortest": "the same, the shortest",
     "within_gen": "of the rollout, and no generation",
     "generations": "generations a step",
+    "dropped": "generated and not among the responses: told, since the rollout holds more than they",
     "turns": "turns",
     "tokens": "tokens of a step, with prompts",
     "step_rate": "the same, a second of the step and GPU",

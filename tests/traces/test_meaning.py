@@ -63,6 +63,7 @@ def test_phases_of_every_synchronous_framework(
         ("NeMo-RL", {"timing/train/exposed_generation": 5.0, "timing/train/total_step_time": 60.0}),
         ("SkyRL", {"timing/step": 200.0, "timing/wait_for_generation_buffer": 187.0}),
         ("slime", {"perf/rollout_time": 100.0, "perf/train_wait_time": 30.0, "perf/step_time": 110.0}),
+        ("verl", {"timing_s/gen": 90.0, "timing_s/update_actor": 60.0, "timing_s/step": 100.0}),
         ("AReaL", {"timeperf/rollout": 4.0, "timeperf/train_step": 50.0}),
         ("prime-rl", {"time/step": 9.0, "time/generate_completions": 5.0}),
         ("ROLL", {"time/step_total": 9.0, "time/step_generate": 5.0, "time/get_batch_cost_train": 1.0}),
@@ -165,3 +166,15 @@ def test_the_doctor_finds_waiting_and_says_what_rollouts_without_it_could_gain(t
     assert "70 to 90 s are waiting" in told["waiting"].found
     # 30 of 150 s are generated at the most, so a step of 120 s is left
     assert "at best, with rollouts that take no time, a step is 1.25 times as fast" in told["amdahl"].found
+
+
+def test_one_odd_wait_is_no_asynchronous_run(tmp_path: Path) -> None:
+    step = {"perf/rollout_time": 100.0, "perf/step_time": 160.0, "perf/actor_train_time": 50.0}
+    waited = [
+        {"step": number, **step, "perf/train_wait_time": 20.0 if number == 1 else 108.0}
+        for number in (1, 2, 3)
+    ]
+    assert not times_of(tmp_path, *waited).rollouts.side_by_side
+    dropped = {**step, "perf/train_wait_time": 108.0, "rollout/dynamic_filter/drop_zero_std_0.0": 12}
+    times = times_of(tmp_path, {"step": 1, **dropped}, {"step": 2, **dropped})
+    assert "generated and dropped (rollout/dynamic_filter/drop_zero_std_0.0)" in " ".join(sentences(times))

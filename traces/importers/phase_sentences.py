@@ -29,6 +29,11 @@ def _rollouts(times: PhaseTimes) -> list[str]:
             f"A rollout is {about.mean_generations():.3g} generations in the mean, one after the other: each "
             "is taken to be of as many responses, and as long ones, as the step trained on."
         )
+    if about.dropped:
+        found.append(
+            f"Responses were generated and dropped ({about.dropped}): rollouts hold more than those that are "
+            "read."
+        )
     least, most = about.fixed_least.mean_s, about.fixed_most.mean_s
     if most > TOLD * gen.mean_s:
         reach = f"{least:.4g} s" if most - least < TOLD * gen.mean_s else f"{least:.4g} to {most:.4g} s"

@@ -33,6 +33,7 @@ KEPT_STEPS = 10_000
 OPEN_STEPS = 16  # whose lines may still come: several processes log one step each
 MOST_KEPT = 100  # names
 LONGEST_S = 1e9
+OVERLAP = 1.05  # of a step: a rollout and an update that take more run side by side
 PHASE_KEYS = frozenset(
     name
     for framework in FRAMEWORKS.values()
@@ -75,6 +76,8 @@ class Rollouts(msgspec.Struct, kw_only=True):
     generations: by step; gen holds so many, one after the other.
     turns: steps whose responses are said to have several turns.
     side_by_side: what says that rollouts go on while the policy is trained; then there is no phase `gen`.
+    overlapping: steps whose trainer waited clearly less than the rollout took.
+    dropped: a name that says that responses were generated and dropped; empty: none does.
     gpus: that the step ran on, as its rate of tokens says; rates: response tokens a second and GPU of the
     rollout. Both by step.
     """
@@ -85,6 +88,8 @@ class Rollouts(msgspec.Struct, kw_only=True):
     generations: list[float] = msgspec.field(default_factory=list)
     turns: int = 0
     side_by_side: str = ""
+    overlapping: int = 0
+    dropped: str = ""
     gpus: list[float] = msgspec.field(default_factory=list)
     rates: list[float] = msgspec.field(default_factory=list)
 
@@ -142,6 +147,8 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     def _rollout(self, framework: Framework, values: dict[str, float]) -> None:
         about = self.rollouts
         about.side_by_side = about.side_by_side or framework.side_by_side(values)
+        about.overlapping += framework.waits_less(values)
+        about.dropped = about.dropped or framework.dropped(values)
         self._gpus(framework, values)
         gen_s = framework.stated("gen", values)
         if gen_s is None or not 0 <= gen_s < LONGEST_S:
@@ -195,9 +202,24 @@ def find_phases(path: Path) -> PhaseTimes | None:
     if times is None:
         return None
     times.drafts = stated_drafts(path)
+    times.rollouts.side_by_side = times.rollouts.side_by_side or _overlap(times)
     if times.rollouts.side_by_side:
         times.phases.pop("gen", None)
     return times
+
+
+def _overlap(times: PhaseTimes) -> str:
+    """Return which times say that rollouts go on while the policy is trained; empty: none do."""
+    step, rollout, update = (times.phases.get(name) for name in ("step", "gen", "policy_update"))
+    if times.rollouts.overlapping * 2 > times.lines:
+        return "the trainer waits for less than a rollout takes"
+    if step is None or rollout is None or update is None:
+        return ""
+    both_s = rollout.mean_s + update.mean_s
+    if both_s <= OVERLAP * step.mean_s:
+        return ""
+    names = " and ".join((*rollout.names, *update.names))
+    return f"{names} take {both_s:.4g} s of a step of {step.mean_s:.4g} s"
 
 
 def _of_benchmark(path: Path) -> PhaseTimes | None:

@@ -21,6 +21,7 @@ Meaning = Literal[
     "waiting_shortest",
     "within_gen",  # seconds of gen in which nothing is generated
     "generations",  # how many generations, one after the other, gen holds
+    "dropped",  # counts of what was generated and is not among the responses of the step
     "turns",  # messages or turns of a response, in the mean
     "tokens",  # of all responses of a step, with their prompts
     "step_rate",  # of them, a second of the step and GPU
@@ -110,14 +111,26 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
             name = _logged(key, values)
             if name:
                 return f"{name} is logged only then"
-        if self.waits is not None:
-            rollout, wait = self.waits
-            if rollout in values and wait in values and values[wait] < WAITED * values[rollout]:
-                return f"{wait} is {values[wait]:.3g} s, {rollout} {values[rollout]:.3g} s"
         return ""
+
+    def waits_less(self, values: dict[str, float]) -> bool:
+        """Return whether the trainer of a step waits clearly less than the rollout took."""
+        if self.waits is None:
+            return False
+        rollout, wait = self.waits
+        return rollout in values and wait in values and values[wait] < WAITED * values[rollout]
+
+    def dropped(self, values: dict[str, float]) -> str:
+        """Return the first name that says of a step that responses were dropped; empty: none does."""
+        keys = self.of("dropped")
+        return next((name for name, value in values.items() if value > 0 and _fits(keys, name)), "")
 
 
 WAITED = 0.9  # of a rollout: a trainer that waits less has begun before it ended
+
+
+def _fits(keys: list[Key], name: str) -> bool:
+    return any(key.fits(name) for key in keys)
 
 
 def _logged(key: Key, values: dict[str, float]) -> str:

@@ -19,6 +19,7 @@ FRAMEWORK = Framework(
         key("perf/update_weights_time", "weight_sync"),
         key("perf/non_generation_time/max", "waiting_longest", "tools, as a custom generate function says"),
         key("perf/non_generation_time/min", "waiting_shortest"),
+        key("rollout/dynamic_filter/drop_*", "dropped", "groups that were generated and filtered out"),
         key("multi_turn/multi_turn_metric/round_number_mean", "turns"),
         key("perf/train_wait_time", "aside", "the rollout and what is between"),
         key("perf/train_time", "aside", "log-probabilities and update together"),

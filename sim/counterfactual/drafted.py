@@ -25,13 +25,15 @@ def observed_policy(drafts: StatedDrafts | None, given: str | None, stated: str)
     if given is None or given == "none":
         raise InputError(
             "--observed", given or "nothing", f"static:{depth or 'K'}",
-            f"the run drafted ({drafts.origin}{_length(drafts)}): say how many drafts a cycle had",
+            f"the run drafted ({drafts.origin}{_length(drafts)}): say how many drafts a verification had",
         )  # fmt: skip
     return given
 
 
 def _length(drafts: StatedDrafts) -> str:
-    return f", {1 + drafts.accepted:.2f} tokens a cycle with the bonus token" if drafts.accepted else ""
+    return (
+        f", {1 + drafts.accepted:.2f} tokens a verification with the bonus token" if drafts.accepted else ""
+    )
 
 
 def acceptance_of(drafts: StatedDrafts, policy: str) -> tuple[dict[str, Any], str]:

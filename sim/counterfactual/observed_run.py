@@ -103,6 +103,9 @@ def observe(
             observed = _of_run(source)
         case TraceFile():
             observed = Observed(read_trace(path), None, str(path), "trace", {}, "none")
+            drafted = observed.trace.origin.drafted
+            if drafted and times is None:
+                observed = replace(observed, drafts=StatedDrafts(accepted=0.0, origin=drafted))
         case _:
             trace, report = import_trace(path, options, progress=progress)
             left = f"{report.skips:,} records left out" if report.skips else ""

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from tlt.commands.trace.group import trace as trace_group
 from tlt.sim.counterfactual.observed_run import observe
 from tlt.sim.counterfactual.settings import Replay, replay_of
 from tlt.sim.model.phases import PHASES
@@ -79,7 +81,7 @@ def slime(length: float) -> str:
 def test_a_mean_length_needs_the_number_of_drafts_and_then_is_a_law(tmp_path: Path) -> None:
     path = tmp_path / "slime.log"
     for observed in (None, "none"):
-        with pytest.raises(InputError, match=r"static:K.*2\.31 tokens a cycle with the bonus token"):
+        with pytest.raises(InputError, match=r"static:K.*2\.31 tokens a verification with the bonus token"):
             replayed(path, slime(2.31), observed, 64)
     config = replayed(path, slime(2.31), "static:3", 64).configs["static:3"]
     rate = config.acceptance.rate
@@ -143,3 +145,15 @@ def test_sources_that_may_count_the_same_give_no_law_and_a_server_without_drafts
     run = observe(folder, None, Options(responses=64))
     with pytest.raises(InputError, match="static:K"):
         replay_of(run, GIVEN, tmp_path / "lengths.parquet", ["none"], None)
+
+
+def test_an_imported_trace_keeps_that_the_run_drafted(tmp_path: Path) -> None:
+    path, out, phases = tmp_path / "bench.json", tmp_path / "x.parquet", tmp_path / "x.json"
+    path.write_text(json.dumps(bench(**DRAFTED)))
+    done = CliRunner().invoke(trace_group, ["import", str(path), "--out", str(out), "--phases", str(phases)])
+    assert done.exit_code == 0, done.output
+    with pytest.raises(InputError, match="static:K"):
+        replay_of(observe(out, None, Options()), GIVEN, tmp_path / "lengths.parquet", ["none"], None)
+    whole = replay_of(observe(out, phases, Options()), GIVEN, tmp_path / "lengths.parquet", ["none"], None)
+    assert list(whole.configs) == ["static:3", "none"]
+    assert whole.configs["none"].engine.max_running == 8

@@ -66,7 +66,7 @@ def test_intervals_are_weighted_by_their_drafts(tmp_path: Path) -> None:
 
 
 def test_drafts_that_were_less_deep_are_counted_by_what_was_accepted(tmp_path: Path) -> None:
-    # 100 cycles, half of them 1 deep and half 3: 200 drafted; shares are of all cycles
+    # 100 verifications, half of them 1 deep and half 3: 200 drafted; shares are of all verifications
     text = vllm_line(100, 0.7, 0.2, 0.1, drafted=200)
     law = read_acceptance(written(tmp_path / "server.log", text))
     assert "100 drafts of 3" in law.origin
@@ -218,7 +218,7 @@ def test_metrics_of_trainers_by_position(
 def test_slime_logs_a_mean_and_its_quotient_may_state_the_drafts(tmp_path: Path) -> None:
     mean_alone = "".join(f"perf {s}: {{'rollout/spec_accept_length': 2.31}}\n" for s in (1, 2))
     path = written(tmp_path / "run.log", mean_alone)
-    with pytest.raises(InputError, match=r"2\.31 tokens a cycle, bonus included"):
+    with pytest.raises(InputError, match=r"2\.31 tokens a verification, bonus included"):
         read_acceptance(path)
     law = read_acceptance(path, 3)
     assert law.rate + law.rate**2 + law.rate**3 == pytest.approx(1.31)

@@ -47,7 +47,10 @@ LIMITS: dict[str, tuple[int, int]] = {
 
 
 class Origin(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Where the lengths of a trace come from. `note` says what was modelled and what was recorded."""
+    """Where the lengths of a trace come from. `note` says what was modelled and what was recorded.
+
+    drafted: what the same files say of drafts that the run made; empty: nothing.
+    """
 
     source: str
     kind: Kind
@@ -56,6 +59,7 @@ class Origin(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     max_response_tokens: int | None = None  # longest response that generation allowed; None: not known
     licence: str = "not stated"
     note: str = ""
+    drafted: str = ""
 
     def __post_init__(self) -> None:
         check_cap(self.max_response_tokens)

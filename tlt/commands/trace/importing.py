@@ -64,11 +64,16 @@ def import_command(
     `tlt trace formats` lists what can be read, `tlt trace peek` says what a file looks like. What gives no
     response is counted and shown. Metrics without lengths give phase times alone.
     """
+    from dataclasses import replace
+
+    import msgspec
+
     from tlt.traces.importers.detect import UnknownFormatError
     from tlt.traces.importers.importing import import_trace
     from tlt.traces.importers.phases import read_phases
     from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
+    from tlt.traces.importers.stated.drafts import stated_drafts
     from tlt.traces.lengths.files import check_output, write_trace
     from tlt.traces.runs.runfolder import write_json
 
@@ -88,7 +93,9 @@ def import_command(
             if times is None:
                 raise
     if read and out is not None:
-        write_trace(read[0], out, force)
+        drafts = times.drafts if times else stated_drafts(path)
+        origin = msgspec.structs.replace(read[0].origin, drafted=drafts.origin if drafts else "")
+        write_trace(replace(read[0], origin=origin), out, force)
     if phases and times:
         write_json(phases, times)
     if as_json:
@@ -96,6 +103,8 @@ def import_command(
         return
     if read and out is not None:
         _tell(*read, out)
+        if drafts and times is None:
+            click.echo(f"note: The run drafted ({drafts.origin}): --phases keeps that beside the lengths.")
     elif out is not None:
         click.echo(f"no lengths: {path.name} holds metrics alone, so {out} is not written")
     if times is not None:

@@ -39,11 +39,11 @@ class Drafting(msgspec.Struct):
         known = known if len(known) == len(shares) else ()
         depth = len(known) or (round(drafted / drafts) if drafted else None)
         each = drafted / drafts if drafted else None
-        return Counted(cycles=drafts, accepted=mean, depth=depth, by_position=known, drafted=each)
+        return Counted(verifications=drafts, accepted=mean, depth=depth, by_position=known, drafted=each)
 
     def sglang(self) -> Counted | None:
-        """Return what SGLang's benchmark says: tokens a cycle, bonus included, of so many requests."""
+        """Return what SGLang's benchmark says: tokens a verification, bonus included, of so many requests."""
         length = number(self.accept_length)
         if length is None or length < 1:
             return None
-        return Counted(cycles=float(whole(self.completed) or 1), accepted=length - 1)
+        return Counted(verifications=float(whole(self.completed) or 1), accepted=length - 1)

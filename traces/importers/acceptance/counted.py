@@ -1,9 +1,9 @@
 """Counts of accepted drafts of one or several engines, and the law of acceptance that they are.
 
-A cycle drafts `depth` tokens and has them verified. Survival at position j is the share of cycles whose
-drafts up to j were all accepted; over engines and intervals counts are added, so that shares are weighted by
-cycles, of those that draft as deep as j. Where only the mean of accepted drafts A is stated, the law is
-geometric: its rate r solves r + r^2 + ... + r^depth = A.
+A verification is of `depth` drafts of one request in one engine step. Survival at position j is the share of
+verifications whose drafts up to j were all accepted; over engines and intervals counts are added, so that
+shares are weighted by verifications, of those that are as deep as j. Where only the mean of accepted drafts A
+is stated, the law is geometric: its rate r solves r + r^2 + ... + r^depth = A.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ CHAINS = 16  # drafts: whoever verifies more of them drafts a tree
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine counted over one interval.
 
-    cycles: how many, or a weight where the number is not stated (`weighed` says by what).
-    depth: drafts of a cycle; None: not stated. accepted: in the mean of a cycle, without the bonus token.
+    verifications: how many, or a weight where the number is not stated (`weighed` says by what).
+    depth: drafts of a verification; None: not stated. accepted: of these in the mean, the bonus token not
+    counted.
     by_position: survival at positions 1 to depth; empty: not stated.
-    drafted: drafts of a cycle in the mean, where that is less than depth.
+    drafted: drafts of a verification in the mean, where that is less than depth.
     """
 
-    cycles: float
+    verifications: float
     accepted: float
     depth: int | None = None
     by_position: tuple[float, ...] = ()
@@ -51,7 +52,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def length_with_bonus(self) -> float:
-        """Tokens of a cycle in the mean, the bonus token included."""
+        """Tokens of a verification in the mean, the bonus token included."""
         return 1.0 + self.accepted
 
     def settings(self) -> dict[str, Any]:
@@ -65,20 +66,20 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 def law_of(
     counted: Sequence[Counted], source: str, weighed: str = "", depth: int | None = None
 ) -> Acceptance:
-    """Return the law that counts are; `depth` is what the user says a cycle drafts.
+    """Return the law that counts are; `depth` is what the user says a verification drafts.
 
-    source: what wrote them, for the origin. weighed: a sentence on their weights, where cycles are not
+    source: what wrote them, for the origin. weighed: a sentence on their weights, where verifications are not
     stated.
     Raises InputError if they disagree or do not say how deep is drafted.
     """
-    known = [one for one in counted if one.cycles > 0]
+    known = [one for one in counted if one.verifications > 0]
     if not known:
         raise InputError(
             f"drafts in {source}", 0, "1 or more", "nothing was drafted in it: no acceptance to take"
         )
     depths = sorted({one.depth for one in known if one.depth is not None})
-    total = sum(one.cycles for one in known)
-    mean = sum(one.accepted * one.cycles for one in known) / total
+    total = sum(one.verifications for one in known)
+    mean = sum(one.accepted * one.verifications for one in known) / total
     notes = _notes(known, mean, weighed)
     if all(one.by_position for one in known):
         survival = _pooled(known, source)
@@ -116,8 +117,8 @@ def _pooled(counted: Sequence[Counted], source: str) -> tuple[float, ...]:
     pooled = []
     for position in range(deepest):
         reach = [one for one in counted if len(one.by_position) > position]
-        cycles = sum(one.cycles for one in reach)
-        pooled.append(sum(one.by_position[position] * one.cycles for one in reach) / cycles)
+        verifications = sum(one.verifications for one in reach)
+        pooled.append(sum(one.by_position[position] * one.verifications for one in reach) / verifications)
     if not all(0 <= value <= 1 + ROUNDING for value in pooled):
         raise InputError(
             f"acceptance by position in {source}", [round(value, 3) for value in pooled],
@@ -138,7 +139,7 @@ def _pooled(counted: Sequence[Counted], source: str) -> tuple[float, ...]:
 def _depth(depths: list[int], given: int | None, accepted: float, source: str) -> int:
     if len(depths) > 1:
         raise InputError(
-            f"drafts of a cycle in {source}", ", ".join(map(str, depths)), "one number",
+            f"drafts of a verification in {source}", ", ".join(map(str, depths)), "one number",
             "without counts by position several do not add up: give the part with one",
         )  # fmt: skip
     if given is not None and depths and depths[0] != given:
@@ -146,15 +147,16 @@ def _depth(depths: list[int], given: int | None, accepted: float, source: str) -
     depth = depths[0] if depths else given
     if depth is None:
         raise InputError(
-            f"drafts of a cycle in {source}", "not stated", "what num_speculative_tokens or num_steps was",
+            f"drafts of a verification in {source}", "not stated",
+            "what num_speculative_tokens or num_steps was",
             "say it (--drafts K, acceptance.read_drafts = K): "
-            f"{1 + accepted:.2f} tokens a cycle, bonus included, are another law for each K",
+            f"{1 + accepted:.2f} tokens a verification, bonus included, are another law for each K",
         )  # fmt: skip
     if not 1 <= depth <= MOST_DEPTH or accepted > depth * (1 + ROUNDING):
         raise InputError(
-            "--drafts" if not depths else f"drafts of a cycle in {source}", depth,
+            "--drafts" if not depths else f"drafts of a verification in {source}", depth,
             f"{max(1, int(accepted - 1e-9) + 1)} to {MOST_DEPTH}",
-            f"{accepted:.2f} drafts of a cycle are accepted in the mean, the bonus token not counted",
+            f"{accepted:.2f} drafts of a verification are accepted in the mean, the bonus token not counted",
         )  # fmt: skip
     return depth
 
@@ -164,19 +166,19 @@ def _notes(counted: Sequence[Counted], mean: float, weighed: str) -> list[str]:
     spread = [1 + one.accepted for one in counted]
     if len(spread) > 1 and max(spread) - min(spread) > 0.05:
         notes.append(
-            f"tokens a cycle, bonus included, range from {min(spread):.2f} to {max(spread):.2f} over "
+            f"tokens a verification, bonus included, range from {min(spread):.2f} to {max(spread):.2f} over "
             f"{len(spread):,} statements (mean {1 + mean:.2f}): the law is their mean"
         )
     if any(one.drafted is not None and one.depth and one.drafted < 0.99 * one.depth for one in counted):
         notes.append(
-            "some cycles drafted less deep than others: deep positions are shares of all cycles, so "
+            "some verifications were less deep than others: deep positions are shares of all of them, so "
             "a lower bound"
         )
     if weighed:
-        notes.append(f"cycles are not stated: {weighed}")
+        notes.append(f"verifications are not stated: {weighed}")
     return notes
 
 
-def _told(source: str, weighed: str, cycles: float, depth: int, accepted: float, how: str) -> str:
-    counted = f"drafts of {depth}" if weighed else f"{cycles:,.0f} drafts of {depth}"
+def _told(source: str, weighed: str, verifications: float, depth: int, accepted: float, how: str) -> str:
+    counted = f"drafts of {depth}" if weighed else f"{verifications:,.0f} drafts of {depth}"
     return f"{source}: {counted}, acceptance length {1 + accepted:.3g} with bonus ({how})"

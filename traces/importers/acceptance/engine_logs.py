@@ -49,7 +49,7 @@ class ServerLog:
         self.vllm: list[Counted] = []
         self.sglang: list[Counted] = []
         self.depth = depth  # as the user says it, then as the settings state it
-        self.shallow = (0.0, 0.0)  # accepted and drafted of lines that say nothing of a cycle
+        self.shallow = (0.0, 0.0)  # accepted and drafted of lines that say nothing of a verification
         self.topk = 1
         self.last_of_0: Counted | None = None  # vLLM 0 counts since its beginning
         self.rates: list[tuple[float, float]] = []
@@ -72,7 +72,7 @@ class ServerLog:
         accepted, drafted = self.shallow
         if not whole and drafted:
             raise InputError(
-                "drafts of a cycle in the server log", "not stated", "what num_speculative_tokens was",
+                "drafts of a verification in the server log", "not stated", "what num_speculative_tokens was",
                 f"say it (--drafts K, acceptance.read_drafts = K): {accepted:,.0f} of {drafted:,.0f} drafted "
                 "tokens were accepted",
             )  # fmt: skip
@@ -80,7 +80,10 @@ class ServerLog:
             yield "vLLM server log", "", whole
         if self.sglang:
             depth = self._sglang_depth()
-            found = [Counted(cycles=one.cycles, accepted=one.accepted, depth=depth) for one in self.sglang]
+            found = [
+                Counted(verifications=one.verifications, accepted=one.accepted, depth=depth)
+                for one in self.sglang
+            ]
             yield "SGLang server log", "lines are weighted by the requests that ran", found
 
     def _settings(self, text: str) -> None:
@@ -100,7 +103,7 @@ class ServerLog:
         if found is not None:
             self.vllm.append(found)
         elif values["length"] is not None:
-            self.vllm.append(Counted(cycles=drafted, accepted=max(values["length"] - 1, 0.0)))
+            self.vllm.append(Counted(verifications=drafted, accepted=max(values["length"] - 1, 0.0)))
         else:
             self.shallow = (self.shallow[0] + accepted, self.shallow[1] + drafted)
 
@@ -110,7 +113,9 @@ class ServerLog:
         if length is None or not 1 <= length <= 100:
             return
         running = values["running"]
-        self.sglang.append(Counted(cycles=1.0 if running is None else max(running, 0.0), accepted=length - 1))
+        self.sglang.append(
+            Counted(verifications=1.0 if running is None else max(running, 0.0), accepted=length - 1)
+        )
         if values["accept_rate"]:
             self.rates.append((length, values["accept_rate"]))
 
@@ -138,7 +143,7 @@ def depth_of_rates(rates: list[tuple[float, float]], digits: float = 0.005) -> i
 
 
 def _of_interval(text: str, accepted: float, drafted: float, stated: int | None) -> Counted | None:
-    """Return the counts of an interval, None if the depth of a cycle is not known.
+    """Return the counts of an interval, None if the depth of a verification is not known.
 
     The number of drafts is not printed: it is the drafted tokens over the positions if all were as deep, else
     what accepted tokens and shares by position give.
@@ -148,13 +153,19 @@ def _of_interval(text: str, accepted: float, drafted: float, stated: int | None)
     depth = len(shares) or stated
     if depth is None:
         return None
-    cycles = drafted / depth
+    verifications = drafted / depth
     if shares and sum(shares) > 0 and accepted:
         given = accepted / sum(shares)
-        if abs(given - cycles) > 0.01 * given + 1:
-            cycles = given
-    mean = accepted / cycles
-    return Counted(cycles=cycles, accepted=mean, depth=depth, by_position=shares, drafted=drafted / cycles)
+        if abs(given - verifications) > 0.01 * given + 1:
+            verifications = given
+    mean = accepted / verifications
+    return Counted(
+        verifications=verifications,
+        accepted=mean,
+        depth=depth,
+        by_position=shares,
+        drafted=drafted / verifications,
+    )
 
 
 def _of_vllm_0(text: str) -> Counted | None:
@@ -162,8 +173,8 @@ def _of_vllm_0(text: str) -> Counted | None:
     accepted, drafted, depth = values["all_accepted"], values["all_drafted"], values["depth_0"]
     if accepted is None or not drafted or not depth or depth < 1:
         return None
-    cycles = drafted / int(depth)
-    return Counted(cycles=cycles, accepted=accepted / cycles, depth=int(depth))
+    verifications = drafted / int(depth)
+    return Counted(verifications=verifications, accepted=accepted / verifications, depth=int(depth))
 
 
 def _values(text: str, *names: str) -> dict[str, float | None]:

@@ -98,7 +98,7 @@ class Scrapes:
             found.append(("vLLM metrics", "", vllm))
         lengths = [value for (name, _), value in series if name == LENGTH and value >= 1]
         if lengths:
-            equal = [Counted(cycles=1.0, accepted=length - 1) for length in lengths]
+            equal = [Counted(verifications=1.0, accepted=length - 1) for length in lengths]
             found.append(("SGLang metrics", "engines count alike", equal))
         return found
 
@@ -124,6 +124,6 @@ def _of_engine(counts: dict[tuple[str, int], float]) -> Counted | None:
     survival = tuple(counts[BY_POSITION, position] / drafts for position in positions)
     depth = len(survival) or (round(drafted / drafts) if drafted else None)
     return Counted(
-        cycles=drafts, accepted=accepted / drafts, depth=depth, by_position=survival,
+        verifications=drafts, accepted=accepted / drafts, depth=depth, by_position=survival,
         drafted=drafted / drafts if drafted else None,
     )  # fmt: skip

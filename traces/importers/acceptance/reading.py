@@ -41,9 +41,13 @@ class FoundDrafts:
 
     @property
     def accepted(self) -> float:
-        """Drafts of a cycle that are accepted in the mean; the bonus token is not counted."""
-        cycles = sum(one.cycles for one in self.counted)
-        return sum(one.accepted * one.cycles for one in self.counted) / cycles if cycles else 0.0
+        """Drafts of a verification that are accepted in the mean; the bonus token is not counted."""
+        verifications = sum(one.verifications for one in self.counted)
+        return (
+            sum(one.accepted * one.verifications for one in self.counted) / verifications
+            if verifications
+            else 0.0
+        )
 
     def law(self, depth: int | None = None) -> Acceptance:
         """Return the law; raises InputError as `law_of` does."""
@@ -53,8 +57,8 @@ class FoundDrafts:
 def read_acceptance(path: Path, depth: int | None = None) -> Acceptance:
     """Return the law of acceptance that a file or folder states.
 
-    depth: drafts of a cycle, for files that do not say it. Raises InputError if there is nothing, if two
-    sources disagree, or if the depth is needed.
+    depth: drafts of a verification, for files that do not say it. Raises InputError if there is nothing,
+    if two sources disagree, or if the depth is needed.
     """
     found = find_drafts(path, depth)
     if found is None:

@@ -2,7 +2,7 @@
 
 Acceptance lengths are with the bonus token throughout. SkyRL and NeMo-RL log counts and shares by position of
 a step (their engines' counters, added up); slime and verl the mean over samples of length and rate, whose
-quotient gives the drafts of a cycle where all steps agree on one.
+quotient gives the drafts of a verification where all steps agree on one.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class TrainerMetrics:
             drafted = values.get("drafted")
             depth = len(shares) or (round(drafted / drafts) if drafted else None)
             self.counts.append(
-                Counted(cycles=drafts, accepted=accepted / drafts, depth=depth, by_position=shares,
+                Counted(verifications=drafts, accepted=accepted / drafts, depth=depth, by_position=shares,
                         drafted=drafted / drafts if drafted else None)
             )  # fmt: skip
         elif length is not None and 1 <= length <= 100:
             self.means.append(
-                Counted(cycles=1.0, accepted=length - 1, depth=len(shares) or None, by_position=shares)
+                Counted(verifications=1.0, accepted=length - 1, depth=len(shares) or None, by_position=shares)
             )
             if values.get("rate"):
                 self.rates.append((length, values["rate"]))

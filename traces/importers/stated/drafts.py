@@ -20,9 +20,9 @@ MARKS = (b"spec_", b"draft_", b"accept_length", b"accept len:", b"SpecDecoding")
 
 
 class StatedDrafts(msgspec.Struct, kw_only=True):
-    """Drafts of a run. law: None where the number of drafts of a cycle is not stated, or sources disagree.
+    """Drafts of a run. law: None where the drafts of a verification are not stated, or sources disagree.
 
-    accepted: drafts of a cycle in the mean, the bonus token not counted; why: what hides the law.
+    accepted: drafts of a verification in the mean, the bonus token not counted; why: what hides the law.
     """
 
     accepted: float
@@ -45,7 +45,7 @@ def stated_drafts(path: Path) -> StatedDrafts | None:
         return None
     except InputError as error:
         return StatedDrafts(accepted=0.0, origin=str(error.got), why=str(error))
-    if found is None or not any(one.cycles > 0 for one in found.counted):
+    if found is None or not any(one.verifications > 0 for one in found.counted):
         return None
     try:
         law = found.law()

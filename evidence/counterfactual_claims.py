@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 
 from evidence.recording import OTHERS, tlt, write
-from evidence.training_claims import DATA, NATURAL, TLT, TRAINED_ON, policy_of, survival
+from evidence.training_claims import DATA, GOODPUT, NATURAL, TRAINED_ON, policy_of, survival
 from tlt.traces.results.counterfactual import read_counterfactual
 from tlt.traces.runs.runfolder import RunFolder, run_name
 
 POLICIES = {
-    "goodput:off+2+3+4+6": TLT,
+    "goodput:off+2+3+4+6": GOODPUT,
     "static:4": "static-4-frozen",
     "tlt_chains": "tlt_chains-online",
 }  # policy -> the folder in which it was run
@@ -23,7 +23,7 @@ def counterfactual_h200() -> None:
     """What the run without speculation says that speculation would have gained, against what it did gain."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        rates = survival(TLT, steps=range(10))
+        rates = survival(GOODPUT, steps=range(10))
         settings = (
             f"cost.source={DATA / 'calibration.json'}", "acceptance.kind=per_position",
             f"acceptance.survival_by_position={rates}",

@@ -172,6 +172,7 @@ def main(folder: str, calibration: str) -> None:
     ranges = table["num_speculative_tokens_per_batch_size"]
     write(
         "exported_table",
+        timed=True,
         claim="a vLLM table made by recommend and export, loaded by stock vLLM 0.32 on CPU, "
         f"against the best static K: {ROLLOUTS} rollouts of {REQUESTS} responses, SmolLM2-135M",
         value={

@@ -72,6 +72,7 @@ def main(folder: str, name: str) -> None:
     ratios = sorted(driven_s / plain_s - 1 for plain_s, driven_s in pairs)
     write(
         f"hook_overhead_{Path(name).name.lower().replace('.', '-')}",
+        timed=True,
         claim=f"driver and scheduler over the bare engine, vLLM 0.32 on CPU, {name}, batch {REQUESTS}, "
         "no speculation",
         value={

@@ -126,6 +126,7 @@ def main(folder: str) -> None:
         values["the same without the pass"] = round(acceptance(Path(root), skip=True), 3)
     write(
         "k0_skip",
+        timed=True,
         claim="K = 0 without the drafter's pass, vLLM 0.32 on CPU (SmolLM2-135M, EAGLE-3): tax, acceptance"
         " right after it (tiny draft model)",
         value=values,

@@ -84,6 +84,7 @@ def crosscheck_cpu() -> None:
     fastest, second = sorted(row["measured_s"] for row in rows)[:2]
     write(
         "crosscheck_cpu",
+        timed=True,
         claim="simulated against measured: five policies, SmolLM2-135M, two CPU workers of one thread, "
         "vLLM 0.32, 5 x 16 responses of at most 256 tokens",
         value={

@@ -90,6 +90,7 @@ def main() -> None:
     limit = P_LIMIT / (2 * len(honest))
     write(
         "lossless",
+        timed=True,
         claim=f"at temperature 1 a tiny model (vocabulary {VOCAB}, float32) samples the same with and "
         f"without speculation: {REQUESTS * (TOKENS - 1):,} tokens of each, K changing every engine step",
         value=value,

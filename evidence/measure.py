@@ -2,7 +2,7 @@
 
 A claim is one function and writes one JSON file (evidence.recording.Evidence), from which `python -m
 evidence.tables` makes docs/evidence. Claims that are long, or need a run that was just made, are measured
-only when they are named; those that need a live engine have a script of their own (`python -m
+only when they are named; those that need a live engine have a script of their own (NEED_ENGINE: `python -m
 evidence.exported_table` and others). Stands apart from the tests: timings depend on the machine.
 """
 
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from evidence.counterfactual_claims import COUNTERFACTUAL
+from evidence.demo_assumptions import demo_assumptions
 from evidence.goodput_claims import GOODPUT
 from evidence.live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from evidence.model_claims import MODEL
@@ -25,25 +26,34 @@ from evidence.training_claims import TRAINING
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, *ROOFLINE, *PREFILL, large_file,
-        crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL, *GOODPUT, demo, fresh_clone,
-        crosscheck_cpu,
+        *MODEL, *ROOFLINE, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL,
+        *GOODPUT, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
 ON_REQUEST = ("fresh_clone", "crosscheck_cpu", "goodput_static", "goodput_recorded")
+# A module each.
+SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz")
+NEED_ENGINE = (
+    "vllm_bench",
+    "exported_table",
+    "hook_overhead",
+    "k0_skip",
+    "lossless",
+)  # and so does `validate`
 
 
 def main(names: list[str]) -> None:
-    """Measure the named claims, or all but those on request."""
-    unknown = [name for name in names if name not in CLAIMS]
+    """Measure the named claims, or all but those on request and those that need an engine."""
+    unknown = [name for name in names if name not in (*CLAIMS, *SCRIPTS)]
     if unknown:
-        sys.exit(f"got {', '.join(unknown)} for CLAIM; allowed: {', '.join(CLAIMS)}")
-    if len(names) == 1:
+        sys.exit(f"got {', '.join(unknown)} for CLAIM; allowed: {', '.join((*CLAIMS, *SCRIPTS))}")
+    if len(names) == 1 and names[0] in CLAIMS:
         CLAIMS[names[0]]()
         return
-    for name in names or [name for name in CLAIMS if name not in ON_REQUEST]:
+    for name in names or [name for name in (*CLAIMS, *SCRIPTS) if name not in ON_REQUEST]:
         # each in a process of its own, so that one claim's memory is not counted to the next
-        subprocess.run([sys.executable, "-m", "evidence.measure", name], check=True, cwd=PROJECT)
+        words = ("evidence.measure", name) if name in CLAIMS else (f"evidence.{name}",)
+        subprocess.run([sys.executable, "-m", *words], check=True, cwd=PROJECT)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import load, predict_s
 from tlt.sim.workload import load_workload
 from tlt.sim.write_run import run_into
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.settings import settings_of
 
 CONTROL = PROJECT / "sim" / "presets" / "short-tail.toml"
@@ -55,24 +56,46 @@ def published_cells() -> None:
         )  # fmt: skip
     raw = write_raw("published_cells.points.jsonl", rows)
     for name, single, target in (("fig13_cells", True, 0.03), ("table4_cells", False, 0.10)):
-        errors = [
-            abs(row["predicted"] / row["published"] - 1)
-            for row in rows
-            if row["held_out"] and (row["batch"] == 1) == single
-        ]
+        cells = [row for row in rows if (row["batch"] == 1) == single]
+        errors = [abs(row["predicted"] / row["published"] - 1) for row in cells if row["held_out"]]
+        unlawful = regression_errors(cells, "depth" if single else "batch")
         write(
             name,
             claim=f"speedup of tree drafting in TLT's {'figure 13' if single else 'table 4, batches 2-32'}, "
             f"error on the {len(errors)} cells that the fit did not see",
-            value={"mean error": round(float(np.mean(errors)), 4), "largest": round(max(errors), 4)},
+            value={
+                "mean error": round(float(np.mean(errors)), 4),
+                "largest": round(max(errors), 4),
+                "mean error of a regression that knows no engine": round(float(unlawful.mean()), 4),
+            },
             unit={OTHERS: "share of the published speedup"},
             target=f"mean error at most {100 * target:.0f} %",
             met=bool(np.mean(errors) <= target),
-            how="modelled with calibration paper-qwen32b-tp4 (published cells; the plain step is assumed)",
+            how="modelled with calibration paper-qwen32b-tp4 (published cells; the plain step is assumed). A "
+            f"quadratic regression of the log speedup on {'depth' if single else 'log batch'} and log width, "
+            "through the same cells, does as well: these cells test the fit, not the law of step times",
             measured_on=PAPER,
             command="python -m evidence.measure published_cells",
             raw=raw,
         )
+
+
+def regression_errors(cells: list[dict[str, Any]], first: str) -> Floats:
+    """Return the errors on held-out cells of a quadratic regression through the others, [held out].
+
+    Of the log speedup on log2 of the tokens to verify and `first`: the depth, or log2 of the batch.
+    """
+
+    def terms(cell: dict[str, Any]) -> list[float]:
+        depth, _, width = map(int, cell["draft_config"].split("_"))
+        x, y = (depth if first == "depth" else np.log2(cell["batch"])), np.log2(width)
+        return [1.0, x, y, x * x, x * y, y * y]
+
+    fitted, unseen = ([cell for cell in cells if cell["held_out"] is held] for held in (False, True))
+    logs = np.log([cell["published"] for cell in fitted])
+    coefficients = np.linalg.lstsq(np.array([terms(cell) for cell in fitted]), logs, rcond=None)[0]
+    predicted = np.exp(np.array([terms(cell) for cell in unseen]) @ coefficients)
+    return np.asarray(np.abs(predicted / np.array([cell["published"] for cell in unseen]) - 1.0))
 
 
 def case_study() -> None:

@@ -29,6 +29,15 @@ OTHERS = "*"  # in `unit`: every figure that is not named there
 Figure = float | tuple[float, float, float]  # a value, or a value with both ends of its 95 % interval
 
 
+class Earlier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the same claim gave when it was measured before; units are those of the claim."""
+
+    date: datetime.date
+    value: dict[str, Figure]
+    met: bool | None
+    other: str = ""  # what was otherwise than now, if anything
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One claim with its figures. The page of cards is made from these (evidence.tables)."""
 
@@ -45,6 +54,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     versions: dict[str, str]
     date: datetime.date
     raw: str | None = None  # file beside this one that holds the raw points
+    earlier: tuple[Earlier, ...] = ()  # every measurement that this one follows, the first first
 
     def __post_init__(self) -> None:
         unknown = set(self.unit) - set(self.value) - {OTHERS}
@@ -86,9 +96,18 @@ def device() -> str:
     return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def write(claim_id: str, **facts: Any) -> None:
-    """Write one record; what every record shares is filled in here."""
+def write(claim_id: str, *, timed: bool = False, **facts: Any) -> None:
+    """Write one record; what every record shares is filled in here.
+
+    timed: the figures are timed anew by each call, so that those of the record it replaces are kept in it.
+    """
+    path = HERE / f"{claim_id}.json"
+    before = read_struct(path, Evidence) if path.is_file() else None
+    earlier = before.earlier if before else ()
+    if before and timed and before.value != facts["value"]:
+        earlier += (Earlier(date=before.date, value=before.value, met=before.met),)
     record = Evidence(
+        earlier=earlier,
         id=claim_id,
         command=facts.pop("command", f"python -m evidence.measure {claim_id}"),
         device=device(),
@@ -98,7 +117,7 @@ def write(claim_id: str, **facts: Any) -> None:
         **facts,
     )
     encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)
-    (HERE / f"{claim_id}.json").write_bytes(encoded + b"\n")
+    path.write_bytes(encoded + b"\n")
     met = {True: "met", False: "not met", None: "no target"}[record.met]
     print(f"{claim_id}: {record.value} ({met})", flush=True)
 

@@ -21,6 +21,7 @@ import re
 from pathlib import Path
 
 import click
+import msgspec
 
 from evidence.metric_keys import keys_table
 from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
@@ -139,6 +140,7 @@ def _card(record: Evidence) -> str:
         "Result": _inline(record) if few else "",
         "Target": record.target,
         "Met": met,
+        **({"Measured before": _earlier(record)} if record.earlier else {}),
         "How": _plain(record.how),
         "Device": record.measured_on,
         "Recorded": f"{record.date.isoformat()}, {record.device}",
@@ -157,6 +159,21 @@ def _card(record: Evidence) -> str:
         else:
             lines.append(f"- **{fact}**: {text}")
     return "\n".join(lines)
+
+
+def _earlier(record: Evidence) -> str:
+    """Return every earlier measurement: its date, figures, verdict and what was otherwise."""
+    told = []
+    for before in record.earlier:
+        figures = msgspec.structs.replace(record, value=before.value, unit=_units_of(record, before.value))
+        met = {True: "met", False: "missed", None: "no target"}[before.met]
+        other = f"; {_plain(before.other)}" if before.other else ""
+        told.append(f"{before.date.isoformat()}: {_inline(figures)} ({met}{other})")
+    return ". ".join(told)
+
+
+def _units_of(record: Evidence, value: dict[str, Figure]) -> dict[str, str]:
+    return {name: record.unit_of(name) for name in value}
 
 
 def _figures_table(record: Evidence) -> list[str]:

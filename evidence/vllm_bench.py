@@ -118,6 +118,7 @@ def main(folder: str, calibration: str) -> None:
     error = predicted_s / found["duration"] - 1
     write(
         "vllm_bench",
+        timed=True,
         claim=f"vLLM {VERSION}'s own server and benchmark on CPU ({PROMPTS} prompts, {CONCURRENT} at once, "
         "SmolLM2-135M, no speculation), imported and simulated",
         value={

@@ -105,6 +105,10 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         warnings.append(load_drift(drafter.drift).describe())
     elif drafter.drift_per_update:
         warnings.append("drafter drift and recovery are assumed")
+    elif simulation.config.cluster.spot.enabled:
+        warnings.append(
+            "no drift of the drafter is assumed (drafter.drift_per_update), so that training it gains nothing"
+        )
     if simulation.unscaled() is not None:
         warnings.append(_trainer_warning(simulation))
     if cluster.stream.repeated:
@@ -135,7 +139,7 @@ def _calibration_warnings(simulation: Simulation) -> list[str]:
     calibration, hardware = simulation.calibration, simulation.config.hardware
     if calibration is None:
         return ["step times are assumed: no calibration of this model and GPU was given"]
-    warnings = []
+    warnings = [f"{calibration.name}: {note}" for note in calibration.notes if note.startswith("assumed")]
     if (calibration.model, calibration.tp) != (hardware.model, hardware.tp):
         warnings.append(
             f"the calibration is of {calibration.model} with TP {calibration.tp}, "

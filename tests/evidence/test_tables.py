@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import re
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from evidence import measure, tables
-from evidence.recording import HERE, PROJECT, Evidence, Figure, load_all
+from evidence import measure, recording, tables
+from evidence.recording import HERE, PROJECT, Earlier, Evidence, Figure, load_all, write
 from evidence.rooms import rooms_table
 from evidence.subjects import HEADLINES, TITLES, percent
 from tlt.traces.runs.runfolder import write_json
@@ -72,7 +74,11 @@ def test_every_claim_that_can_be_measured_has_a_record_that_says_how() -> None:
     assert wanted - commands == set()
     assert set(HEADLINES) <= set(records)
     for entry in records.values():
-        assert "python -m evidence." in entry.command
+        measured = re.search(r"python -m evidence\.(?:measure )?(\w+)", entry.command)
+        assert measured is not None
+        # what needs no engine is measured by `make evidence`, or by its name
+        assert measured[1] in (*measure.CLAIMS, *measure.SCRIPTS, *measure.NEED_ENGINE)
+        assert (PROJECT / "evidence" / f"{measured[1]}.py").is_file() or measured[1] in measure.CLAIMS
         assert entry.how.startswith(("measured", "modelled"))
 
 
@@ -142,6 +148,40 @@ def test_a_card_says_all_of_it_and_a_miss_is_named_first() -> None:
     ):
         assert text in card
     assert page.count("**Met**: yes") == len(TITLES) - 1
+
+
+def test_every_measurement_before_is_told() -> None:
+    before = Earlier(date=datetime.date(2026, 1, 1), value={"a": 0.9}, met=False, other="another lamp")
+    page = tables.cards(
+        all_records(speed=record("speed", earlier=(before,), value={"a": 1.0}, unit={"a": "share"}))
+    )
+    assert "- **Measured before**: 2026-01-01: a 90.0 % (missed; another lamp)" in page
+
+
+def test_what_is_timed_again_keeps_what_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "HERE", tmp_path)
+    facts = {"claim": "c", "unit": {"*": "s"}, "target": "t", "how": "measured", "measured_on": "a laptop"}
+    write("speed", timed=True, value={"a": 2.0}, met=False, **facts)
+    write("speed", timed=True, value={"a": 1.0}, met=True, **facts)
+    write("speed", timed=True, value={"a": 1.0}, met=True, **facts)  # the same figures are no repeat
+    found = load_all(tmp_path)["speed"]
+    assert found.value == {"a": 1.0}
+    assert [(each.value, each.met) for each in found.earlier] == [({"a": 2.0}, False)]
+    write("speed", value={"a": 3.0}, met=True, **facts)  # computed, not timed: nothing was repeated
+    assert len(load_all(tmp_path)["speed"].earlier) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", ["training_forced", "head_served", "training_passes", "k0_tax"])
+def test_a_record_of_a_committed_run_is_what_its_script_writes(
+    claim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(HERE / f"{claim}.json", tmp_path)
+    monkeypatch.setattr(recording, "HERE", tmp_path)
+    measure.main([claim])
+    committed, made = load_all(HERE)[claim], load_all(tmp_path)[claim]
+    for fact in ("claim", "value", "unit", "target", "met", "how", "measured_on", "command", "earlier"):
+        assert getattr(made, fact) == getattr(committed, fact)
 
 
 def test_no_target_is_neither_met_nor_missed() -> None:

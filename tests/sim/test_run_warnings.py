@@ -23,7 +23,7 @@ JOB: dict[str, Any] = {
 def said(policy: str, lengths: list[int], prompt_tokens: int = 10, **sections: Any) -> tuple[str, ...]:
     settings = {name: dict(section) for name, section in JOB.items()}
     for name, section in sections.items():
-        settings[name] = settings.get(name, {}) | section
+        settings[name] = section if "kind" in section else settings.get(name, {}) | section
     simulation = Simulation(resolve(settings, policy), trace_of([lengths], prompt_tokens))
     return warnings_of(simulation, simulation.run())
 
@@ -52,6 +52,19 @@ def test_outside_of_it_each_limit_is_named(
 ) -> None:
     found = said(policy, lengths, **sections)
     assert [warning for warning in found if text in warning], found
+
+
+def test_what_a_published_calibration_assumes_is_said_with_every_answer() -> None:
+    published = {
+        "hardware": {"gpus": 4, "tp": 4, "model": "Qwen2.5-32B"}, "cost": {"source": "paper-qwen32b-tp4"},
+        "acceptance": {"kind": "published_tree"},
+    }  # fmt: skip
+    found = said("tlt", [50], **published)
+    assert "paper-qwen32b-tp4: assumed: contexts of 4000 tokens in the published batch sweep" in found
+    assert any("no drift of the drafter is assumed" in warning for warning in found)  # tlt trains it
+    drifting = said("tlt", [50], **published | {"drafter": {"drift_per_update": 0.1}})
+    assert not any("no drift of the drafter" in warning for warning in drifting)
+    assert not any("drift" in warning for warning in said("static:10_8_16", [50], **published))
 
 
 def test_a_context_within_a_percent_of_the_end_is_inside() -> None:

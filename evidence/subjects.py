@@ -21,6 +21,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
         "roofline_drafting": "What drafting costs on engines that nobody calibrated",
+        "roofline_ranking": "Whether assumed step times rank as calibrated ones do",
         "between_sessions": "How far two calibrations of the same thing are apart",
     },
     "The simulator against what others published": {

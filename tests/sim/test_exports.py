@@ -1,3 +1,4 @@
+import copy
 import json
 import shlex
 from itertools import pairwise
@@ -176,6 +177,30 @@ def test_vllm_gets_inclusive_ranges_and_the_largest_k() -> None:
     bare = to_vllm(made_of((1, 8, "4")), msgspec.structs.replace(TARGET, draft_model=None), "t.json")
     assert "model" not in json.loads(bare.text)
     assert "names no drafter" in bare.notes[0]
+
+
+def test_the_command_starts_the_engine_that_was_modelled() -> None:
+    table = made_of((1, 4, "3"), (5, 16, "1"))
+    other = msgspec.structs.replace(TARGET, tp=2, chunk_tokens=4096, prefix_caching=False)
+    words = shlex.split(to_vllm(table, other, "table.json").usage)
+    at = words.index("--tensor-parallel-size")
+    assert words[at : at + 4] == ["--tensor-parallel-size", "2", "--max-num-batched-tokens", "4096"]
+    assert "--no-enable-prefix-caching" in words
+    assert "--max-num-batched-tokens" not in to_vllm(table, TARGET, "table.json").usage, "vLLM's own default"
+
+
+def test_an_export_says_where_its_step_times_are_of_another_engine(
+    chains: Simulation, tmp_path: Path
+) -> None:
+    _, told = export(chains, "vllm", (), 0.01, TARGET, tmp_path / "table.json")
+    assert any("engine.graphs=stock" in text for text in told.warnings)
+    assert chains.calibration is not None
+    measured = copy.copy(chains)
+    measured.calibration = msgspec.structs.replace(
+        chains.calibration, settings="stock graphs, prefix caching on"
+    )
+    _, same = export(measured, "vllm", (), 0.01, TARGET, tmp_path / "same.json")
+    assert not any("engine.graphs=stock" in text for text in same.warnings)
 
 
 def test_a_hostile_name_of_a_drafter_stays_one_word() -> None:

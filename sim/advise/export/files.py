@@ -115,13 +115,27 @@ def export(
         seed=config.run.seed,
         table=table,
         static_gain=static_gain,
-        warnings=warnings_of(simulation, table),
+        warnings=(*warnings_of(simulation, table), *_other_engine(simulation, form)),
         usage=made.usage,
         tool_version=VERSION,
     )
     out.write_text(made.text, encoding="utf-8")
     write_json(out.with_name(out.name + SUFFIX), told)
     return made, told
+
+
+def _other_engine(simulation: Simulation, form: Format) -> tuple[str, ...]:
+    """Say so where the step times are of an engine that was set up in another way than the file is used."""
+    calibration = simulation.calibration
+    if form != "vllm" or calibration is None or not calibration.engine.startswith("vLLM"):
+        return ()
+    if "CPU" in calibration.device or calibration.settings.startswith("stock"):
+        return ()
+    settings = calibration.settings or "settings that are not on record, as this project's replays have them"
+    return (
+        f"the step times are of an engine with {settings}, and the command starts a stock server: measure it "
+        "with `tlt real calibrate --set engine.graphs=stock --set engine.prefix_caching=true`",
+    )
 
 
 def warnings_of(simulation: Simulation, table: BatchTable) -> tuple[str, ...]:

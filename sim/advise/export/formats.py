@@ -50,12 +50,18 @@ FASTRL_GRAPHS = (
 )
 
 
+SERVER_CHUNK_TOKENS = 8192  # vLLM's own for a server on a large GPU
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What an export needs to know beside the table."""
 
     method: str  # vLLM's name of the kind of drafter; SGLang's is the same in capitals
     draft_model: str | None  # name or path
     max_running: int
+    tp: int = 1
+    chunk_tokens: int = SERVER_CHUNK_TOKENS  # most tokens of an engine step
+    prefix_caching: bool = True
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +117,17 @@ def to_vllm(table: BatchTable, target: Target, name: str) -> Export:
     return Export(
         text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
         usage=f"VLLM_USE_V2_MODEL_RUNNER=1 vllm serve MODEL --max-num-seqs {target.max_running} "
-        f"--speculative-config {line}",
+        f"{_modelled(target)}--speculative-config {line}",
         notes=tuple(notes),
     )
+
+
+def _modelled(target: Target) -> str:
+    """Return flags of `vllm serve` where what was modelled is not its default."""
+    flags = [f"--tensor-parallel-size {target.tp} "] if target.tp > 1 else []
+    if target.chunk_tokens != SERVER_CHUNK_TOKENS:
+        flags.append(f"--max-num-batched-tokens {target.chunk_tokens} ")
+    return "".join([*flags, *([] if target.prefix_caching else ["--no-enable-prefix-caching "])])
 
 
 def to_sglang(table: BatchTable, target: Target, name: str) -> Export:

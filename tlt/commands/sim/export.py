@@ -55,7 +55,11 @@ def export(
     from tlt.sim.advise.kstar import drafting_configs
 
     simulation = _simulation(folder, config, assignments)
-    target = Target(method=method, draft_model=draft_model, max_running=simulation.config.engine.max_running)
+    chosen, engine = simulation.config, simulation.config.engine
+    target = Target(
+        method=method, draft_model=draft_model, max_running=engine.max_running, tp=chosen.hardware.tp,
+        chunk_tokens=engine.chunk_tokens, prefix_caching=engine.prefix_caching,
+    )  # fmt: skip
     named = drafting_configs(simulation.config, names_of(draft_configs) or ())
     made, origin = write(simulation, cast("Format", form), named, tolerance, target, out)
     click.echo(f"{out} ({origin.policy})")

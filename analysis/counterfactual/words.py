@@ -36,8 +36,13 @@ def reproduction_sentence(case: Counterfactual) -> str:
     scale = f"x {figure(fit.scale, '.3f')}"
     if case.needed:
         return (
-            f"Reproduction: logged rollouts take {fit.scale.value:.3g} times as long as the model says of "
+            f"Reproduction: {_timed(case)} take {fit.scale.value:.3g} times as long as the model says of "
             f"{_made_of(case)}. The log is too far from the model, or from itself."
+        )
+    if case.logged("gen") is None:
+        return (
+            "Reproduction: not checked, since the log times steps and not their rollouts. "
+            f"{_fixed(fit.fixed_s)} of a step beside its logged phases may be something else than decoding."
         )
     scale += _beside(case)
     if not fit.errors:
@@ -53,6 +58,10 @@ def reproduction_sentence(case: Counterfactual) -> str:
         f"fitted to the {len(fit.fitted_steps)} before: x {figure(fit.fitted_scale, '.3f')}. Below it is "
         f"that of all steps, {scale}."
     )
+
+
+def _timed(case: Counterfactual) -> str:
+    return "logged steps, less their phases," if case.logged("gen") is None else "logged rollouts"
 
 
 def _made_of(case: Counterfactual) -> str:

@@ -22,14 +22,15 @@ from tlt.sim.counterfactual.draws import write_draws
 from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
 from tlt.sim.counterfactual.fitted import Fitted
 from tlt.sim.counterfactual.flags import MOST_UNEXPLAINED, flags_of, needed_of
-from tlt.sim.counterfactual.log_times import GENERATIONS, LEAST, LONGEST, MOST, ROLLOUT, STEP
+from tlt.sim.counterfactual.log_times import GENERATIONS, LEAST, LONGEST, MOST, ROLLOUT, STEP, Logged
 from tlt.sim.counterfactual.observed_run import Observed, length_facts
-from tlt.sim.counterfactual.readings import ENGINE, LoggedRollouts, Readings, readings_of
+from tlt.sim.counterfactual.readings import ENGINE, MISFIT, LoggedRollouts, Readings, readings_of
 from tlt.sim.counterfactual.settings import RESAMPLED_STEPS, Replay
 from tlt.sim.policy_set import PolicySet, checked
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import replayed
 from tlt.sim.write_run import cost_source
+from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import RESAMPLED_PROMPTS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Trace
@@ -97,40 +98,55 @@ def lengths_to_replay(observed: Observed, seed: int) -> Trace:
 
 
 def _fit(observed: Observed, simulation: Simulation) -> Fitted | None:
-    """Return how the model is made to agree with the log; None if it has no rollout seconds."""
-    logged = observed.logged
-    if logged is None or ROLLOUT not in logged.times:
+    """Return how the model is made to agree with the log; None if it times neither rollouts nor steps."""
+    logged, count = observed.logged, len(observed.step_numbers())
+    if logged is None or (ROLLOUT not in logged.times and logged.unsplit(count) is None):
         return None
-    numbers = observed.step_numbers()
-    rows = simulation.run().log.step_rows[: len(numbers)]
+    rows = simulation.run().log.step_rows[:count]
     modelled_s = np.array([row["rollout_end_s"] - row["start_s"] for row in rows])
     after_s = np.array([row["end_s"] - row["rollout_end_s"] for row in rows])
-    by_step_s = logged.by_step_s(ROLLOUT)
-    rollouts = LoggedRollouts(
-        rollout_s=np.full(len(numbers), logged.times[ROLLOUT].mean_s) if by_step_s is None else by_step_s,
-        least_s=logged.rollout_by_step(LEAST, len(numbers)),
-        most_s=logged.rollout_by_step(MOST, len(numbers)),
-        longest_s=logged.rollout_by_step(LONGEST, len(numbers)),
-        generations=logged.rollout_by_step(GENERATIONS, len(numbers)),
-        modelled_s=modelled_s,
-        engine=ENGINE if logged.within else 1.0,
-    )
+    rollouts = _rollouts(logged, modelled_s)
     readings = readings_of(rollouts)
     if logged.unexplained() > MOST_UNEXPLAINED:
         readings = Readings(readings.misfit, ())
     fixed_s = readings.fit.fixed_s if readings.all else rollouts.least_s
     all_s = rollouts.generations * modelled_s
-    if by_step_s is None:
-        scale, fit = fit_means(logged.times[ROLLOUT].mean_s - float(fixed_s.mean()), all_s)
+    if logged.by_step_s(ROLLOUT) is None:
+        scale, fit = fit_means(float((rollouts.rollout_s - fixed_s).mean()), all_s)
     else:
-        times = Times(by_step_s, logged.by_step_s(STEP), all_s, all_s + after_s, fixed_s)
-        scale, fit = fit_scale(times, numbers)
+        times = Times(rollouts.rollout_s, logged.by_step_s(STEP), all_s, all_s + after_s, fixed_s)
+        scale, fit = fit_scale(times, observed.step_numbers())
     fit = msgspec.structs.replace(
         fit,
         generations=float(rollouts.generations.mean()),
         fixed_s=(float(rollouts.least_s.mean()), float(rollouts.most_s.mean())),
     )
     return Fitted(scale, fit, readings)
+
+
+def _rollouts(logged: Logged, modelled_s: Floats) -> LoggedRollouts:
+    """Return the rollouts of a log beside those of the model, [steps].
+
+    Where steps are timed alone, all that is left of one may be its rollout, and all but half of what the
+    model says may be something else.
+    """
+    count = len(modelled_s)
+    left_s = logged.unsplit(count)
+    if left_s is not None:
+        return LoggedRollouts(
+            rollout_s=left_s, least_s=np.zeros(count), most_s=np.maximum(left_s - modelled_s / MISFIT, 0.0),
+            longest_s=left_s, generations=np.ones(count), modelled_s=modelled_s, engine=1.0,
+        )  # fmt: skip
+    by_step_s = logged.by_step_s(ROLLOUT)
+    return LoggedRollouts(
+        rollout_s=np.full(count, logged.times[ROLLOUT].mean_s) if by_step_s is None else by_step_s,
+        least_s=logged.rollout_by_step(LEAST, count),
+        most_s=logged.rollout_by_step(MOST, count),
+        longest_s=logged.rollout_by_step(LONGEST, count),
+        generations=logged.rollout_by_step(GENERATIONS, count),
+        modelled_s=modelled_s,
+        engine=ENGINE if logged.within else 1.0,
+    )
 
 
 def _answer(
@@ -161,7 +177,8 @@ def _answer(
 
 def _steps(observed: Observed, modelled: pd.DataFrame, fitted: Fitted | None) -> tuple[ObservedStep, ...]:
     logged = observed.logged
-    fixed_s = np.zeros(len(modelled)) if fitted is None else fitted.fixed_s(len(modelled))
+    timed = fitted is not None and logged is not None and ROLLOUT in logged.times
+    fixed_s = fitted.fixed_s(len(modelled)) if fitted is not None and timed else np.zeros(len(modelled))
     rollout_s = None if logged is None else logged.by_step_s(ROLLOUT)
     step_s = None if logged is None else logged.by_step_s(STEP)
     facts = observed.trace.rows.groupby("step")["response_tokens"].agg(["size", "sum", "max"]).sort_index()

@@ -25,7 +25,12 @@ def _fit_flags(answer: Counterfactual) -> list[str]:
     if fit is None:
         return ["The log has no seconds of rollouts: nothing can be checked, and every figure is modelled."]
     flags = []
-    if not fit.fitted_steps:
+    if answer.logged("gen") is None:
+        flags.append(
+            "The log times steps and not their rollouts: intervals hold rollouts of half to twice what the "
+            "model says, and nothing can be checked."
+        )
+    elif not fit.fitted_steps:
         flags.append("Times of the log match no single steps: means are fitted, so nothing is left to check.")
     elif not fit.judged_steps:
         flags.append("The log times one step: the factor is fitted to it, so nothing is left to check.")

@@ -53,6 +53,18 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
         most, rollout = self.within.get(MOST), self.times.get(ROLLOUT)
         return most is not None and rollout is not None and most.mean_s > WAITS * rollout.mean_s
 
+    def unsplit(self, steps: int) -> Floats | None:
+        """Return what a step takes beside its logged phases, [steps], where its rollout is not timed alone.
+
+        None where it is, or where steps are not timed.
+        """
+        if STEP not in self.times or ROLLOUT in self.times:
+            return None
+        booked = sum(
+            (_broadcast(self, name, steps) for name in PHASES if name in self.times), np.zeros(steps)
+        )
+        return np.maximum(_broadcast(self, STEP, steps) - booked, 0.0)
+
     def unexplained(self) -> float:
         """Return the share of a step that nothing in the log names; 0 where no training is timed."""
         step, rollout = self.times.get(STEP), self.times.get(ROLLOUT)
@@ -164,6 +176,10 @@ def phases_by_step_s(logged: Logged, steps: int) -> tuple[dict[str, tuple[float,
     notes: list[str] = []
     known = {name: _broadcast(logged, name, steps) for name in PHASES if name in logged.times}
     missing = [name for name in PHASES if name not in known and name != OTHER]
+    if logged.unsplit(steps) is not None:
+        notes.append("rollouts are not timed: they and what else is not logged take what the step leaves")
+        known |= {name: np.zeros(steps) for name in missing}
+        missing = []
     if not {STEP, ROLLOUT} <= logged.times.keys():
         if missing:
             notes.append(f"phases that the log does not have are modelled: {', '.join(missing)}")

@@ -64,6 +64,8 @@ class Observed:
             return f"prompts of this run have {sizes.min()} to {sizes.max()} responses"
         if self.logged is not None and self.logged.waits():
             return "responses wait for tools or scoring, and it is not known which of them how long"
+        if self.logged is not None and self.logged.unsplit(len(self.step_numbers())) is not None:
+            return "steps are timed and not their rollouts"
         return ""
 
     def stated_gpus(self) -> tuple[float, str] | None:

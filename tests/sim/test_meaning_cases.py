@@ -300,3 +300,34 @@ def test_gpus_that_roll_out_follow_from_slimes_rate(tmp_path: Path) -> None:
     assert stated[0] == pytest.approx(4, rel=0.05)
     with pytest.raises(InputError, match=r"--gpus.*about 4"):
         replay_of(observed, SMALL_MODEL, tmp_path / "x.parquet", ["none"])
+
+
+def trl(folder: Path, step_s: float) -> Path:
+    """Write what TRL prints: a dict a step, with one time of all of it."""
+    lines = []
+    for step in range(1, 5):
+        stated = {"loss": 0.01, "num_tokens": 204_800.0 * step, "completions/mean_length": 700.0,
+                  "completions/min_length": 30.0, "completions/max_length": 4096.0,
+                  "completions/clipped_ratio": 0.02, "step_time": step_s + step / 10}  # fmt: skip
+        lines += [f"  1%|          | {step}/900 [00:20<5:00:00, 20.00s/it]", str(stated)]
+    path = folder / "trl.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_step_that_is_timed_as_a_whole_bounds_its_rollout(tmp_path: Path) -> None:
+    """TRL times steps alone. The rollout is half of what the model says at least, and the step at most."""
+    observed = observe(trl(tmp_path, 60.0), None, Options(responses=256))
+    replay = replay_of(observed, SETTINGS, tmp_path / "out" / OBSERVED_TRACE, ["none", "goodput"])
+    case = counterfactual(replay, tmp_path / "out", 0, None, lambda *_: None)
+    runs = load_runs(tmp_path / "out")
+    answer = answer_of(case, runs, table_of(runs))
+    assert policy(answer, "none").step_s == pytest.approx(60.25, rel=0.001)
+    low, high = policy(answer, "goodput").speedup.interval or (0.0, 0.0)
+    assert 1.0 < low < 1.2 < high
+    assert any("not their rollouts" in flag for flag in case.flags)
+    with pytest.raises(InputError, match="not their rollouts"):
+        replay_of(observed, SETTINGS, tmp_path / "x.parquet", ["none", "none@bounded_async"])
+    short = observe(trl(tmp_path, 5.0), None, Options(responses=256))  # several steps may share a generation
+    replay = replay_of(short, SETTINGS, tmp_path / "short" / OBSERVED_TRACE, ["none"])
+    assert counterfactual(replay, tmp_path / "short", 0, None, lambda *_: None).needed

@@ -44,6 +44,7 @@ MEANINGS: dict[Meaning, str] = {
     "generations": "generations a step",
     "dropped": "generated and not among the responses: told, since the rollout holds more than they",
     "turns": "turns",
+    "rounds": "times that the model is asked for a response",
     "tokens": "tokens of a step, with prompts",
     "step_rate": "the same, a second of the step and GPU",
     "rollout_rate": "response tokens, a second of the rollout and GPU that rolls out",

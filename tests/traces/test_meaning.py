@@ -116,6 +116,10 @@ def test_lines_of_two_processes_are_one_step(tmp_path: Path) -> None:
         ({f"{LOOP}/generate_sequences/max": 90, "num_turns/mean": 6.0}, Fixed(10, 100, 90)),
         ({"num_turns/mean": 6.0}, Fixed(0, 100, 100)),
         ({"num_turns/mean": 2.0}, Fixed(0, 0, 100)),
+        ({"episode/length/mean": 1.0}, Fixed(0, 0, 100)),
+        ({"episode/length/mean": 1.7}, Fixed(0, 100, 100)),
+        ({"traj/llm_time_max": 90, "traj/llm_time_min": 20, "traj/env_time_max": 30, "traj/steps_mean": 17},
+         Fixed(10, 40, 90)),
         ({"timing_s/reshard": 3.0}, Fixed(3, 3, 97)),
         ({f"{LOOP}/generate_sequences/max": 900}, Fixed(0, 0, 100)),  # of another clock: never below 0
         ({f"{LOOP}/slowest/generate_sequences": 25, "train/num_gen_batches": 2}, Fixed(50, 50, 50)),
@@ -178,3 +182,13 @@ def test_one_odd_wait_is_no_asynchronous_run(tmp_path: Path) -> None:
     dropped = {**step, "perf/train_wait_time": 108.0, "rollout/dynamic_filter/drop_zero_std_0.0": 12}
     times = times_of(tmp_path, {"step": 1, **dropped}, {"step": 2, **dropped})
     assert "generated and dropped (rollout/dynamic_filter/drop_zero_std_0.0)" in " ".join(sentences(times))
+
+
+def test_names_that_say_milliseconds_are_seconds(tmp_path: Path) -> None:
+    step = {"timing_ms/gen": 62_000.0, "timing_ms/update_actor": 40_000.0, "timing_ms/step": 111_000.0}
+    times = times_of(tmp_path, {"step": 1, **step}, {"step": 2, **step})
+    assert {name: time.mean_s for name, time in times.phases.items()} == {
+        "step": 111.0, "gen": 62.0, "policy_update": 40.0,
+    }  # fmt: skip
+    ours = times_of(tmp_path, {"step": 1, "perf/rollout_time_ms": 5_000.0, "perf/step_time": 9.0})
+    assert ours.phases["gen"].mean_s == 5.0

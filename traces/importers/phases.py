@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from tlt.traces.importers.folder import regular_files
-from tlt.traces.importers.meaning import FRAMEWORKS, framework_of
+from tlt.traces.importers.meaning import FRAMEWORKS, framework_of, in_seconds
 from tlt.traces.importers.meaning.key import PHASE_NAMES, Framework, Phase
 from tlt.traces.importers.meaning.rollout_seconds import fixed_seconds, generations_of, has_turns
 from tlt.traces.importers.reading.head import Head
@@ -191,6 +191,7 @@ def find_phases(path: Path) -> PhaseTimes | None:
     """
     times: PhaseTimes | None = None
     for metrics in _by_step(_metrics(path)):
+        metrics.values = in_seconds(metrics.values)
         if times is None:
             framework = framework_of(metrics.values)
             if framework is None:

@@ -34,3 +34,16 @@ FRAMEWORKS: dict[str, Framework] = {
 def framework_of(values: dict[str, float]) -> Framework | None:
     """Return the framework whose keys the metrics of a step have, if any."""
     return next((one for one in FRAMEWORKS.values() if one.claims(values)), None)
+
+
+KNOWN = frozenset(name for one in FRAMEWORKS.values() for key in one.keys for name in key.names)
+
+
+def in_seconds(values: dict[str, float]) -> dict[str, float]:
+    """Return the metrics of a step, those whose names say milliseconds as seconds under the known name too."""
+    found = {}
+    for name, value in values.items():
+        known = name.replace("timing_ms/", "timing_s/").removesuffix("_ms")
+        if known != name and known in KNOWN:
+            found[known] = value / 1000.0
+    return values | found

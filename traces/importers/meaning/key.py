@@ -23,6 +23,7 @@ Meaning = Literal[
     "generations",  # how many generations, one after the other, gen holds
     "dropped",  # counts of what was generated and is not among the responses of the step
     "turns",  # messages or turns of a response, in the mean
+    "rounds",  # times that the model is asked for a response, in the mean
     "tokens",  # of all responses of a step, with their prompts
     "step_rate",  # of them, a second of the step and GPU
     "rollout_rate",  # response tokens, a second of the rollout and GPU that rolls out

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tlt.traces.importers.meaning.key import Framework, Meaning
 
+ROUNDED = 1.001  # one turn, in a mean that is printed rounded
 BOUNDS: tuple[Meaning, ...] = (
     "decoding_last", "decoding_longest", "decoding_shortest",
     "waiting_longest", "waiting_shortest", "within_gen",
@@ -72,5 +73,5 @@ def generations_of(framework: Framework, values: dict[str, float]) -> float:
 
 def has_turns(framework: Framework, values: dict[str, float]) -> bool:
     """Return whether responses are said to have more than one turn."""
-    turns = framework.stated("turns", values)
-    return turns is not None and turns > framework.single_turn * 1.001
+    turns, rounds = framework.stated("turns", values) or 0.0, framework.stated("rounds", values) or 0.0
+    return turns > framework.single_turn * ROUNDED or rounds > ROUNDED

@@ -1,4 +1,7 @@
-"""verl: the synchronous trainer, one-step-off, fully asynchronous, agent loops, DAPO's dynamic sampling."""
+"""verl: the synchronous trainer, one-step-off, fully asynchronous, agent loops, DAPO's dynamic sampling.
+
+What is built on it logs more: rLLM `traj/*`, verl-agent `episode/*`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ FRAMEWORK = Framework(
     note="Without timing_s/update_weights the weights are sent within timing_s/gen.",
     keys=(
         key("timing_s/step", "step"),
-        key("timing_s/gen timing/gen", "gen"),
+        key("timing_s/gen timing/gen timing_s/collect_trajectory", "gen"),
         key("timing_s/reward", "reward", "the wait for rewards that the rollout does not hide"),
         key("timing_s/old_log_prob", "logprob"),
         key("timing_s/ref timing_s/ref_log_prob timing/ref", "logprob"),
@@ -22,13 +25,15 @@ FRAMEWORK = Framework(
         key("timing_s/update_actor timing_s/fused_update_actor timing/update_actor", "policy_update"),
         key("timing_s/update_weights", "weight_sync"),
         key(f"{LOOP}/slowest/generate_sequences", "decoding_last"),
-        key(f"{LOOP}/generate_sequences/max timing_s/generation_timing/max", "decoding_longest"),
-        key(f"{LOOP}/generate_sequences/min", "decoding_shortest"),
-        key(f"{LOOP}/tool_calls/max", "waiting_longest"),
-        key(f"{LOOP}/compute_score/max", "waiting_longest"),
+        key(f"{LOOP}/generate_sequences/max traj/llm_time_max timing_s/generation_timing/max",
+            "decoding_longest"),
+        key(f"{LOOP}/generate_sequences/min traj/llm_time_min", "decoding_shortest"),
+        key(f"{LOOP}/tool_calls/max traj/env_time_max", "waiting_longest"),
+        key(f"{LOOP}/compute_score/max traj/reward_time_max", "waiting_longest"),
         key("timing_s/reshard", "within_gen"),
         key("train/num_gen_batches", "generations", "DAPO: until enough groups have unequal rewards"),
         key("num_turns/mean", "turns"),
+        key("traj/steps_mean episode/length/mean", "rounds"),
         key("perf/total_num_tokens", "tokens"),
         key("perf/throughput", "step_rate", "gives the number of GPUs"),
         key("fully_async/*", "side_by_side", "timing_s/gen is the trainer's wait for samples there"),

@@ -126,7 +126,7 @@ def make_plan(config: RealConfig) -> Plan:
         ks=ks,
         cells=cells,
         prefills=_prefills(batches, contexts, PREFILL_TOKENS[device]),
-        arrivals=_arrivals(cells, ARRIVING_TOKENS[device], limit.max_context_tokens),
+        arrivals=_arrivals(cells, ARRIVING_TOKENS[device], limit.max_context_tokens, limit.max_running),
         mixed_ks=tuple(sorted({0, ks[len(ks) // 2], ks[-1]})),
         repeats=sweep.repeats,
         visits=min(sweep.visits, sweep.repeats),
@@ -167,12 +167,19 @@ def _cells(batches: tuple[int, ...], contexts: tuple[int, ...], most_tokens: int
     return tuple(cells)
 
 
-def _arrivals(cells: tuple[Cell, ...], tokens: tuple[int, ...], most_tokens: int) -> tuple[Arrival, ...]:
+def _arrivals(
+    cells: tuple[Cell, ...], tokens: tuple[int, ...], most_tokens: int, max_running: int
+) -> tuple[Arrival, ...]:
     """Return prompts of each length that fits, arriving at a batch of one, a middle and the largest one.
 
-    The batches have the shortest context: what an arrival costs does not hang on theirs.
+    The batches have the shortest context: what an arrival costs does not hang on theirs. A full engine takes
+    no arrival.
     """
-    shortest = [cell for cell in cells if cell.prompt_tokens == cells[0].prompt_tokens]
+    shortest = [
+        cell for cell in cells if cell.prompt_tokens == cells[0].prompt_tokens and cell.batch < max_running
+    ]
+    if not shortest:
+        return ()
     chosen = dict.fromkeys((shortest[0], shortest[len(shortest) // 2], shortest[-1]))
     return tuple(Arrival(cell, count) for cell in chosen for count in tokens if count < most_tokens)
 

@@ -45,6 +45,7 @@ class FakeEngine:
     def __init__(self, config: RealConfig, speculating: bool) -> None:
         self.max_k = max(config.drafter.ks) if speculating else 0
         self.speculating = speculating
+        self.max_running = config.engine.max_running
         self.rng = random.Random(f"{config.seed}/{speculating}")  # noqa: S311
         self.waiting: list[EngineRequest] = []
         self.batch: list[Running] = []
@@ -65,7 +66,8 @@ class FakeEngine:
         tokens = 0
         while self.waiting:
             prompt = len(self.waiting[0].prompt_token_ids)
-            if (tokens and tokens + prompt > self.chunk_tokens) or held + prompt > self.kv_tokens:
+            full = len(self.batch) >= self.max_running
+            if full or (tokens and tokens + prompt > self.chunk_tokens) or held + prompt > self.kv_tokens:
                 break
             self.batch.append(Running(self.waiting.pop(0), 1))
             tokens, held = tokens + prompt, held + prompt

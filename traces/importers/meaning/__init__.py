@@ -40,7 +40,7 @@ KNOWN = frozenset(name for one in FRAMEWORKS.values() for key in one.keys for na
 
 
 def in_seconds(values: dict[str, float]) -> dict[str, float]:
-    """Return the metrics of a step, those whose names say milliseconds as seconds under the known name too."""
+    """Return the metrics of a step, with seconds under the known name where a name says milliseconds."""
     found = {}
     for name, value in values.items():
         known = name.replace("timing_ms/", "timing_s/").removesuffix("_ms")

@@ -46,7 +46,9 @@ class Stages(NamedTuple):
     def engine_steps(self, position: Ints | int) -> Ints:
         """Return how many of the first `position` engine steps fall into each stage, [n, stages]."""
         done: Ints = np.minimum(self.until, np.asarray(position)[..., None])
-        return np.diff(done, axis=1, prepend=0)
+        if done.shape[1] > 1:
+            done[:, 1:] -= done[:, :-1].copy()
+        return done
 
 
 class Trajectory:

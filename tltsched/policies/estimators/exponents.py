@@ -88,14 +88,24 @@ def mean_accepted(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
 
 
 def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...]) -> float:
-    """Return the hazard of each of `depth` drafts in a row under which this is their mean; by bisection."""
+    """Return the hazard of each of `depth` drafts in a row under which this is their mean.
+
+    By false position in the log of the hazard and by halving it, in turn.
+    """
     low, high = -14.0, 7.0  # a rate of 1 - 1e-6, and of none
-    if accepted >= mean_accepted(exp(low), depth, nodes):
+    above = mean_accepted(exp(low), depth, nodes) - accepted
+    if above <= 0:
         return 0.0
-    for _ in range(30):
-        middle = (low + high) / 2
-        if mean_accepted(exp(middle), depth, nodes) > accepted:
-            low = middle
+    below = mean_accepted(exp(high), depth, nodes) - accepted
+    if below >= 0:
+        return exp(high)
+    for turn in range(MOST_ITERATIONS):
+        middle = (low + high) / 2 if turn % 2 else (low * below - high * above) / (below - above)
+        excess = mean_accepted(exp(middle), depth, nodes) - accepted
+        if abs(excess) <= 1e-5 * accepted:
+            break
+        if excess > 0:
+            low, above = middle, excess
         else:
-            high = middle
-    return exp((low + high) / 2)
+            high, below = middle, excess
+    return exp(middle)

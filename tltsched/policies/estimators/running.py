@@ -47,7 +47,7 @@ class RunningAcceptance:
         self.requests = RequestEstimates(spread, memory_steps)
         self._average = Exponents(0.0, spread * spread).nodes()
         self._chain_hazards: list[float] = []
-        self._tree_hazards: dict[DraftConfig, float] = {}
+        self._tree_hazards: dict[DraftConfig, tuple[float, float]] = {}  # of so many accepted
         self._batch: tuple[int, tuple[float, ...]] | None = None  # a batch that was asked for, its nodes
         self._chain_tokens: list[list[float]] = []  # of that batch, by depth and node
         self._held: list[Outcome] = []  # intervals under one draft configuration
@@ -137,14 +137,16 @@ class RunningAcceptance:
         return hazards[: draft_config.depth]
 
     def _tree_hazard(self, draft_config: DraftConfig) -> float:
-        if draft_config not in self._tree_hazards:
-            accepted = self.population.tokens_per_engine_step(draft_config) - 1.0
-            self._tree_hazards[draft_config] = hazard_of_accepted(accepted, draft_config.depth, self._average)
-        return self._tree_hazards[draft_config]
+        accepted = self.population.tokens_per_engine_step(draft_config) - 1.0
+        known = self._tree_hazards.get(draft_config)
+        if known is None or known[0] != accepted:  # an interval of one tree leaves the others as they were
+            hazard = hazard_of_accepted(accepted, draft_config.depth, self._average)
+            self._tree_hazards[draft_config] = known = accepted, hazard
+        return known[1]
 
     def _forget(self) -> None:
         """Forget what was worked out for the present."""
-        self._chain_hazards, self._tree_hazards, self._batch = [], {}, None
+        self._chain_hazards, self._batch = [], None
 
 
 def _together(held: list[Outcome]) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Any
 from tlt.sim import comparison
 from tlt.sim.advise.advice import advise, write_advice
 from tlt.sim.advise.bounds import write_bounds
-from tlt.sim.advise.sensitivity import simulate_draws, write_cost_draws
+from tlt.sim.advise.sensitivity import write_cost_draws
 from tlt.sim.config import Config
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
@@ -56,10 +56,9 @@ def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
     batch.
     """
     _simulate(policies, out, stage)
-    with stage("drawing step times", draws + 1) as advance:
-        drawn = simulate_draws(policies, draws, lambda _: advance("drawing step times"))
-    rng = generator(policies.baseline.config.run.seed, ADVICE)
-    write_advice(out, advise(policies.baseline, rng), drawn)
+    with stage("probing step times", len(policies.names)) as advance:
+        write_cost_draws(policies, out, draws, advance)
+    write_advice(out, advise(policies.baseline, generator(policies.baseline.config.run.seed, ADVICE)))
     write_bounds(policies.baseline, out)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from tlt.sim.advise.best_draft import candidate_draft_configs, draw_ranking, is_extrapolated, rank
 from tlt.sim.simulation import Simulation
@@ -91,7 +90,6 @@ def advise_at(
     return Advice(cost_error=error.share, cost_error_source=error.source, rows=tuple(rows))
 
 
-def write_advice(out: Path, advice: Advice, draws: pd.DataFrame) -> None:
-    """Write advice.json and cost_draws.parquet beside a comparison."""
+def write_advice(out: Path, advice: Advice) -> None:
+    """Write advice.json beside a comparison."""
     write_json(out / "advice.json", advice)
-    draws.to_parquet(out / "cost_draws.parquet", index=False)

@@ -1,11 +1,12 @@
-"""How step times answer to the error of their coefficients: what is drawn, probed and written down.
+"""How step times answer to the error of what they rest on: what is drawn, probed and written down.
 
-The error of a calibration moves three factors: on the target's step, the KV term and the drafter's passes. A
-step time is a sum of decision intervals, each linear in them, as long as no decision changes. So for
-factors f T(f) = T (1 + sum_i r_i (f_i - 1)), where the responses r of a policy come from one simulation a
-factor, at PROBED times its fit, on the first few RL steps: decisions react in it, and the critical worker may
-change.
-Against full simulations of each draw the mean step is off by what tests/sim/test_response.py states.
+The error of a calibration moves three factors: on the target's step, the KV term and the drafter's passes.
+A step time is a sum of decision intervals, each linear in them, as long as no decision changes. What is
+assumed of how requests differ in acceptance moves two more: the spread between them, and the slope along a
+response. So for moves d T(d) = T (1 + sum_i r_i d_i), where the responses r of a policy come from one
+simulation a part, moved by PROBE, on the first few RL steps: decisions react in it, and the critical worker
+may change. Against full simulations of each draw the mean step is off by what tests/sim/test_response.py
+states.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tlt.sim.advise.differences import DIFFERENCES, differences_error, differing, widest
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.errors import FACTORS
@@ -25,7 +27,7 @@ from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
 
-PROBE = 0.1  # relative
+PROBE = 0.1  # a share; of the slope of acceptance an amount
 PROBED = 1.0 + PROBE
 PROBE_STEPS = 3  # RL steps
 READINGS = 2  # of given seconds of training where fewer GPUs train: they grow, or they do not
@@ -42,9 +44,11 @@ def seconds(simulation: Simulation, end: str = "end_s") -> Floats:
     return np.array([row[end] - row["start_s"] for row in simulation.run().log.step_rows])
 
 
-def probed(simulation: Simulation, factor: str) -> Simulation:
-    """Return a simulation with one of FACTORS at PROBED times its fit."""
-    target, kv, drafter = (PROBED if name == factor else 1.0 for name in FACTORS)
+def probed(simulation: Simulation, part: str) -> Simulation:
+    """Return a simulation with one of FACTORS or DIFFERENCES moved by PROBE."""
+    if part in DIFFERENCES:
+        return differing(simulation, *(PROBE if name == part else 0.0 for name in DIFFERENCES))
+    target, kv, drafter = (PROBED if name == part else 1.0 for name in FACTORS)
     return simulation.with_coefficients(simulation.coefficients.scaled(target, kv, drafter))
 
 
@@ -54,15 +58,20 @@ def response(fit: float, moved: float, move: float = PROBED - 1.0) -> float:
 
 
 def responses(simulation: Simulation, fit_s: float, end: str = "end_s") -> Floats:
-    """Return by how much of themselves the `fit_s` seconds up to `end` grow with each of FACTORS, [3].
+    """Return by how much of themselves the `fit_s` seconds up to `end` grow with each of FACTORS and
+    DIFFERENCES, [5].
 
-    Simulates once for each factor that matters.
+    Simulates once for each that matters.
     """
-    answers = np.zeros(len(FACTORS))
-    costs_without_drafts = simulation.policy.when_off == "k0"
-    asked = FACTORS if simulation.drafts or costs_without_drafts else FACTORS[:-1]
-    for index, factor in enumerate(asked):
-        answers[index] = response(fit_s, float(seconds(probed(simulation, factor), end).sum()))
+    parts = (*FACTORS, *DIFFERENCES)
+    answers = np.zeros(len(parts))
+    matters = {"target", "kv"}
+    if simulation.drafts or simulation.policy.when_off == "k0":
+        matters.add("drafter")
+    matters |= differences_error(simulation).parts()
+    for index, part in enumerate(parts):
+        if part in matters:
+            answers[index] = response(fit_s, float(seconds(probed(simulation, part), end).sum()))
     return answers
 
 
@@ -95,40 +104,24 @@ def step_seconds(steps: pd.DataFrame) -> Floats:
     return (steps["end_s"] - steps["start_s"]).to_numpy()
 
 
-def simulate_draws(policies: PolicySet, draws: int, progress: Callable[[int], None]) -> pd.DataFrame:
-    """Simulate every policy again under drawn coefficients; returns COST_DRAW_COLUMNS. Draw 0 is the fit.
-
-    Every other draw has given seconds of training as given, where fewer GPUs train.
-    """
-    first = policies.baseline
-    drawn = first.cost_error().draw_with_fit(draws, generator(first.config.run.seed, COST_FACTORS))
-    frames = []
-    for draw, factors in enumerate(drawn.tolist()):
-        for name, simulation in policies.simulations.items():
-            if draw and draw % READINGS == 0:
-                simulation = simulation.unscaled() or simulation
-            coefficients = simulation.coefficients.scaled(*factors)
-            rows = pd.DataFrame(simulation.with_coefficients(coefficients).run().log.step_rows)
-            frames.append(draw_table(run_name(name), rows, step_seconds(rows)[None, :]).assign(draw=draw))
-        progress(draw)
-    return pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
-
-
 def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Callable[[str], None]) -> None:
     """Write the step times under drawn errors beside the comparison in `out`, by the linear responses.
 
-    Draw 0 is the fit: the runs themselves. The factors of the others are those of `simulate_draws`. Of a
-    policy with given seconds of training on fewer GPUs every other draw has them as given. Without `draws`
-    those are the only ones, and without such a policy nothing is written.
+    Draw 0 is the fit: the runs themselves. Of a policy with given seconds of training on fewer GPUs every
+    other draw has them as given. Without `draws` those are the only ones, and without such a policy nothing
+    is written.
     """
     unscaled = {name: each.unscaled() for name, each in policies.simulations.items()}
     open_ended = any(each is not None for each in unscaled.values())
     if not draws and not open_ended:
         return
     error, source = policies.baseline.cost_error(), policies.baseline.cost_error().source
-    factors = error.draw_with_fit(draws, generator(policies.baseline.config.run.seed, COST_FACTORS))
+    unlike = widest(policies.simulations.values())
+    rng = generator(policies.baseline.config.run.seed, COST_FACTORS)
+    moves = np.hstack([error.draw_with_fit(draws, rng) - 1.0, unlike.draw_with_fit(draws, rng)])
     if not draws:
-        factors = np.ones((1 + READINGS, len(FACTORS)))
+        moves = np.zeros((1 + READINGS, moves.shape[1]))
+    source += unlike.told()
     if open_ended:
         source += "; given seconds of training on fewer GPUs grow with 1 / share or not at all"
     probe = first_steps(policies.trace, PROBE_STEPS)
@@ -138,7 +131,7 @@ def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Calla
         answers = responses(part, float(seconds(part).sum()))
         steps = RunFolder(out / run_name(name)).steps()
         fit_s = step_seconds(steps)
-        times_s = growth([(factors - 1.0, answers)], 0.0)[:, None] * fit_s[None, :]
+        times_s = growth([(moves, answers)], 0.0)[:, None] * fit_s[None, :]
         times_s[0] = fit_s
         other = unscaled[name]
         if other is not None:

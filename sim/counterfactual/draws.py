@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tlt.sim.advise.differences import DIFFERENCES, widest
 from tlt.sim.advise.sensitivity import (
     PROBE_STEPS,
     PROBED,
@@ -58,7 +59,11 @@ def write_draws(
     error, source = first.cost_error(), first.cost_error().source
     rng = generator(first.config.run.seed, COST_FACTORS)
     rows = max(draws, turns)
-    moves = error.draw_with_fit(rows, rng) - 1.0 if draws else np.zeros((1 + rows, len(FACTORS)))
+    unlike = widest(policies.simulations.values())
+    moves = np.zeros((1 + rows, len(FACTORS) + len(DIFFERENCES)))
+    if draws:
+        moves = np.hstack([error.draw_with_fit(rows, rng) - 1.0, unlike.draw_with_fit(rows, rng)])
+        source += unlike.told()
     scales = np.ones(1 + rows)
     if fitted is not None:
         if draws:
@@ -66,7 +71,7 @@ def write_draws(
         source += _pinned(fitted)
     probe = first_steps(policies.trace, PROBE_STEPS)
     frames = []
-    pinned = np.zeros(len(FACTORS))
+    pinned = np.zeros(moves.shape[1])
     for name, simulation in policies.simulations.items():
         answers, share = rollout_responses(simulation.on(probe))
         if simulation is first and fitted is not None:
@@ -109,7 +114,8 @@ def _in_readings(
 
 
 def rollout_responses(simulation: Simulation) -> tuple[Floats, float | None]:
-    """Return by how much of itself R grows with each of FACTORS, [3], and its share of a step.
+    """Return by how much of itself R grows with each of FACTORS and DIFFERENCES, [5], and its share of a
+    step.
 
     The share is None where a step is its rollout and then its phases: it differs from step to step. Under a
     schedule whose rollouts go on meanwhile it is what of the step grows with all step times.

@@ -60,7 +60,8 @@ def _write_comparison(result: SearchResult, out: Path, progress: Progress) -> No
     title = f"finalists: {best.config.hardware.model} on at most {task.space.gpus_budget} GPUs"
     write_json(out / "comparison.json", Comparison(name=title, runs=tuple(names)))
     draws = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
-    write_advice(out, advise(best, rng), draws)
+    draws.to_parquet(out / "cost_draws.parquet", index=False)
+    write_advice(out, advise(best, rng))
     write_bounds(reference, out)
 
 

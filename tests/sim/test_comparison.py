@@ -10,7 +10,7 @@ import pytest
 from tests.sim.small_world import trace_of
 from tlt.sim.advise.advice import BATCHES, advise, contexts_by_batch, write_advice
 from tlt.sim.advise.best_draft import candidate_draft_configs
-from tlt.sim.advise.sensitivity import simulate_draws
+from tlt.sim.advise.sensitivity import write_cost_draws
 from tlt.sim.comparison import FINGERPRINT, compare
 from tlt.sim.config import resolve
 from tlt.sim.policy_set import CHAIN_POLICIES, TREE_POLICIES, policy_set, resolve_policies
@@ -158,9 +158,10 @@ def test_cost_draws_start_with_the_fit(tmp_path: Path) -> None:
     settings = small()
     compared = policy_set(settings, POLICIES)
     compare(compared, tmp_path, lambda *_: None)
-    done: list[int] = []
-    draws = simulate_draws(compared, 2, done.append)
-    assert done == [0, 1, 2]
+    done: list[str] = []
+    write_cost_draws(compared, tmp_path, 2, done.append)
+    assert done == list(POLICIES)
+    draws = pd.read_parquet(tmp_path / "cost_draws.parquet")
     assert list(draws.columns) == list(COST_DRAW_COLUMNS)
     assert len(draws) == 3 * len(POLICIES) * STEPS
     for policy in POLICIES:
@@ -170,6 +171,5 @@ def test_cost_draws_start_with_the_fit(tmp_path: Path) -> None:
         others = draws[(draws["draw"] == 1) & (draws["run"] == run_name(policy))]
         assert others["step_s"].tolist() != fit["step_s"].tolist()
     advice = advice_of(settings)
-    write_advice(tmp_path, advice, draws)
+    write_advice(tmp_path, advice)
     assert read_struct(tmp_path / "advice.json", Advice) == advice
-    assert len(pd.read_parquet(tmp_path / "cost_draws.parquet")) == len(draws)

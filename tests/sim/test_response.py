@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from tests.sim.small_world import trace_of
-from tlt.sim.advise.sensitivity import first_steps, responses, seconds, simulate_draws, write_cost_draws
+from tests.sim.drawn import simulate_draws
+from tlt.sim.advise.differences import differences_error
+from tlt.sim.advise.sensitivity import first_steps, responses, seconds, write_cost_draws
 from tlt.sim.comparison import compare
 from tlt.sim.config import resolve
 from tlt.sim.policy_set import policy_set
@@ -56,7 +58,7 @@ def test_draws_agree_with_simulations(
     assert told == policies
     linear = pd.read_parquet(tmp_path / "cost_draws.parquet")
     assert list(linear.columns) == list(COST_DRAW_COLUMNS)
-    simulated = simulate_draws(compared, 6, lambda _: None)
+    simulated = simulate_draws(compared, 6)
     error = (means(linear) / means(simulated) - 1.0).abs()
     assert float(error.to_numpy().max()) < within
     assert float(error.iloc[0].max()) == pytest.approx(0.0, abs=1e-12)
@@ -84,7 +86,7 @@ def test_a_step_without_drafts_grows_by_its_rollout() -> None:
     config = resolve(CALIBRATED | {"cluster": {"phases": []}}, "none")
     simulation = Simulation(config, trace_of([[200, 400, 800, 1600] * 4] * 2))
     found = responses(simulation, float(seconds(simulation).sum()))
-    assert found[2] == 0.0, "nothing is drafted"
+    assert found[2:].tolist() == [0.0] * 3, "nothing is drafted"
     assert found.sum() == pytest.approx(1.0, abs=0.01), "all of a rollout but its prefill"
     assert np.all(found >= 0.0)
 
@@ -93,3 +95,20 @@ def test_the_first_steps_of_a_trace() -> None:
     trace = trace_of([[1, 2], [3], [4]])
     assert first_steps(trace, 2).rows["response_tokens"].tolist() == [1, 2, 3]
     assert len(first_steps(trace, 9).rows) == 4
+
+
+def test_what_is_assumed_of_requests_is_drawn_and_what_is_known_is_not() -> None:
+    assumed = Simulation(resolve(CHAINS, "static:2"), trace_of([[200, 400]] * 2))
+    assert differences_error(assumed).parts() == {"spread", "slope"}
+    assert "assumed" in differences_error(assumed).told()
+    for acceptance in ({"request_spread": 0.0}, {"request_spread": 0.4}):
+        given = CHAINS | {"acceptance": CHAINS["acceptance"] | acceptance}
+        assert not differences_error(Simulation(resolve(given, "static:2"), assumed.trace)).parts()
+    assert not differences_error(Simulation(resolve(CHAINS, "none"), assumed.trace)).told()
+
+
+def test_a_larger_spread_makes_a_rollout_longer() -> None:
+    simulation = Simulation(resolve(CHAINS, "static:4"), trace_of([[300 + 40 * n for n in range(64)]] * 3))
+    found = responses(simulation, float(seconds(simulation).sum()))
+    assert found[3] > 0.05
+    assert found[4] > 0.05

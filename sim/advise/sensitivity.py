@@ -27,7 +27,8 @@ from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
 from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
 
-PROBE = 0.1  # a share; of the slope of acceptance an amount
+PROBE = 0.1  # a share of a factor
+PROBE_DIFFERENCES = 0.3, 0.1  # a share of the spread, an amount of the slope: about what they may be off
 PROBED = 1.0 + PROBE
 PROBE_STEPS = 3  # RL steps
 READINGS = 2  # of given seconds of training where fewer GPUs train: they grow, or they do not
@@ -45,9 +46,10 @@ def seconds(simulation: Simulation, end: str = "end_s") -> Floats:
 
 
 def probed(simulation: Simulation, part: str) -> Simulation:
-    """Return a simulation with one of FACTORS or DIFFERENCES moved by PROBE."""
+    """Return a simulation with one of FACTORS or DIFFERENCES moved."""
     if part in DIFFERENCES:
-        return differing(simulation, *(PROBE if name == part else 0.0 for name in DIFFERENCES))
+        moves = zip(DIFFERENCES, PROBE_DIFFERENCES, strict=True)
+        return differing(simulation, *(move if name == part else 0.0 for name, move in moves))
     target, kv, drafter = (PROBED if name == part else 1.0 for name in FACTORS)
     return simulation.with_coefficients(simulation.coefficients.scaled(target, kv, drafter))
 
@@ -64,6 +66,7 @@ def responses(simulation: Simulation, fit_s: float, end: str = "end_s") -> Float
     Simulates once for each that matters.
     """
     parts = (*FACTORS, *DIFFERENCES)
+    moved_by = dict.fromkeys(FACTORS, PROBE) | dict(zip(DIFFERENCES, PROBE_DIFFERENCES, strict=True))
     answers = np.zeros(len(parts))
     matters = {"target", "kv"}
     if simulation.drafts or simulation.policy.when_off == "k0":
@@ -71,7 +74,8 @@ def responses(simulation: Simulation, fit_s: float, end: str = "end_s") -> Float
     matters |= differences_error(simulation).parts()
     for index, part in enumerate(parts):
         if part in matters:
-            answers[index] = response(fit_s, float(seconds(probed(simulation, part), end).sum()))
+            moved_s = float(seconds(probed(simulation, part), end).sum())
+            answers[index] = response(fit_s, moved_s, moved_by[part])
     return answers
 
 

@@ -35,7 +35,7 @@ PINNED_SDS = (0.06, 0.06, 0.15)
 
 
 class CostError(msgspec.Struct, frozen=True, kw_only=True):
-    # Measured: the roofline pinned to a plain step and a cycle at batch 1, on other points of the 7B shapes.
+    """Biases and spreads of the logs of FACTORS, and what they rest on."""
 
     share: float  # spread of single points about the law
     biases: tuple[float, float, float] = (0.0, 0.0, 0.0)

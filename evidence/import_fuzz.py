@@ -1,10 +1,10 @@
 """What happens to 1,000 broken and hostile files? `python -m evidence.import_fuzz`
 
 Each is a sample of an importer, changed by a seeded mutation, and imported in this process: under 2 GiB of
-address space and 30 seconds a file. The format is found from the contents, or, for a third of the files, is
-a random one of all. Phase times and acceptance are looked for in each, and it is peeked at. Counted are
-imports, imports with something left out, refusals with a clear error, and all else, of which there must be
-none. Writes import_fuzz.json.
+address space and 30 seconds of processor time a file (one that blocks is stopped after 120 s). The format is
+found from the contents, or, for a third of the files, is a random one of all. Phase times and acceptance are
+looked for in each, and it is peeked at. Counted are imports, imports with something left out, refusals with a
+clear error, and all else, of which there must be none. Writes import_fuzz.json.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tltsched.errors import InputError
 
 FILES, SEED = 1_000, 6
 COLUMNS = "response_tokens=output_toks,group=request_id,arrived_s=arrival_time:s,truncated=cut:length"
-LIMIT_BYTES, LIMIT_S = 2 << 30, 30
+LIMIT_BYTES, LIMIT_S, BLOCKED_S = 2 << 30, 30, 120
 SAMPLES = Path(__file__).resolve().parents[1] / "traces" / "importers" / "samples"
 
 
@@ -81,15 +81,15 @@ def fuzz() -> tuple[Counter[str], float, int]:
         folder.mkdir()
         label, path = make_case(samples, folder, rng)
         format_name = names[rng.integers(len(names))] if rng.integers(3) == 0 else None
-        began = time.monotonic()
-        signal.alarm(LIMIT_S)
+        began = time.process_time()
+        signal.alarm(BLOCKED_S)
         try:
             counts[outcome(path, options, format_name)] += 1
         except BaseException:  # whatever a user would see as a traceback
             counts["traceback"] += 1
             print(number, label, format_name, traceback.format_exc(limit=-4), flush=True)
         signal.alarm(0)
-        took = time.monotonic() - began
+        took = time.process_time() - began
         if took > 2:
             print(f"{number} {label} {format_name}: {took:.1f} s", flush=True)
         longest = max(longest, took)
@@ -102,7 +102,7 @@ def fuzz() -> tuple[Counter[str], float, int]:
 
 def out_of_time(*_: object) -> None:
     """Turn the alarm into a traceback."""
-    raise TimeoutError(f"more than {LIMIT_S} s")
+    raise SystemError(f"more than {BLOCKED_S} s")
 
 
 def main() -> None:
@@ -117,7 +117,7 @@ def main() -> None:
         "refused with a clear error": float(counts["refused"]),
         "tracebacks": float(counts["traceback"]),
         "pickles that ran code": float(executed),
-        "longest time of a file": round(longest, 2),
+        "longest processor time of a file": round(longest, 2),
         "peak memory": round(peak_mb()),
     }
     write(
@@ -125,9 +125,9 @@ def main() -> None:
         claim="1,000 mutated samples (cut, changed types, huge integers, mixed encodings, bombs, links, "
         "pipes, hostile pickles): each imported, imported with counted skips, or refused",
         value=value,
-        unit={OTHERS: "", "longest time of a file": "s", "peak memory": "MB"},
+        unit={OTHERS: "", "longest processor time of a file": "s", "peak memory": "MB"},
         measured_on=device(),
-        target="no traceback, below 30 s a file and 2 GiB of address space",
+        target="no traceback, below 30 s of processor time a file and 2 GiB of address space",
         met=not counts["traceback"] and not executed and longest < LIMIT_S,
         how=f"measured, one process, seed {SEED}; the format is forced at random for a third of the files",
         command="python -m evidence.import_fuzz",

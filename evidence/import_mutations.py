@@ -20,7 +20,7 @@ Bytes = Callable[[bytes, np.random.Generator], bytes]
 VALUES = (
     b"1" + b"0" * 400, b"1" + b"0" * 5000, b"-7", b"1e999", b"NaN", b"-Infinity", b"true", b"null", b'"12"',
     b"[]", b"{}", b"[[[3]]]", b"0.5", b"9223372036854775808", b"2147483648", b"0", b'"\\ud800"',
-    b"[" * 3000 + b"]" * 3000,
+    b"[" * 3000 + b"]" * 3000, b"1e308", b"1e-300",
 )  # fmt: skip
 CODES = (b"cos\nsystem\n(S'touch EXECUTED'\ntR.", b"\x80\x02cbuiltins\neval\nU\x031+1\x85R.")
 NUMBER = re.compile(rb"(?<![\w.\"])-?\d+(?:\.\d+)?(?![\w.\"])")

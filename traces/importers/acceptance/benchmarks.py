@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.importers.acceptance.counted import Counted
+from tlt.traces.importers.acceptance.counted import Counted, depth_of
 from tlt.traces.importers.reading.values import number, whole
 
 
@@ -37,7 +37,7 @@ class Drafting(msgspec.Struct):
         shares = [number(rate) for rate in rates] if isinstance(rates, list) and len(rates) <= 1000 else []
         known = tuple(share for share in shares if share is not None)
         known = known if len(known) == len(shares) else ()
-        depth = len(known) or (round(drafted / drafts) if drafted else None)
+        depth = len(known) or depth_of(drafted, drafts)
         each = drafted / drafts if drafted else None
         return Counted(verifications=drafts, accepted=mean, depth=depth, by_position=known, drafted=each)
 

@@ -102,6 +102,13 @@ def law_of(
     )
 
 
+def depth_of(drafted: float | None, verifications: float) -> int | None:
+    """Return how deep all verifications are, None if it is not known or no depth."""
+    if not drafted or not 0.5 * verifications < drafted <= MOST_DEPTH * verifications:
+        return None
+    return max(round(drafted / verifications), 1)
+
+
 def geometric_rate(accepted: float, depth: int) -> float:
     """Return r of r + r^2 + ... + r^depth = accepted, for 0 <= accepted <= depth."""
     if accepted <= 0:

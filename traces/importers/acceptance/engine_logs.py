@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tlt.traces.importers.acceptance.counted import CHAINS, Counted
+from tlt.traces.importers.acceptance.counted import CHAINS, MOST_DEPTH, Counted
 from tlt.traces.importers.reading.lines import Line
 from tlt.traces.importers.reading.values import number_in
 from tltsched.errors import InputError
@@ -149,7 +149,10 @@ def _of_interval(text: str, accepted: float, drafted: float, stated: int | None)
     what accepted tokens and shares by position give.
     """
     found = _BY_POSITION.search(text)
-    shares = tuple(float(one) for one in found[1].split(", ")) if found else ()
+    read = [number_in(one) for one in found[1].split(", ")] if found else []
+    shares = tuple(one for one in read if one is not None and 0 <= one <= 1)
+    if len(shares) < len(read) or len(shares) > MOST_DEPTH:
+        return None
     depth = len(shares) or stated
     if depth is None:
         return None
@@ -171,7 +174,7 @@ def _of_interval(text: str, accepted: float, drafted: float, stated: int | None)
 def _of_vllm_0(text: str) -> Counted | None:
     values = _values(text, "all_accepted", "all_drafted", "depth_0")
     accepted, drafted, depth = values["all_accepted"], values["all_drafted"], values["depth_0"]
-    if accepted is None or not drafted or not depth or depth < 1:
+    if accepted is None or not drafted or not depth or not 1 <= depth <= MOST_DEPTH:
         return None
     verifications = drafted / int(depth)
     return Counted(verifications=verifications, accepted=accepted / verifications, depth=int(depth))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from tlt.traces.importers.acceptance.counted import Counted
+from tlt.traces.importers.acceptance.counted import Counted, depth_of
 from tlt.traces.importers.reading.lines import Line
 from tlt.traces.importers.reading.values import number_in
 from tltsched.errors import InputError
@@ -122,7 +122,7 @@ def _of_engine(counts: dict[tuple[str, int], float]) -> Counted | None:
         return None
     positions = sorted(position for name, position in counts if name == BY_POSITION)
     survival = tuple(counts[BY_POSITION, position] / drafts for position in positions)
-    depth = len(survival) or (round(drafted / drafts) if drafted else None)
+    depth = len(survival) or depth_of(drafted, drafts)
     return Counted(
         verifications=drafts, accepted=accepted / drafts, depth=depth, by_position=survival,
         drafted=drafted / drafts if drafted else None,

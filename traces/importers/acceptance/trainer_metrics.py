@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from tlt.traces.importers.acceptance.counted import Counted
+from tlt.traces.importers.acceptance.counted import Counted, depth_of
 from tlt.traces.importers.acceptance.engine_logs import depth_of_rates
 from tlt.traces.importers.reading.metric_lines import Metrics
 
@@ -53,7 +53,7 @@ class TrainerMetrics:
             drafts = values.get("drafts", 0.0)
         if drafts > 0 and accepted is not None:
             drafted = values.get("drafted")
-            depth = len(shares) or (round(drafted / drafts) if drafted else None)
+            depth = len(shares) or depth_of(drafted, drafts)
             self.counts.append(
                 Counted(verifications=drafts, accepted=accepted / drafts, depth=depth, by_position=shares,
                         drafted=drafted / drafts if drafted else None)

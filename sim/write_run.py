@@ -10,7 +10,8 @@ import pandas as pd
 from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
-from tlt.sim.simulation import Simulation
+from tlt.sim.simulation import Simulation, drafts_trees
+from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
 from tlt.version import VERSION
@@ -138,7 +139,11 @@ def _trainer_warning(simulation: Simulation) -> str:
 def _calibration_warnings(simulation: Simulation) -> list[str]:
     calibration, hardware = simulation.calibration, simulation.config.hardware
     if calibration is None:
-        return ["step times are assumed: no calibration of this model and GPU was given"]
+        told = ["step times are assumed: no calibration of this model and GPU was given"]
+        if simulation.drafts and simulation.config.drafter.kind == "head":
+            config = simulation.config
+            told.append(f"assumed: {drafter_words(config.cost.roofline, drafts_trees(config))}")
+        return told
     warnings = [f"{calibration.name}: {note}" for note in calibration.notes if note.startswith("assumed")]
     if (calibration.model, calibration.tp) != (hardware.model, hardware.tp):
         warnings.append(

@@ -27,10 +27,11 @@ from tlt.sim.advise.best_draft import (
     rank,
 )
 from tlt.sim.config import Config
-from tlt.sim.simulation import calibration_of, coefficients_of, law_of
+from tlt.sim.simulation import calibration_of, coefficients_of, drafts_trees, law_of
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.steptimes.errors import cost_error
 from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.roofline import drafter_words
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import BEST_DRAFT_MAP, generator
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
@@ -217,7 +218,7 @@ def _origin(config: Config, calibration: Calibration | None) -> dict[str, Any]:
         return {
             "calibration": "roofline",
             "provenance": "assumed",
-            "engine": "roofline of data sheets",
+            "engine": "roofline of data sheets, " + drafter_words(config.cost.roofline, drafts_trees(config)),
             "engine_version": "",
             "device": config.hardware.gpu,
             "date": "",

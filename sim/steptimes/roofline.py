@@ -143,6 +143,16 @@ def drafting_name(assumed: Assumptions, trees: bool) -> str:
     return "sglang_trees" if trees else "vllm_chains"
 
 
+def drafter_words(assumed: Assumptions, trees: bool) -> str:
+    """Say what drafts are taken to cost and which settings name another drafter: the best draft hangs on it."""
+    if assumed.draft_model:
+        return f"drafts come from {assumed.draft_model} (cost.roofline.draft_model)"
+    return (
+        f"drafts cost as in {drafting_name(assumed, trees)} (cost.roofline.drafting), from a head of "
+        f"{assumed.draft_vocab:,} rows (cost.roofline.draft_vocab)"
+    )
+
+
 def _drafter_pass(
     shape: ModelShape, bandwidth: float, exchange_s: float, assumed: Assumptions, trees: bool
 ) -> tuple[float, float]:

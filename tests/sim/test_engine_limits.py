@@ -9,7 +9,10 @@ import pytest
 
 from tests.sim.small_world import CHUNK_TOKENS, PLAIN
 from tlt.sim import studies
+from tlt.sim.config import resolve
 from tlt.sim.policy_set import policy_set
+from tlt.sim.simulation import coefficients_of
+from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.draft_config import OFF, chain
@@ -70,3 +73,45 @@ def test_a_cache_that_holds_no_response_at_its_cap_is_refused_however_short_resp
         policy_set(settings, ["none"])
     fits = settings | {"workload": settings["workload"] | {"max_response_tokens": 16_000}}
     assert policy_set(fits, ["none"]).baseline.limits.kv_tokens == pytest.approx(17_069, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "best"),
+    [(128_256, 2), (32_000, 3)],  # published for an 8B model with a head of its own vocabulary: 2 before 4
+)
+def test_what_to_draft_hangs_on_the_drafters_head(vocabulary: int, best: int) -> None:
+    """One request on one H100; survival falls from 0.33 at the second draft to 0.12 at the third."""
+    survival = [0.56, 0.33, 0.12, 0.07]
+    config = resolve(
+        {
+            "hardware": {"gpus": 1, "tp": 1, "gpu": "H100", "model": "Llama-3-8B"},
+            "cost": {"source": "roofline", "roofline": {"draft_vocab": vocabulary}},
+            "acceptance": {"kind": "per_position", "survival_by_position": survival, "request_spread": 0.0},
+        },
+        "static:4",
+    )
+    law = coefficients_of(config, None)
+    tokens = {depth: 1 + sum(survival[:depth]) for depth in (1, 2, 3, 4)}
+    rates = {depth: tokens[depth] / float(law.fixed_s(chain(depth), "k0", 1.0)) for depth in tokens}
+    assert max(rates, key=rates.__getitem__) == best
+    assert f"a head of {vocabulary:,} rows" in drafter_words(config.cost.roofline, trees=False)
+
+
+def test_drafts_of_another_engine_fall_behind_with_tensor_parallelism() -> None:
+    """Published for 32B in SGLang: a gain at TP 1, none at TP 4, where the plain step is a third as long."""
+    gains = {}
+    for tp in (1, 4):
+        config = resolve(
+            {
+                "hardware": {"gpus": tp, "tp": tp, "gpu": "A100", "model": "Qwen2.5-32B"},
+                "cost": {"source": "roofline", "roofline": {"drafting": "sglang_trees"}},
+                "workload": {"max_response_tokens": 2048},
+                "acceptance": {"kind": "geometric", "rate": 0.42},
+            },
+            "static:3",
+        )
+        law = coefficients_of(config, None)
+        plain_s, cycle_s = (float(law.fixed_s(each, "not_configured", 1.0)) for each in (OFF, chain(3)))
+        gains[tp] = (1 + 0.42 + 0.42**2 + 0.42**3) * plain_s / cycle_s
+    assert gains[4] < 0.85 * gains[1]
+    assert gains[4] < 1.2

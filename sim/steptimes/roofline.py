@@ -144,7 +144,7 @@ def drafting_name(assumed: Assumptions, trees: bool) -> str:
 
 
 def drafter_words(assumed: Assumptions, trees: bool) -> str:
-    """Say what drafts are taken to cost and which settings name another drafter: the best draft hangs on it."""
+    """Say what drafts are taken to cost, and which settings name another drafter."""
     if assumed.draft_model:
         return f"drafts come from {assumed.draft_model} (cost.roofline.draft_model)"
     return (

@@ -229,3 +229,16 @@ def test_values() -> None:
     ]
     assert text_of([{"role": "assistant", "tool_calls": []}]) == ""
     assert text_of({"content": "x"}) is None
+
+
+def test_reasoning_tokens_of_aiperf_are_generated_too(tmp_path: Path) -> None:
+    metrics = {
+        "output_token_count": {"value": 9, "unit": "tokens"},
+        "reasoning_token_count": {"value": 40, "unit": "tokens"},
+        "input_sequence_length": {"value": 5, "unit": "ms"},
+    }
+    record = {"metadata": {"benchmark_phase": "profiling"}, "metrics": metrics, "error": None}
+    warm = {"metadata": {"benchmark_phase": "warmup"}, "metrics": metrics, "error": None}
+    trace, found = imported(tmp_path / "profile_export.jsonl", lines_of(record, warm))
+    assert trace.rows[["response_tokens", "prompt_tokens"]].to_numpy().tolist() == [[49, 0]]
+    assert [left.reason for left in found.skipped] == ["a request of the warm-up"]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tlt.sim.config import Config, resolve
+from tlt.sim.model.phases import ON_TRAINERS, PhaseConfig
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
 from tlt.sim.steptimes.roofline import GPUS
@@ -156,4 +157,20 @@ def _settings(settings: dict[str, Any], design: Design, source: str) -> dict[str
     timed_on = (configured.get("gpu", default.gpu), configured.get("tp", default.tp))
     if timed_on != (design.gpu, design.tp):  # what was timed holds for the hardware that is configured
         cost["known"] = {"plain_step_s": None, "draft_step_s": None}
-    return merge(settings, {"hardware": hardware, "cost": cost})
+    return merge(settings, {"hardware": hardware, "cost": cost, "phases": _given_phases(settings, design)})
+
+
+def _given_phases(settings: dict[str, Any], design: Design) -> dict[str, Any]:
+    """Return given seconds of log-probabilities and update for the GPUs of a design.
+
+    They are of the configured cluster, and taken to need the same work on another: as many operations.
+    """
+    phases, hardware = settings.get("phases", {}), Config().hardware
+    configured = settings.get("hardware", {})
+    gpu, gpus = configured.get("gpu", hardware.gpu), configured.get("gpus", hardware.gpus)
+    if (gpu, gpus) == (design.gpu, design.gpus) or gpu not in GPUS:
+        return {}
+    work = gpus * GPUS[gpu].bf16_flops / (design.gpus * GPUS[design.gpu].bf16_flops)
+    longer = work ** phases.get("trainer_scaling", PhaseConfig().trainer_scaling)
+    names = [f"{name}_s" for name in ON_TRAINERS if phases.get(f"{name}_s") is not None]
+    return {name: phases[name] * longer for name in names}

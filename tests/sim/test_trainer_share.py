@@ -12,10 +12,12 @@ from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.compare import compare as table_of
 from tlt.analysis.load import load_runs
 from tlt.sim import studies
-from tlt.sim.config import Config, PhaseConfig
+from tlt.sim.config import Config, PhaseConfig, resolve
 from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.policy_set import policy_set
+from tlt.sim.search.space import Space, candidates
 from tlt.sim.steptimes.roofline import GPUS
+from tlt.sim.workload import load_workload
 from tlt.traces.common.models import MODELS
 from tltsched.errors import InputError
 from tltsched.schedules import parse_schedule
@@ -85,3 +87,20 @@ def test_the_share_can_be_named() -> None:
     for wrong in ("bounded_async:1", "bounded_async:x", "synchronous:0.5", "bounded_async:"):
         with pytest.raises(InputError, match="bounded_async:SHARE"):
             parse_schedule(wrong)
+
+
+def test_a_plan_takes_given_seconds_to_other_clusters_by_their_operations(tmp_path: Path) -> None:
+    """430 s of update on 16 H20 are 860 s on 8 of them, not 430: fewer GPUs train for longer."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("response_tokens\n" + "100\n" * 64, encoding="utf-8")
+    settings = SETTINGS | {"workload": SETTINGS["workload"] | {"lengths": str(path)}}
+    space = Space(gpus_budget=16, gpus=("H20", "H100"), tp=(2,), engines=(4, 8), schedules=("synchronous",),
+                  policies=("none",))  # fmt: skip
+    config = resolve(settings, "none")
+    found, _ = candidates(settings, space, load_workload(config.workload, 0))
+    given = {(one.design.gpu, one.design.gpus): one.config.phases.policy_update_s for one in found}
+    faster = GPUS["H20"].bf16_flops / GPUS["H100"].bf16_flops
+    assert given == {
+        ("H20", 16): UPDATE_S, ("H20", 8): pytest.approx(2 * UPDATE_S),
+        ("H100", 16): pytest.approx(UPDATE_S * faster), ("H100", 8): pytest.approx(2 * UPDATE_S * faster),
+    }  # fmt: skip

@@ -96,9 +96,10 @@ def logged_of(times: PhaseTimes, steps: Sequence[int]) -> Logged:
     InputError for a log of rollouts that go on while the policy is trained.
     """
     about = times.rollouts
-    if about.side_by_side:
+    why = times.side_by_side()
+    if why:
         raise InputError(
-            "phase times", f"those of a trainer whose rollouts go on meanwhile ({about.side_by_side})",
+            "phase times", f"those of a trainer whose rollouts go on meanwhile ({why})",
             "times of a run whose steps are a rollout and then the training on it",
             "its rollouts cannot be told from waiting: give the lengths alone (tlt trace import LOG --out "
             "FILE) to have a synchronous run modelled on them",

@@ -192,3 +192,9 @@ def test_names_that_say_milliseconds_are_seconds(tmp_path: Path) -> None:
     }  # fmt: skip
     ours = times_of(tmp_path, {"step": 1, "perf/rollout_time_ms": 5_000.0, "perf/step_time": 9.0})
     assert ours.phases["gen"].mean_s == 5.0
+
+
+def test_a_file_of_before_is_known_by_its_framework() -> None:
+    before = PhaseTimes(source="x", framework="prime-rl", steps=[1], lines=1)
+    assert "side by side" in before.side_by_side()
+    assert PhaseTimes(source="x", framework="verl").side_by_side() == ""

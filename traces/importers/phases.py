@@ -119,6 +119,11 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     concurrency: int | None = None  # requests that ran at once on all engines, as a benchmark limits them
     note: str = ""
 
+    def side_by_side(self) -> str:
+        """Return what says that rollouts go on while the policy is trained, also in a file of before."""
+        framework = FRAMEWORKS.get(self.framework)
+        return self.rollouts.side_by_side or (framework.always_side_by_side if framework else "")
+
     def add(self, metrics: Metrics) -> None:
         """Take the times of one step."""
         framework = FRAMEWORKS[self.framework]

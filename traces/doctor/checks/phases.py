@@ -28,8 +28,8 @@ def phase_shares(member: Member) -> tuple[dict[str, float], str]:
     times = member.phases
     if times is None:
         raise CannotRunError("no times of phases")
-    if times.rollouts.side_by_side:
-        why = times.rollouts.side_by_side
+    why = times.side_by_side()
+    if why:
         raise CannotRunError(
             f"rollouts go on while the policy is trained, so they have no share of a step: {why}"
         )

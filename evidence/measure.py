@@ -15,6 +15,7 @@ from collections.abc import Callable
 from evidence.counterfactual_claims import COUNTERFACTUAL
 from evidence.demo_assumptions import demo_assumptions
 from evidence.goodput_claims import GOODPUT
+from evidence.interval_coverage import interval_coverage
 from evidence.live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from evidence.model_claims import MODEL
 from evidence.prefill_claims import PREFILL
@@ -27,10 +28,10 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         *MODEL, *ROOFLINE, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL,
-        *GOODPUT, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
+        *GOODPUT, interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
-ON_REQUEST = ("fresh_clone", "crosscheck_cpu", "goodput_static", "goodput_recorded")
+ON_REQUEST = ("fresh_clone", "crosscheck_cpu", "interval_coverage", "goodput_static", "goodput_recorded")
 # A module each.
 SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz")
 NEED_ENGINE = (

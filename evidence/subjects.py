@@ -35,6 +35,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "jump_vs_exact": "Jump mode against every engine step drawn",
         "jump_vs_exact_queues": "The same where prompts join batches that decode",
         "gpu_time_adds_up": "GPU time adds up",
+        "interval_coverage": "How often an interval holds the truth",
         "determinism": "One seed, the same bytes",
         "short_tail": "A control in which little is idle",
         "speed": "How fast it simulates",

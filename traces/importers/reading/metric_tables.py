@@ -21,6 +21,7 @@ from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.values import number_in, whole
 from tltsched.errors import InputError
 
+ROW_BYTES = 1 << 20
 HISTORY = "log_history"
 STEP_COLUMNS = (*STEP_FIELDS, "_runtime")  # one of these in a header makes it a table of steps
 _OF_A_RUN = re.compile(r"^(.{1,200}?) - (\S.*)$")  # a column of W&B's page: "RUN - metric"
@@ -156,9 +157,11 @@ def _by_column(value: dict[str, Any]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def cells(line: Line) -> list[str] | None:
-    """Return the cells of a line of CSV, None if it is none."""
+def cells(line: Line, delimiter: str = ",") -> list[str] | None:
+    """Return the cells of a line of CSV, None if it is none or longer than any row is."""
+    if len(line.text) > ROW_BYTES:
+        return None
     try:
-        return next(csv.reader([line.text.decode("utf-8", "backslashreplace")]), None)
+        return next(csv.reader([line.text.decode("utf-8", "backslashreplace")], delimiter=delimiter), None)
     except (csv.Error, StopIteration):
         return None

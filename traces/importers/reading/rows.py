@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
 from tlt.traces.importers.reading.items import Skip
 from tlt.traces.importers.reading.lines import NO_END, READ_ERRORS, Line, broken, iter_lines, opened
+from tlt.traces.importers.reading.metric_tables import cells
 from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.values import number_in
 
@@ -47,8 +47,8 @@ def delimiter_of(head: Head) -> str:
 
 def _names(head: Head) -> list[str]:
     """Return the names of a CSV's first line, none if it does not look like names."""
-    cells = _cells(head.lines[0], delimiter_of(head)) if head.lines else None
-    names = [cell.strip() for cell in cells or ()]
+    found = cells(head.lines[0], delimiter_of(head)) if head.lines else None
+    names = [cell.strip() for cell in found or ()]
     fits = all(len(name) < 100 and number_in(name) is None for name in names)
     fits = fits and all(names[1:])  # pandas leaves the name of its index empty
     return names if fits and len(set(names)) == len(names) else []
@@ -79,15 +79,15 @@ def iter_named_rows(path: Path, wanted: tuple[str, ...] = ()) -> Iterator[Row | 
 def _of_csv(path: Path, delimiter: str) -> Iterator[Row | Skip]:
     names: list[str] | None = None
     for line in iter_lines(path):
-        cells = None if line.too_long else _cells(line, delimiter)
-        if cells is None or (names is not None and len(cells) != len(names)):
+        found = None if line.too_long else cells(line, delimiter)
+        if found is None or (names is not None and len(found) != len(names)):
             yield Skip(line.number, "another number of cells than the header", line.text[:400])
         elif names is None:
-            names = [cell.strip() for cell in cells]
+            names = [cell.strip() for cell in found]
         elif not line.ended:
             yield Skip(line.number, NO_END, line.text[:400])
         else:
-            values = (cell if (read := number_in(cell)) is None else _whole(read) for cell in cells)
+            values = (cell if (read := number_in(cell)) is None else _whole(read) for cell in found)
             yield line.number, dict(zip(names, values, strict=True))
 
 
@@ -117,13 +117,6 @@ def _decoded(line: Line) -> dict[str, Any] | None:
         except JSON_ERRORS:
             return None
     return value if isinstance(value, dict) else None
-
-
-def _cells(line: Line, delimiter: str) -> list[str] | None:
-    try:
-        return next(csv.reader([line.text.decode("utf-8", "backslashreplace")], delimiter=delimiter), None)
-    except (csv.Error, StopIteration):
-        return None
 
 
 def _whole(value: float) -> float | int:

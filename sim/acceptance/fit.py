@@ -31,6 +31,7 @@ from tltsched.errors import InputError
 
 ROUNDS = 8
 FEWEST_REQUESTS = 20
+LEAST_SHARE = 0.005  # of first drafts, accepted or refused: with less all are, but for the ends of responses
 MOST_BLOCKS = 160  # of more, so many are drawn: a fit takes seconds, and the errors are small by then
 EXPONENTS = (-4.0, 4.0)  # logs
 # log sd between requests, logit of the share of the group, log phi, log sd between bins: lowest, start,
@@ -155,9 +156,9 @@ def _check(blocks: list[Block], counts: PositionCounts) -> None:
             "requests with drafts", requests, f"{FEWEST_REQUESTS} or more", "fit a run of more responses"
         )
     share = counts.accepted / np.maximum(counts.engine_steps, 1)
-    if not 0.0 < share[0] < 1.0:
+    if not LEAST_SHARE < share[0] < 1.0 - LEAST_SHARE:
         raise InputError(
-            "share of first drafts accepted", float(share[0]), "above 0 and below 1",
+            "share of first drafts accepted", float(share[0]), f"{LEAST_SHARE} to {1.0 - LEAST_SHARE}",
             "an engine whose drafts are all accepted, or none, has no law to fit: look at its drafter",
         )  # fmt: skip
 

@@ -16,12 +16,14 @@ import numpy as np
 
 from tlt.sim.advise.best_draft import candidate_draft_configs, draw_ranking, is_extrapolated, rank
 from tlt.sim.simulation import Simulation
+from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import Advice, BatchAdvice, write_json
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
 
 TABLE_DRAWS = 400
+MOST_LENGTHS = 64  # of more, so many quantiles stand for them
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -58,17 +60,11 @@ def advise_at(
 
     contexts: batch -> tokens.
     """
-    exponent = simulation.config.drafter.initial_exponent
-    tokens = np.array(
-        [
-            1.0 + float((simulation.law.survival(draft_config) ** exponent).sum())
-            for draft_config in draft_configs
-        ]
-    )
     error = simulation.cost_error()
     draws = draw_ranking(error, len(draft_configs), TABLE_DRAWS, rng)
     rows = []
     for batch, context in contexts.items():
+        tokens = tokens_when_left(simulation, draft_configs, batch)
         ranked = rank(simulation.coefficients, draft_configs, tokens, batch, context, draws, when_off)
         rows.append(
             BatchAdvice(
@@ -88,6 +84,25 @@ def advise_at(
             )
         )
     return Advice(cost_error=error.share, cost_error_source=error.source, rows=tuple(rows))
+
+
+def tokens_when_left(simulation: Simulation, draft_configs: Sequence[DraftConfig], batch: int) -> Floats:
+    """Return the tokens an engine step of a request, bonus included, when `batch` of a worker's are left.
+
+    Those are its longest responses, which accept less or more as acceptance goes with the length; that slow
+    requests are left for being slow is not counted. The mean is the harmonic one, as time adds up; [configs].
+    """
+    rows, workers = simulation.trace.rows, simulation.config.workers
+    longest_first = np.sort(rows["response_tokens"].to_numpy(np.int64))[::-1]
+    left = longest_first[: batch * workers * int(rows["step"].nunique())]
+    if len(left) > MOST_LENGTHS:
+        left = np.quantile(left, np.linspace(0.0, 1.0, MOST_LENGTHS)).astype(np.int64)
+    acceptance, exponent = simulation.acceptance, simulation.config.drafter.initial_exponent
+    tokens = [
+        1.0 / float(acceptance.engine_steps_per_token(each, left, exponent).mean()) if each.depth else 1.0
+        for each in draft_configs
+    ]
+    return np.array(tokens)
 
 
 def write_advice(out: Path, advice: Advice) -> None:

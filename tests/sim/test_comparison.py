@@ -137,7 +137,10 @@ def test_gains_lie_in_their_intervals_and_beat_the_runner_up(acceptance: dict[st
         assert row.gain >= 1.0
         assert {row.draft_config, row.runner_up} <= candidates
         assert row.draft_config != row.runner_up
-    assert advice.rows[0].gain > 1.5, "a single request leaves much to gain"
+    # A single request leaves much to gain, though the one that is left accepts less than the average.
+    assert advice.rows[0].gain > 1.2
+    alike = advice_of(small(**acceptance, request_spread=0.0))
+    assert alike.rows[0].gain > max(1.5, advice.rows[0].gain)
     assert advice == advice_of(settings)
 
 

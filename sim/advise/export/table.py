@@ -16,7 +16,7 @@ from math import log
 import msgspec
 import numpy as np
 
-from tlt.sim.advise.advice import BATCHES, advise_at, contexts_by_batch
+from tlt.sim.advise.advice import BATCHES, advise_at, contexts_by_batch, tokens_when_left
 from tlt.sim.advise.best_draft import RankingDraws, engine_step_s, gains_of
 from tlt.sim.simulation import Simulation
 from tlt.traces.runs.runfolder import BatchAdvice
@@ -120,22 +120,14 @@ def static_draft_config(
     seconds = dict.fromkeys((OFF, *draft_configs), 0.0)
     for batch in sorted((batch for batch in reached if batch <= config.engine.max_running), reverse=True):
         tokens, middle = reached[batch] - before, (reached[batch] + before) / 2
-        for draft_config in seconds:
+        emitted = tokens_when_left(simulation, list(seconds), batch)
+        for draft_config, each in zip(seconds, emitted.tolist(), strict=True):
             state: WhenOff = "k0" if draft_config.depth else "not_configured"
             engine_step = engine_step_s(simulation.coefficients, draft_config, state, batch, middle)
-            seconds[draft_config] += max(tokens, 0.0) * engine_step / _emitted(simulation, draft_config)
+            seconds[draft_config] += max(tokens, 0.0) * engine_step / each
         before = reached[batch]
     best = min(seconds, key=lambda draft_config: (seconds[draft_config], draft_config))
     return best, seconds[OFF] / seconds[best] if seconds[best] else 1.0
-
-
-def _emitted(simulation: Simulation, draft_config: DraftConfig) -> float:
-    """Return the tokens of an engine step, bonus included."""
-    if not draft_config.depth:
-        return 1.0
-    return 1.0 + float(
-        (simulation.law.survival(draft_config) ** simulation.config.drafter.initial_exponent).sum()
-    )
 
 
 def _contexts(simulation: Simulation) -> tuple[dict[int, float], frozenset[int]]:
@@ -168,14 +160,12 @@ def _gains(
     contexts: dict[int, float],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return the gains by the fit, [batches, draft configurations + 1]; the last column is off."""
-    tokens = np.array([_emitted(simulation, draft_config) for draft_config in draft_configs])
     fit = RankingDraws(np.ones((1, 3)), np.ones((1, len(draft_configs))))
-    return np.vstack(
-        [
-            gains_of(simulation.coefficients, draft_configs, tokens, batch, context, fit, when_off)
-            for batch, context in contexts.items()
-        ]
-    )
+    rows = []
+    for batch, context in contexts.items():
+        tokens = tokens_when_left(simulation, draft_configs, batch)
+        rows.append(gains_of(simulation.coefficients, draft_configs, tokens, batch, context, fit, when_off))
+    return np.vstack(rows)
 
 
 def _cover(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from evidence.acceptance_claims import ACCEPTANCE
 from evidence.counterfactual_claims import COUNTERFACTUAL
 from evidence.demo_assumptions import demo_assumptions
 from evidence.goodput_claims import GOODPUT
@@ -28,10 +29,13 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         *MODEL, *ROOFLINE, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL,
-        *GOODPUT, interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
+        *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
-ON_REQUEST = ("fresh_clone", "crosscheck_cpu", "interval_coverage", "goodput_static", "goodput_recorded")
+ON_REQUEST = (
+    "fresh_clone", "crosscheck_cpu", "interval_coverage", "goodput_static", "goodput_recorded",
+    "acceptance_predicted", "acceptance_modes",
+)  # fmt: skip
 # A module each.
 SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz")
 NEED_ENGINE = (

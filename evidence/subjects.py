@@ -17,6 +17,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "crosscheck_cpu": "A replay on two CPU workers, predicted",
         "counterfactual_h200": "What speculation would have gained, predicted from a run without it",
         "training_predicted": "A training run, its second half predicted from its first",
+        "acceptance_predicted": "Its rollouts, as requests differ in acceptance",
         "vllm_bench": "vLLM's own benchmark, imported and simulated",
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
@@ -34,6 +35,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "The simulator against itself": {
         "jump_vs_exact": "Jump mode against every engine step drawn",
         "jump_vs_exact_queues": "The same where prompts join batches that decode",
+        "acceptance_modes": "The same where requests differ in acceptance, by policy",
         "gpu_time_adds_up": "GPU time adds up",
         "interval_coverage": "How often an interval holds the truth",
         "determinism": "One seed, the same bytes",
@@ -43,6 +45,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "The goodput policy": {
         "goodput_static": "Against the best static choice in hindsight, simulated",
         "goodput_recorded": "Its estimate of acceptance on recorded drafts",
+        "goodput_live": "On a live engine with a weak drafter",
         "request_limits": "What limits of drafts by request could gain",
     },
     "RL training on live engines": {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
@@ -95,6 +96,12 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     ]
     if outside:
         warnings.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
+    acceptance = simulation.config.acceptance
+    if simulation.drafts and not acceptance.law and acceptance.population == PRIOR:
+        warnings.append(
+            f"how requests differ in acceptance is assumed (spread {PRIOR.request_spread:g}, drawn into "
+            "intervals): `tlt sim fit-acceptance` measures it on a run"
+        )
     engine = simulation.config.engine
     if engine.graph_max_requests and not simulation.coefficients.eager_s:
         warnings.append(

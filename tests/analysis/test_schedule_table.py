@@ -98,5 +98,5 @@ def test_a_schedule_that_knows_lengths_is_shown_and_not_ranked(tmp_path: Path) -
     assert schedule_table(table).rows[1][1] == "longest_first (knows lengths)"
     verdict = judge(table, runs)
     assert verdict.recommended == table.rows[0].policy
-    assert verdict.lead is None
+    assert verdict.regrets is None
     assert "Not ranked, since nobody can know lengths in advance: fast (1.84x)" in verdict.sentence

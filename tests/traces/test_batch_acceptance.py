@@ -126,4 +126,4 @@ def test_recorded_runs(run: str, found: float | None) -> None:
         assert tail is not None
         assert tail.ratio.value == pytest.approx(found, abs=0.01)
         assert tail.ratio.interval is not None
-        assert tail.ratio.interval[1] < 0.8
+        assert tail.ratio.interval[1] < 0.85  # the doctor speaks below 0.9

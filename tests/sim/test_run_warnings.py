@@ -48,7 +48,7 @@ def test_inside_of_what_was_measured_nothing_is_said() -> None:
         ("none", [50], {"hardware": {"model": "Qwen2.5-1.5B"}}, "Qwen2.5-7B with TP 1, not of Qwen2.5-1.5B"),
         ("none", [50], {"hardware": {"gpus": 2, "tp": 2}}, "with TP 1, not of Qwen2.5-7B with TP 2"),
         ("none", [50], {"cost": {"source": "roofline"}}, "step times are assumed: no calibration of this"),
-        ("static:2", [50], {"acceptance": {"request_spread": 0.5}}, "how requests differ in acceptance is assumed"),
+        ("static:2", [50], {"acceptance": {"request_spread": 0.5}}, "how requests differ in acceptance is"),
         ("static:2", [50], {"drafter": {"drift_per_update": 0.1}}, "drafter drift and recovery are assumed"),
     ],
 )  # fmt: skip

@@ -193,7 +193,7 @@ def _both_modes(policy: str, tree: bool, unlike: dict[str, float]) -> dict[str, 
 
 
 def goodput_live() -> None:
-    """Rollout seconds of policies on a live engine, from the rows that one lease of GPUs left."""
+    """Rollout seconds of policies on a live engine, from the rows that one run left."""
     path = HERE / "goodput_live.points.jsonl"
     rows = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]
     total_s = {row["run"]: float(sum(row["rollout_s"])) for row in rows}

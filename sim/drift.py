@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.common.migrate import decode
+from tlt.traces.common.shipped import filled_in, load_named, names_in
 from tlt.traces.results.predicted_training import DriftFit, PredictionError
-from tltsched.errors import InputError, unknown_name
 
 SHIPPED = Path(__file__).parent / "drifts"
 
@@ -58,21 +57,15 @@ class DriftCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def shipped_drifts() -> tuple[str, ...]:
     """Return the names of the curves that come with the package."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+    return names_in(SHIPPED)
 
 
 def load_drift(name_or_path: str) -> DriftCurve:
     """Read a shipped curve by name, or a file by path; raises InputError."""
-    path = SHIPPED / f"{name_or_path}.json"
-    if not path.is_file():
-        path = Path(name_or_path)
-    if not path.is_file():
-        fix = "name one of these or give the path of what `tlt sim validate-training --save-drift` wrote"
-        raise unknown_name("drafter.drift", name_or_path, shipped_drifts(), fix)
-    try:
-        return decode(path.read_bytes(), DriftCurve)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError("drafter.drift", f"{path}: {error}", "a drift curve", "fit it again") from None
+    return load_named(
+        SHIPPED, name_or_path, DriftCurve, field="drafter.drift", what="a drift curve", again="fit it again",
+        fix="name one of these or give the path of what `tlt sim validate-training --save-drift` wrote",
+    )  # fmt: skip
 
 
 def with_drift(settings: dict[str, Any]) -> dict[str, Any]:
@@ -80,14 +73,4 @@ def with_drift(settings: dict[str, Any]) -> dict[str, Any]:
 
     Raises InputError if there is no such curve, or a field that it sets is set to something else.
     """
-    drafter = settings.get("drafter")
-    if not isinstance(drafter, dict) or not isinstance(named := drafter.get("drift"), str) or not named:
-        return settings
-    curve = load_drift(named).settings()
-    for field, value in curve.items():
-        if drafter.get(field, value) != value:
-            raise InputError(
-                f"drafter.{field}", drafter[field], f"{value}, which drafter.drift = {named!r} sets",
-                "leave one of the two out",
-            )  # fmt: skip
-    return settings | {"drafter": drafter | curve}
+    return filled_in(settings, "drafter", "drift", lambda named: load_drift(named).settings())

@@ -16,11 +16,12 @@ import numpy as np
 from tlt.sim.acceptance.fit import Estimate, Fit, fit
 from tlt.sim.acceptance.observations import Observed, observed
 from tlt.traces.common.arrays import Ints
+from tlt.traces.common.shipped import filled_in, load_named, names_in
 from tlt.traces.runs.acceptance import length_with_bonus
 from tlt.traces.runs.runfolder import RunFolder, Summary
 from tlt.traces.sources import open_runs
 from tlt.version import VERSION
-from tltsched.errors import InputError, unknown_name
+from tltsched.errors import InputError
 
 MEASURED = "measured: "
 SHIPPED = Path(__file__).parent / "fits"
@@ -138,21 +139,15 @@ def _written(name: str, found: Sequence[tuple[Path, Summary, Observed]], fitted:
 
 def shipped_laws() -> tuple[str, ...]:
     """Return the names of the fits that come with the package."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+    return names_in(SHIPPED)
 
 
 def load_law(name_or_path: str) -> FittedAcceptance:
     """Read a shipped fit by name, or a file by path; raises InputError."""
-    path = SHIPPED / f"{name_or_path}.json"
-    if not path.is_file():
-        path = Path(name_or_path)
-    if not path.is_file():
-        fix = "name one of these or give the path of what `tlt sim fit-acceptance` wrote"
-        raise unknown_name("acceptance.law", name_or_path, shipped_laws(), fix)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=FittedAcceptance)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError("acceptance.law", f"{path}: {error}", "a fitted law", "fit it again") from None
+    return load_named(
+        SHIPPED, name_or_path, FittedAcceptance, field="acceptance.law", what="a fitted law",
+        again="fit it again", fix="name one of these or give the path of what `tlt sim fit-acceptance` wrote",
+    )  # fmt: skip
 
 
 def with_law(settings: dict[str, Any]) -> dict[str, Any]:
@@ -160,20 +155,4 @@ def with_law(settings: dict[str, Any]) -> dict[str, Any]:
 
     Raises InputError if there is no such law, or a field that it sets is set to something else.
     """
-    given = settings.get("acceptance")
-    if not isinstance(given, dict) or not isinstance(named := given.get("law"), str) or not named:
-        return settings
-    law = load_law(named).settings()
-    for field, value in law.items():
-        if not _equal(given.get(field, value), value):
-            raise InputError(
-                f"acceptance.{field}", given[field], f"{value}, which acceptance.law = {named!r} sets",
-                "leave one of the two out",
-            )  # fmt: skip
-    return settings | {"acceptance": given | law}
-
-
-def _equal(given: object, value: object) -> bool:
-    if isinstance(given, (list, tuple)) and isinstance(value, list):
-        return len(given) == len(value) and bool(np.allclose(np.array(given, float), value))
-    return given == value
+    return filled_in(settings, "acceptance", "law", lambda named: load_law(named).settings())

@@ -15,9 +15,8 @@ import numpy as np
 
 from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.migrate import decode
+from tlt.traces.common.shipped import load_named, names_in
 from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint, Provenance
-from tltsched.errors import InputError, unknown_name
 
 MIXED_DERIVED = (
     "derived: an engine step that prefills beside a batch follows from the other terms; none was timed"
@@ -170,21 +169,15 @@ def _residuals(
 
 def shipped_names() -> tuple[str, ...]:
     """Return the names of the calibrations that come with the package."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+    return names_in(SHIPPED)
 
 
 def load(name_or_path: str) -> Calibration:
     """Read a shipped calibration by name, or a calibration.json by path; raises InputError."""
-    path = SHIPPED / f"{name_or_path}.json"
-    if not path.is_file():
-        path = Path(name_or_path)
-    if not path.is_file():
-        fix = "name one of these or give the path of a calibration.json"
-        raise unknown_name("calibration", name_or_path, shipped_names(), fix, things=True)
-    try:
-        return decode(path.read_bytes(), Calibration)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError("calibration", f"{path}: {error}", "a calibration file", "calibrate again") from None
+    return load_named(
+        SHIPPED, name_or_path, Calibration, field="calibration", what="a calibration file",
+        again="calibrate again", fix="name one of these or give the path of a calibration.json", things=True,
+    )  # fmt: skip
 
 
 def describe_calibration(calibration: Calibration) -> str:

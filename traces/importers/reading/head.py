@@ -30,6 +30,17 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, OverflowError)
 
 
+def whole_text(path: Path) -> str:
+    """Return a file as text, up to WHOLE_BYTES of it; raises InputError if it cannot be read."""
+    file = opened(path)
+    try:
+        return file.read(WHOLE_BYTES).decode("utf-8-sig", "backslashreplace")
+    except READ_ERRORS as error:
+        raise broken(path, error) from None
+    finally:
+        file.close()
+
+
 class Head:
     """What formats are told apart by. Nothing is read before it is asked for."""
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
+from tlt.traces.importers.reading.head import JSON_ERRORS, Head, whole_text
 from tlt.traces.importers.reading.items import Skip
-from tlt.traces.importers.reading.lines import NO_END, READ_ERRORS, Line, broken, iter_lines, opened, shown
+from tlt.traces.importers.reading.lines import NO_END, Line, iter_lines, shown
 from tlt.traces.importers.reading.metric_lines import NO_METRICS, PART, STEP_FIELDS, Metrics, of_fields
 from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.values import number_in, whole
@@ -129,13 +129,7 @@ def iter_document(path: Path) -> Iterator[Metrics | Skip]:
 
 
 def _rows(path: Path) -> list[Any] | None:
-    file = opened(path)
-    try:
-        text = file.read(WHOLE_BYTES).decode("utf-8-sig", "backslashreplace")
-    except READ_ERRORS as error:
-        raise broken(path, error) from None
-    finally:
-        file.close()
+    text = whole_text(path)
     try:
         value = json.loads(text)
     except (*JSON_ERRORS, MemoryError):

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES
+from tlt.traces.importers.reading.head import JSON_ERRORS, whole_text
 from tlt.traces.importers.reading.items import Options, Reader, Response, Skip, Source, UnusableError
 from tlt.traces.importers.reading.lines import (
     DOCUMENT_BYTES,
     LINE_BYTES,
-    READ_ERRORS,
     Line,
-    broken,
     iter_lines,
-    opened,
 )
 from tlt.traces.importers.reading.texts import TextResponse, needs_tokeniser, tokenised
 
@@ -109,7 +105,7 @@ def documents(kind: type[R], source: Source) -> Iterator[tuple[int, R] | Skip]:
 
 
 def _spanning(kind: type[R], source: Source) -> Iterator[tuple[int, R] | Skip]:
-    text = _whole_text(source.path)
+    text = whole_text(source.path).strip()
     at, number = 0, 0
     parse = json.JSONDecoder().raw_decode
     while at < len(text):
@@ -128,16 +124,6 @@ def _spanning(kind: type[R], source: Source) -> Iterator[tuple[int, R] | Skip]:
         at = end
         while at < len(text) and text[at].isspace():
             at += 1
-
-
-def _whole_text(path: Path) -> str:
-    file = opened(path)
-    try:
-        return file.read(WHOLE_BYTES).decode("utf-8-sig", "backslashreplace").strip()
-    except READ_ERRORS as error:
-        raise broken(path, error) from None
-    finally:
-        file.close()
 
 
 def need(name: str, found: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head
+from tlt.traces.importers.reading.head import JSON_ERRORS, WHOLE_BYTES, Head, whole_text
 from tlt.traces.importers.reading.items import Skip
-from tlt.traces.importers.reading.lines import NO_END, READ_ERRORS, Line, broken, iter_lines, opened
+from tlt.traces.importers.reading.lines import NO_END, Line, iter_lines
 from tlt.traces.importers.reading.metric_tables import cells
 from tlt.traces.importers.reading.parquet import iter_rows
 from tlt.traces.importers.reading.values import number_in
@@ -92,13 +92,7 @@ def _of_csv(path: Path, delimiter: str) -> Iterator[Row | Skip]:
 
 
 def _of_document(path: Path) -> Iterator[Row | Skip]:
-    file = opened(path)
-    try:
-        text = file.read(WHOLE_BYTES).decode("utf-8-sig", "backslashreplace")
-    except READ_ERRORS as error:
-        raise broken(path, error) from None
-    finally:
-        file.close()
+    text = whole_text(path)
     try:
         value = json.loads(text)
     except (*JSON_ERRORS, MemoryError):

@@ -194,6 +194,11 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
         """Return how requests differ."""
         return Population(**{name: getattr(self, name) for name in Population.__struct_fields__})
 
+    @property
+    def assumes_differences(self) -> bool:
+        """Return whether nobody has measured or set how requests differ: the prior stands."""
+        return not self.law and self.population == PRIOR
+
 
 class EngineConfig(Section, frozen=True, kw_only=True):
     """One rollout engine."""

@@ -96,8 +96,7 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     ]
     if outside:
         warnings.append(f"acceptance of {', '.join(outside)} is extrapolated beyond its source")
-    acceptance = simulation.config.acceptance
-    if simulation.drafts and not acceptance.law and acceptance.population == PRIOR:
+    if simulation.drafts and simulation.config.acceptance.assumes_differences:
         warnings.append(
             f"how requests differ in acceptance is assumed (spread {PRIOR.request_spread:g}, drawn into "
             "intervals): `tlt sim fit-acceptance` measures it on a run"

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.acceptance.fitted import load_law
-from tlt.sim.acceptance.prior import PRIOR, SLOPE_ERROR, SPREAD_ERROR
+from tlt.sim.acceptance.prior import SLOPE_ERROR, SPREAD_ERROR
 from tlt.sim.simulation import Simulation
 from tlt.traces.common.arrays import Floats
 
@@ -51,7 +51,7 @@ def differences_error(simulation: Simulation) -> DifferencesError:
         spread, slope = found["request_spread"], found["position_slope"]
         share = (spread.error or 0.0) / spread.value if spread.value else 0.0
         return DifferencesError(share, slope.error or 0.0, f"fitted, {acceptance.law}")
-    if acceptance.population != PRIOR:
+    if not acceptance.assumes_differences:
         return DifferencesError()
     return DifferencesError(SPREAD_ERROR, SLOPE_ERROR, "assumed (acceptance.request_spread)")
 

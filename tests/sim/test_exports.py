@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tlt.sim.advise.advice import advise
 from tlt.sim.advise.best_draft import candidate_draft_configs
-from tlt.sim.advise.export.files import SUFFIX, Exported, export, simulation_of
+from tlt.sim.advise.export.files import SUFFIX, Exported, export, simulation_of, warnings_of
 from tlt.sim.advise.export.formats import (
     FORMATS,
     OFF_STATES,
@@ -100,6 +100,14 @@ def test_a_table_covers_every_batch_once(chains: Simulation) -> None:
         low.last + 1 == high.first and low.draft_config != high.draft_config for low, high in pairwise(ranges)
     )
     assert all(each.last == each.rows[-1].best.requests for each in ranges)
+
+
+def test_a_table_that_rests_on_assumed_differences_says_so(chains: Simulation) -> None:
+    given = msgspec.structs.replace(chains.config.acceptance, request_spread=0.3)
+    known = chains.changed(msgspec.structs.replace(chains.config, acceptance=given))
+    for world, told in ((chains, True), (known, False)):
+        found = warnings_of(world, table_of(world))
+        assert any("how requests differ in acceptance is assumed" in text for text in found) is told
 
 
 def test_without_tolerance_the_table_is_the_advice(chains: Simulation) -> None:

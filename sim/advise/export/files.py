@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.advise.best_draft import candidate_draft_configs
 from tlt.sim.advise.export.formats import (
     BY_BATCH,
@@ -160,6 +161,11 @@ def warnings_of(simulation: Simulation, table: BatchTable) -> tuple[str, ...]:
     ]
     texts = [text.format(", ".join(map(str, batches))) for batches, text in found if batches]
     calibration, config = simulation.calibration, simulation.config
+    if config.acceptance.assumes_differences:
+        texts.append(
+            f"how requests differ in acceptance is assumed (spread {PRIOR.request_spread:g}), which rows of "
+            "small batches rest on: `tlt sim fit-acceptance` measures it on a run"
+        )
     if calibration and calibration.model != config.hardware.model:
         texts.append(f"step times are of {calibration.model}, the settings say {config.hardware.model}")
     return tuple(texts)

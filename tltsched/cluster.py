@@ -157,8 +157,8 @@ class ClusterScheduler:
             raise ProtocolError(f"after step {self.step} comes a later one with each request once: {event}")
         self.cluster_view.add(event.requests)
         moves = self.schedule.begin(event)
-        busy = [worker for worker, placed in self.cluster_view.placed.items() if placed]
-        busy += [move.worker for move in moves if isinstance(move, Assign)]
+        busy = {worker for worker, placed in self.cluster_view.placed.items() if placed}
+        busy.update(move.worker for move in moves if isinstance(move, Assign))
         self.step, self._phase = event.step, -1
         self._spot.begin_step(event.step, busy, event.t_s)
         self.state = ClusterState.ROLLOUT
@@ -196,9 +196,7 @@ class ClusterScheduler:
             request not in placed or request in held for request in requests
         ):
             raise ProtocolError(f"worker {event.worker} does not generate all of these requests: {event}")
-        for request in requests:
-            del placed[request]
-            self.cluster_view.leaving.pop(request, None)
+        self.cluster_view.take_off(event.worker, requests)
 
     def _after(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, moves: Moves) -> Commands:
         """Carry out what follows from requests that left their worker, which may be idle now."""
@@ -216,7 +214,7 @@ class ClusterScheduler:
             move: Move = each
             match move:
                 case Assign():
-                    self.cluster_view.placed[move.worker].update(dict.fromkeys(move.requests))
+                    self.cluster_view.place(move.worker, move.requests)
                     if self._spot.states[move.worker] is SpotState.STOPPING:
                         self._held.setdefault(move.worker, []).append(move)
                         continue
@@ -247,8 +245,7 @@ class ClusterScheduler:
             kept += [msgspec.structs.replace(assign, requests=rest)] if rest else []
         if kept:
             self._held[order.worker] = kept
-        for request in released:
-            del self.cluster_view.placed[order.worker][request]
+        self.cluster_view.take_off(order.worker, released)
         return tuple(released)
 
     def _stopped(self, event: TrainingStopped) -> Commands:
@@ -276,10 +273,7 @@ class ClusterScheduler:
         orphans = tuple(self._placed(event.worker, event))
         if len(self.cluster_view.placed) == 1:
             raise ProtocolError(f"no worker is left: {event}")
-        del self.cluster_view.placed[event.worker]
-        for request in orphans:
-            self.cluster_view.generated[request] = 0
-            self.cluster_view.leaving.pop(request, None)
+        self.cluster_view.lose(event.worker)
         self._held.pop(event.worker, None)
         self._withdrawing.pop(event.worker, None)
         self._spot.lose(event.worker)

@@ -93,6 +93,8 @@ class SpotTrainer:
 
     def __init__(self, workers: int, config: SpotConfig) -> None:
         self.states = dict.fromkeys(range(workers), SpotState.IDLE)
+        self._in: dict[SpotState, set[int]] = {state: set() for state in SpotState}
+        self._in[SpotState.IDLE].update(self.states)
         self._config = config
         self._idle_since_s = dict.fromkeys(range(workers), 0.0)
         self._due = False
@@ -101,20 +103,20 @@ class SpotTrainer:
     def begin_step(self, step: int, busy: Collection[int], t_s: float) -> None:
         """Start a rollout in which the workers `busy` have requests and all others are idle."""
         for worker in self.states:
-            self.states[worker] = SpotState.BUSY if worker in busy else SpotState.IDLE
+            self._become(worker, SpotState.BUSY if worker in busy else SpotState.IDLE)
             self._idle_since_s[worker] = t_s
         self._due = self._config.enabled and step % self._config.interval_steps == 0
         self._started = False
 
     def fall_idle(self, worker: int, t_s: float) -> None:
         """Note that a worker has nothing to decode since `t_s`."""
-        self.states[worker] = SpotState.IDLE
+        self._become(worker, SpotState.IDLE)
         self._idle_since_s[worker] = t_s
 
     def become_busy(self, worker: int) -> None:
         """Note that a worker which does not train got requests."""
         assert self.states[worker] in (SpotState.IDLE, SpotState.BUSY)
-        self.states[worker] = SpotState.BUSY
+        self._become(worker, SpotState.BUSY)
 
     def start(self) -> tuple[int, ...]:
         """Return the idle workers that start training now, marked as training."""
@@ -127,12 +129,12 @@ class SpotTrainer:
             idle.sort(key=lambda worker: (self._idle_since_s[worker], worker))
         limit = len(idle)
         if self._config.max_trainers:
-            limit = max(0, self._config.max_trainers - len(self._in_state(SpotState.TRAINING)))
+            limit = max(0, self._config.max_trainers - len(self._in[SpotState.TRAINING]))
         if not self._config.grow:
             limit = self._config.min_idle_workers
         chosen = tuple(idle[:limit])
         for worker in chosen:
-            self.states[worker] = SpotState.TRAINING
+            self._become(worker, SpotState.TRAINING)
         self._started = self._started or bool(chosen)
         return chosen
 
@@ -140,7 +142,7 @@ class SpotTrainer:
         """Return those of `workers` that train, marked as stopping."""
         chosen = tuple(worker for worker in self._in_state(SpotState.TRAINING) if worker in workers)
         for worker in chosen:
-            self.states[worker] = SpotState.STOPPING
+            self._become(worker, SpotState.STOPPING)
         return chosen
 
     def trains(self, worker: int) -> bool:
@@ -150,12 +152,18 @@ class SpotTrainer:
     @property
     def stopping(self) -> bool:
         """Whether a worker has still to leave training."""
-        return SpotState.STOPPING in self.states.values()
+        return bool(self._in[SpotState.STOPPING])
 
     def lose(self, worker: int) -> None:
         """Forget a worker that died."""
-        del self.states[worker], self._idle_since_s[worker]
+        self._in[self.states.pop(worker)].remove(worker)
+        del self._idle_since_s[worker]
+
+    def _become(self, worker: int, state: SpotState) -> None:
+        self._in[self.states[worker]].remove(worker)
+        self._in[state].add(worker)
+        self.states[worker] = state
 
     def _in_state(self, state: SpotState) -> list[int]:
         """Return the workers in a state, lowest first."""
-        return [worker for worker, found in self.states.items() if found is state]
+        return sorted(self._in[state])

@@ -7,6 +7,7 @@ groups than the trace has begins it anew; `Stream.repeated` says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -31,14 +32,18 @@ class Stream:
         self.steps = steps
         self.repeated = 0  # how often the trace was begun anew
         self._rng = rng
-        # (step, rows of the group in it), group by group
-        self._groups = [
-            (number, np.flatnonzero(step.group == group))
-            for number, step in enumerate(steps)
-            for group in np.unique(step.group)
-        ]
         self._next = 0
         self._drawn = 0
+
+    @cached_property
+    def _groups(self) -> list[tuple[int, Ints]]:
+        """(step, rows of the group in it), group by group; only schedules that draw need them."""
+        found = []
+        for number, step in enumerate(self.steps):
+            order = step.group.argsort(kind="stable")
+            cuts = np.flatnonzero(np.diff(step.group[order])) + 1
+            found += [(number, rows) for rows in np.split(order, cuts) if len(rows)]
+        return found
 
     def groups_of(self, step: int) -> tuple[int, int]:
         """Return the prompt groups of a step of the trace, and the responses of its largest group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heapify, heapreplace
 
 import msgspec
 
@@ -39,6 +40,7 @@ class ClusterView:
         self.finished: dict[int, None] = {}  # alive and done, in the order of their reports
         # Of each living worker: the requests on it, in order (a dict as an ordered set).
         self.placed: dict[int, dict[int, None]] = {worker: {} for worker in range(workers)}
+        self._worker_of: dict[int, int] = {}  # of each request that is placed
         self.leaving: dict[int, None] = {}  # requests that a worker was told to let go of
         self.context_tokens: dict[int, int] = {}  # of a worker, at its last report
         self._dispatch = DISPATCH[dispatch]
@@ -55,6 +57,26 @@ class ClusterView:
             del self.requests[request], self.generated[request]
             self.finished.pop(request, None)
 
+    def place(self, worker: int, requests: Iterable[int]) -> None:
+        """Put requests on a worker, behind those that it has."""
+        requests = dict.fromkeys(requests)
+        self.placed[worker].update(requests)
+        self._worker_of.update(dict.fromkeys(requests, worker))
+
+    def take_off(self, worker: int, requests: Iterable[int]) -> None:
+        """Take requests off the worker that they are placed on."""
+        placed = self.placed[worker]
+        for request in requests:
+            del placed[request], self._worker_of[request]
+            self.leaving.pop(request, None)
+
+    def lose(self, worker: int) -> None:
+        """Take a worker out that died; what it had is to be generated from the start."""
+        orphans = tuple(self.placed[worker])
+        self.take_off(worker, orphans)
+        self.generated.update(dict.fromkeys(orphans, 0))
+        del self.placed[worker]
+
     def restart(self, requests: Iterable[int]) -> None:
         """Put requests back to their prompts."""
         for request in requests:
@@ -64,7 +86,7 @@ class ClusterView:
     @property
     def busy(self) -> bool:
         """Whether a request is on a worker."""
-        return any(self.placed.values())
+        return bool(self._worker_of)
 
     def spread(self, requests: tuple[Request, ...]) -> dict[int, list[int]]:
         """Place requests on the living workers by the dispatch rule; workers that get none are left out."""
@@ -77,26 +99,29 @@ class ClusterView:
 
     def deal(self, requests: Iterable[int]) -> dict[int, list[int]]:
         """Deal requests out to the workers with the fewest, and rather not to one that trains."""
-        loads = {worker: len(placed) for worker, placed in self.placed.items()}
+        loads = [(len(placed), self.trains(worker), worker) for worker, placed in self.placed.items()]
+        heapify(loads)
         dealt: dict[int, list[int]] = {}
         for request in requests:
-            worker = min(loads, key=lambda worker: (loads[worker], self.trains(worker), worker))
-            loads[worker] += 1
+            load, trains, worker = loads[0]
+            heapreplace(loads, (load + 1, trains, worker))
             dealt.setdefault(worker, []).append(request)
         return dealt
 
     def withdraw(self, requests: Iterable[int]) -> tuple[Withdraw, ...]:
         """Return the commands that take requests off their workers, where that was not ordered already."""
-        wanted = set(requests)
-        orders = (
-            (worker, tuple(each for each in placed if each in wanted and each not in self.leaving))
-            for worker, placed in self.placed.items()
+        wanted: dict[int, set[int]] = {}
+        for request in requests:
+            if request in self._worker_of and request not in self.leaving:
+                wanted.setdefault(self._worker_of[request], set()).add(request)
+        return tuple(
+            Withdraw(worker, tuple(each for each in self.placed[worker] if each in chosen))
+            for worker, chosen in sorted(wanted.items())
         )
-        return tuple(Withdraw(worker, chosen) for worker, chosen in orders if chosen)
 
     def withdraw_all(self) -> tuple[Withdraw, ...]:
         """Return the commands that take every request off its worker."""
-        return self.withdraw(request for placed in self.placed.values() for request in placed)
+        return self.withdraw(self._worker_of)
 
 
 def assigns(placement: dict[int, list[int]]) -> tuple[Assign, ...]:

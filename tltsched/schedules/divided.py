@@ -11,7 +11,7 @@ a drafter, not a schedule).
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -112,42 +112,60 @@ class Divided(Schedule):
 
     def _fill(self) -> Moves:
         """Give the head of the queue to the worker with the fewest, while anybody has room."""
-        loads = {worker: len(placed) for worker, placed in self.cluster_view.placed.items()}
+        if not self._queue:
+            return ()
+        view = self.cluster_view
+        # (requests, trains, worker), those without a free slot left out: the heap's head is next.
+        loads = [
+            (len(placed), view.trains(worker), worker)
+            for worker, placed in view.placed.items()
+            if self._has_slot(len(placed))
+        ]
+        heapify(loads)
         chosen: dict[int, list[int]] = {}
         while self._queue:
-            resume_cost = heappop(self._queue)
-            request = resume_cost[2]
+            queued = heappop(self._queue)
+            request = queued[2]
             now = self._key(request)
-            if now != resume_cost and self._queue and now > self._queue[0]:
+            if now != queued and self._queue and now > self._queue[0]:
                 heappush(self._queue, now)
                 continue
             worker = self._worker(loads, request)
             if worker is None:
                 heappush(self._queue, now)
                 break
-            loads[worker] += 1
             chosen.setdefault(worker, []).append(request)
         return tuple(
             Assign(worker, tuple(requests), self._config.chunk_tokens, kv_kept=True)
             for worker, requests in sorted(chosen.items())
         )
 
-    def _worker(self, loads: dict[int, int], request: int) -> int | None:
+    def _has_slot(self, load: int) -> bool:
+        """Return whether a worker with so many requests may have one more; one without any always may."""
+        return not load or not self._slots or load < self._slots
+
+    def _worker(self, loads: list[tuple[int, bool, int]], request: int) -> int | None:
         """Return the worker with the fewest requests that has room for this one, the room taken; or None.
 
         A worker that has nothing takes a request in any case.
         """
-        cluster_view = self.cluster_view
+        view = self.cluster_view
         room = float(
-            cluster_view.requests[request].prompt_tokens
-            + cluster_view.generated[request]
-            + self._config.chunk_tokens
+            view.requests[request].prompt_tokens + view.generated[request] + self._config.chunk_tokens
         )
-        limit = cluster_view.capacity.kv_tokens * self._config.kv_share
-        for worker in sorted(loads, key=lambda worker: (loads[worker], cluster_view.trains(worker), worker)):
-            full = self._slots and loads[worker] >= self._slots
-            if not loads[worker] or not (full or (limit and self._reserved[worker] + room > limit)):
-                self._reserved[worker] += room
-                self._room[request] = room
-                return worker
-        return None
+        limit = view.capacity.kv_tokens * self._config.kv_share
+        passed = []
+        taken = None
+        while loads and taken is None:
+            load, trains, worker = heappop(loads)
+            if load and limit and self._reserved[worker] + room > limit:
+                passed.append((load, trains, worker))
+                continue
+            taken = worker
+            self._reserved[worker] += room
+            self._room[request] = room
+            if self._has_slot(load + 1):
+                passed.append((load + 1, trains, worker))
+        for each in passed:
+            heappush(loads, each)
+        return taken

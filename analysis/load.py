@@ -12,12 +12,14 @@ import pandas as pd
 
 from tlt.analysis.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
+from tlt.traces.results.answer import LEFT_BEHIND
 from tlt.traces.results.bounds import Bounds, read_bounds
 from tlt.traces.runs.batch_acceptance import read_batch_acceptance
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
 from tlt.traces.sources import RunSource, open_runs
 from tltsched.errors import InputError
+from tltsched.schedules import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,24 @@ class Run:
         """Return the length of each RL step in seconds, shape (steps,), in order of step."""
         return (self.steps["end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)
 
+    def tokens(self) -> int:
+        """Return the response tokens that it trained on."""
+        return int(self.responses["response_tokens"].sum())
+
+    def left_behind(self) -> int:
+        """Return the responses that are under way or put off at its end."""
+        return 0 if self.schedule is None else int(self.schedule[1]["carried_responses"].iloc[-1])
+
+    def unsettled(self) -> bool:
+        """Return whether it leaves too much behind to be ranked: more steps would tell.
+
+        Where rollouts never stop what is under way at the end was paid for and is not counted, which flatters
+        nobody.
+        """
+        if self.schedule is None or overlaps(self.schedule[0].name):
+            return False
+        return self.left_behind() > LEFT_BEHIND * len(self.responses)
+
 
 @dataclass(frozen=True, slots=True)
 class RunSet:
@@ -82,6 +102,30 @@ class RunSet:
         if self.recommendation is None:
             return run.step_seconds()[np.newaxis]
         return self.recommendation.step_s[run.path.name]
+
+    @property
+    def reference(self) -> Run:
+        """The run whose trained tokens the others are held to: the first that keeps the order of samples."""
+        return next((run for run in self.runs if run.keeps_order()), self.runs[0])
+
+    def token_factor(self, run: Run) -> float:
+        """Return the reference's trained tokens over a run's; 1 where both train on the same responses."""
+        tokens = run.tokens()
+        if (run.keeps_order() and self.reference.keeps_order()) or not tokens:
+            return 1.0
+        return self.reference.tokens() / tokens
+
+    def counted_seconds(self, run: Run) -> Floats:
+        """Return step_seconds as if each step trained on as many tokens as the reference's.
+
+        Runs are compared by these: their ratio is that of seconds a trained token.
+        """
+        return self.step_seconds(run) * self.token_factor(run)
+
+
+def overlaps(schedule: str) -> bool:
+    """Return whether rollouts go on while the policy is trained, under a schedule by name or kind."""
+    return schedule in PRESETS and PRESETS[schedule].overlaps
 
 
 def basis_of(runs: Sequence[Run]) -> list[str]:

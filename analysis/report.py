@@ -12,8 +12,8 @@ from tlt.analysis.comparison.advice import advice_sentences, advice_terminal
 from tlt.analysis.comparison.compare import ComparisonTable, compare
 from tlt.analysis.comparison.page import TEMPLATE, render, shared_warnings
 from tlt.analysis.comparison.pictures import draw_all
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.comparison.tables import schedule_terminal, scheduled, terminal
-from tlt.analysis.comparison.verdict import Verdict, judge
 from tlt.analysis.counterfactual.report import present_counterfactual
 from tlt.analysis.drawing.figure import Picture, save
 from tlt.analysis.kstar.report import present_kstar
@@ -21,11 +21,12 @@ from tlt.analysis.load import RunSet, load_runs
 from tlt.analysis.perfetto import to_trace
 from tlt.analysis.plan.picture import draw_plan
 from tlt.analysis.plan.report import TEMPLATE as PLAN_TEMPLATE
-from tlt.analysis.plan.report import plan_of, plan_values, print_plan
-from tlt.traces.results.counterfactual import COUNTERFACTUAL
+from tlt.analysis.plan.report import answer_of_plan, plan_of, plan_values, print_plan
+from tlt.traces.results.answer import ANSWER, Answer
+from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual, read_counterfactual
 from tlt.traces.results.kstar import KSTAR
 from tlt.traces.results.plan import PlanFiles
-from tlt.traces.runs.runfolder import Advice
+from tlt.traces.runs.runfolder import Advice, write_json
 
 TRACE_EVENTS = 200_000  # keeps a run's trace.json near 25 MB, so that a comparison of long runs stays small
 
@@ -36,9 +37,10 @@ class Report:
 
     runs: RunSet
     table: ComparisonTable
-    verdict: Verdict
+    answer: Answer
     pictures: list[Picture]
     plan: PlanFiles | None = None  # if the comparison is of the finalists of a search
+    case: Counterfactual | None = None  # if it is of an observed run
 
 
 def make_report(path: Path, step: int | None = None) -> Report:
@@ -47,13 +49,31 @@ def make_report(path: Path, step: int | None = None) -> Report:
     Raises AccountingError if the GPU time of a run does not add up, and InputError for a folder that is not
     readable, runs of different lengths, or an unknown step.
     """
-    runs = load_runs(path)
-    table = compare(runs)
+    runs, table, answer, plan, case = _read(path)
     pictures = draw_all(runs.runs, tuple(row.ledger for row in table.rows), step, runs.advice(), runs.bounds)
-    plan = plan_of(path)
     if plan is not None:
         pictures.insert(0, draw_plan(plan))
-    return Report(runs, table, judge(table, runs), pictures, plan)
+    return Report(runs, table, answer, pictures, plan, case)
+
+
+def answer_of(path: Path) -> Answer:
+    """Return the answer of a folder: what its terminal, its page and answer.json say.
+
+    Raises as make_report does.
+    """
+    return _read(path)[2]
+
+
+def _read(path: Path) -> tuple[RunSet, ComparisonTable, Answer, PlanFiles | None, Counterfactual | None]:
+    """Read a folder; the answer is made here and nowhere else."""
+    runs = load_runs(path)
+    table = compare(runs)
+    plan = plan_of(path)
+    case = read_counterfactual(path) if (path / COUNTERFACTUAL).is_file() else None
+    answer = judge(table, runs, None if case is None else case.price_usd_per_gpu_hour)
+    if plan is not None:
+        answer = answer_of_plan(plan, answer)
+    return runs, table, answer, plan, case
 
 
 def write_report(path: Path, step: int | None = None) -> Path:
@@ -75,20 +95,14 @@ def present(folder: Path, console: Console, step: int | None = None) -> None:
         return
     report = make_report(folder, step)
     page = _write(report, folder)
-    if (folder / COUNTERFACTUAL).is_file():
-        present_counterfactual(folder, report.runs, report.table, console)
+    if report.case is not None:
+        present_counterfactual(folder, report.case, report.answer, report.runs, report.table, console)
         console.print(Text(f"report of the runs: {page}"), soft_wrap=True)
         return
-    if report.plan is not None:
-        print_plan(report.plan, console)
-    console.print(terminal(report.table))
-    console.print()
-    if scheduled(report.table):
-        console.print(schedule_terminal(report.table))
-        console.print()
-    console.print(Text(f"{report.verdict.sentence} {report.verdict.covers}".strip()))
-    if report.verdict.ceiling:
-        console.print(Text(report.verdict.ceiling))
+    _print_tables(report, console)
+    console.print(Text(f"{report.answer.sentence} {report.answer.covers}".strip()))
+    if report.answer.ceiling:
+        console.print(Text(report.answer.ceiling))
     _print_advice(report.runs.advice(), console)
     for warning in shared_warnings(report.table):
         console.print(Text(f"! {warning}", style="yellow"))
@@ -98,6 +112,18 @@ def present(folder: Path, console: Console, step: int | None = None) -> None:
     )
     console.print(Text(f"report: {page}"), soft_wrap=True)
     console.print(Text(f"pictures: {folder / 'pictures'}"), soft_wrap=True)
+
+
+def _print_tables(report: Report, console: Console) -> None:
+    """Print the designs of a plan, or the policies: clusters of different size have no common speedup."""
+    if report.plan is not None:
+        print_plan(report.plan, console)
+        return
+    console.print(terminal(report.table))
+    console.print()
+    if scheduled(report.table):
+        console.print(schedule_terminal(report.table))
+        console.print()
 
 
 def _print_advice(advice: Advice | None, console: Console) -> None:
@@ -115,8 +141,16 @@ def _write(report: Report, folder: Path) -> Path:
         trace = to_trace(run.summary, run.intervals, run.responses, run.steps, TRACE_EVENTS)
         (run.path / "trace.json").write_bytes(trace)
     save(report.pictures, folder / "pictures")
+    write_answer(report.answer, report.case, folder)
     page = folder / "report.html"
     template, more = (PLAN_TEMPLATE, plan_values(report.plan)) if report.plan else (TEMPLATE, {})
-    rendered = render(report.runs, report.table, report.verdict, report.pictures, template, **more)
+    rendered = render(report.runs, report.table, report.answer, report.pictures, template, **more)
     page.write_text(rendered, encoding="utf-8")
     return page
+
+
+def write_answer(answer: Answer, case: Counterfactual | None, folder: Path) -> None:
+    """Write answer.json; a counterfactual that cannot be ranked leaves none."""
+    (folder / ANSWER).unlink(missing_ok=True)
+    if case is None or not case.needed:
+        write_json(folder / ANSWER, answer)

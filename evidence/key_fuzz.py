@@ -28,7 +28,7 @@ from evidence.key_worlds import (
 )
 from evidence.recording import OTHERS, write
 from tlt.analysis.comparison.compare import compare as table_of
-from tlt.analysis.counterfactual.figures import answer_of
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.load import load_runs
 from tlt.sim.counterfactual.answer import counterfactual
 from tlt.sim.counterfactual.observed_run import observe
@@ -82,7 +82,7 @@ def answer(world: World, folder: Path) -> Answered:
     if case.needed:
         return Answered(world, truth.gain, None)
     runs = load_runs(out)
-    found = next(each for each in answer_of(case, runs, table_of(runs)).policies if each.policy == POLICY)
+    found = next(each for each in judge(table_of(runs), runs).policies if each.policy == POLICY)
     assert found.speedup.interval is not None, "several steps have an interval"
     return Answered(world, truth.gain, found.speedup.interval, found.speedup.value)
 

@@ -108,7 +108,7 @@ def demo() -> None:
         (HERE / "demo_advice.md").write_text(markdown_rows(headers, rows) + "\n", encoding="utf-8")
         for name in ("gantt", "ledger", "running", "gain"):
             shutil.copy(out / "pictures" / f"{name}.png", PICTURES / f"{name}.png")
-        best = next(row for row in report.table.rows if row.policy == report.verdict.best)
+        best = next(row for row in report.table.rows if row.policy == report.answer.best)
     write(
         "demo",
         claim=f"demonstration: step speedup of {best.policy} over no speculation",

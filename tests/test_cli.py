@@ -312,7 +312,7 @@ def test_a_plan_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert enter(monkeypatch, *arguments) == 0
     for name in ("plan.json", "plan.parquet", "comparison.json", "bounds.json", "pictures/plan.png"):
         assert (out / name).is_file(), name
-    assert "The plan" in (out / "report.html").read_text(encoding="utf-8")
+    assert "The designs" in (out / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -322,4 +322,4 @@ def test_a_comparison_says_how_sure_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("cost_error.json", "cost_draws.parquet", "bounds.json"):
         assert (out / name).is_file(), name
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "How far any schedule could go" in page
+    assert "Schedules that train each step on its own responses, in turn: at most" in page

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.analysis.ledger import Ledger, book, check_accounting, rollout_share_of_step, useful_tokens_per_s
-from tlt.analysis.load import Run, RunSet
+from tlt.analysis.load import Run, RunSet, overlaps
 from tlt.traces.common.intervals import Estimate, speedup
 from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float  # sum of the RL steps
     rollout_s: float  # mean of the RL steps
     rollout_share: float
-    speedup: Estimate  # over the baseline, pooled over draws if there are any; the baseline's is exactly 1
+    speedup: Estimate  # of seconds a trained token, over the baseline's (1), pooled over draws if there are
     idle_share: float
     drafter_share_of_idle: float
     tokens_per_s: float  # response tokens / wall time, whole cluster
@@ -47,6 +47,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     warnings: tuple[str, ...]
     schedule: ScheduleRow
+    token_factor: float = 1.0  # the reference's trained tokens over its own
+    left_behind: int = 0  # responses under way or put off at the end
+    unsettled: bool = False  # too many of those to rank it
+    trainer_share: float | None = None  # of the workers, where some train and do nothing else
 
 
 class ComparisonTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +96,7 @@ def _row(run: Run, runs: RunSet) -> Row:
     against = (
         Estimate(1.0, (1.0, 1.0), "the baseline itself")
         if run is runs.runs[0]
-        else speedup(runs.step_seconds(runs.runs[0]), runs.step_seconds(run))
+        else speedup(runs.counted_seconds(runs.runs[0]), runs.counted_seconds(run))
     )
     return Row(
         policy=run.policy,
@@ -109,7 +113,18 @@ def _row(run: Run, runs: RunSet) -> Row:
         ledger=ledger,
         warnings=run.summary.warnings,
         schedule=_schedule_row(run),
+        token_factor=runs.token_factor(run),
+        left_behind=run.left_behind(),
+        unsettled=run.unsettled(),
+        trainer_share=_trainer_share(run),
     )
+
+
+def _trainer_share(run: Run) -> float | None:
+    if run.schedule is None or not overlaps(run.schedule[0].name):
+        return None
+    training = run.intervals[run.intervals["cause"] == "policy_update"]
+    return int(training["worker"].nunique()) / run.summary.workers
 
 
 def _schedule_row(run: Run) -> ScheduleRow:
@@ -184,11 +199,13 @@ def _own_batches(baseline: Run, run: Run) -> list[str]:
             "the comparison is invalid: every step must train on the same number of responses",
         )  # fmt: skip
     mean, base = (float(each.responses["response_tokens"].mean()) for each in (run, baseline))
+    lengths = f"{mean:,.0f} tokens in the mean", f"{base:,.0f}"
+    other = "as there" if lengths[0].startswith(f"{lengths[1]} ") else f"there {lengths[1]}"
     words = (
-        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: {mean:,.0f} tokens "
-        f"in the mean, not {base:,.0f}. Its speedup is per trained response and includes the difference."
+        f"{run.policy} trains on other responses than {baseline.policy}, as many a step: of {lengths[0]}, "
+        f"{other}. It is compared by seconds a trained token."
     )
-    left = 0 if run.schedule is None else int(run.schedule[1]["carried_responses"].iloc[-1])
+    left = run.left_behind()
     if left:
         words += (
             f" At its end {left:,} responses are under way or put off, {left / len(run.responses):.0%} of "

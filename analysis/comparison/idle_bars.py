@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
-from tlt.analysis.comparison.verdict import Ceiling, ceilings
+from tlt.analysis.comparison.verdict import ceilings
 from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
 from tlt.analysis.ledger import Ledger
 from tlt.analysis.load import Run, basis_of
+from tlt.traces.results.answer import Ceiling
 from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
 
@@ -20,7 +23,7 @@ _LABEL_FROM = 4.0  # percent of the baseline: a narrower segment has no room for
 def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds | None = None) -> Picture:
     """Draw the ledgers of `runs` (same order) in percent of the baseline's GPU time.
 
-    Lines show the `bounds`: what no schedule could undercut.
+    Lines show the `bounds`, at the bars of those schedules alone that they hold for.
     """
     whole_gpu_s = ledgers[0].total_gpu_s()
     scale = 100 / whole_gpu_s if whole_gpu_s > 0 else 0.0
@@ -41,7 +44,7 @@ def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds
         axes.grid(axis="x")
         axes.set_xlabel(f"GPU time, % of {policy_label(runs[0].policy)} ({_hours(whole_gpu_s)})")
         cause_legend(figure, used)
-        _lines(axes, limits)
+        _lines(axes, limits, [run.keeps_order() for run in runs])
         return _title(runs, ledgers)
 
     title, png = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, basis_of(runs))
@@ -50,15 +53,22 @@ def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds
         "run. Every GPU-second is booked exactly once."
     )
     if limits:
-        caption += " Dashed lines are bounds: what no schedule could undercut, under what its label says."
+        caption += (
+            " Dashed lines are bounds under what their labels say, drawn at the bars of the schedules "
+            "that they hold for: some hold for those alone that train each step on its own responses."
+        )
     return Picture("ledger", title, caption, png)
 
 
-def _lines(axes: Axes, limits: list[Ceiling]) -> None:
-    """Draw each bound as a line through the bars, its label in a row of its own above them."""
+def _lines(axes: Axes, limits: list[Ceiling], in_order: list[bool]) -> None:
+    """Draw each bound through the bars that it holds for, its label in a row of its own above them."""
     for index, limit in enumerate(limits):
         at, row = 100 / limit.speedup, -0.6 - _BOUND_ROWS * (len(limits) - index - 0.5)
-        axes.plot([at, at], [row, axes.get_ylim()[0]], color="#000000", linestyle="--", linewidth=0.8)
+        style: dict[str, Any] = {"color": "#000000", "linewidth": 0.8}
+        axes.plot([at, at], [row - 0.2, row + 0.2], linestyle="-", **style)
+        for bar, keeps in enumerate(in_order):
+            if keeps or not limit.in_order:
+                axes.plot([at, at], [bar - 0.46, bar + 0.46], linestyle="--", **style)
         axes.text(at + 0.6, row, f"{limit.speedup:.2f}x: {limit.words}", fontsize=7.5, va="center")
 
 

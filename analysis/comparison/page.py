@@ -16,12 +16,12 @@ from tlt.analysis.comparison.tables import (
     schedule_table,
     scheduled,
 )
-from tlt.analysis.comparison.verdict import Verdict
 from tlt.analysis.drawing.estimates import number
 from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture
 from tlt.analysis.drawing.html import page
 from tlt.analysis.drawing.regrets import REGRET_NOTES, regret_table
 from tlt.analysis.load import Run, RunSet, source_rows
+from tlt.traces.results.answer import Answer
 from tlt.traces.runs.runfolder import CAUSES
 
 TEMPLATE = "comparison/report.html"
@@ -30,7 +30,7 @@ TEMPLATE = "comparison/report.html"
 def render(
     runs: RunSet,
     table: ComparisonTable,
-    verdict: Verdict,
+    answer: Answer,
     pictures: list[Picture],
     template: str = TEMPLATE,
     **more: object,
@@ -42,8 +42,8 @@ def render(
         title=table.name,
         first=runs.runs[0].summary,
         runs=runs.runs,
-        verdict=verdict,
-        regrets=regret_table(verdict.regrets) if verdict.regrets is not None else None,
+        answer=answer,
+        regrets=regret_table(answer.regrets) if answer.regrets is not None else None,
         regret_notes=REGRET_NOTES,
         warnings=shared_warnings(table),
         table=policy_table(table),

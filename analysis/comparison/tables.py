@@ -22,21 +22,23 @@ HEADERS = (
     "Tokens/s",
     "Accept. length (with bonus)",
 )
-_NARROW_HEADERS = (
-    "Policy",
-    "Step\n(s)",
-    "Total\n(s)",
-    "Rollout\n(s)",
-    "Speedup\n(95 %)",
-    "Idle",
-    "Drafter\n/ idle",
-    "Tokens\n/s",
-    "Accept.\nlength\n(bonus)",
-)
+RATE = "s / M tokens"
+_NARROW = {
+    RATE: "s / M\ntokens",
+    "Step (s)": "Step\n(s)",
+    "Total (s)": "Total\n(s)",
+    "Rollout (s/step)": "Rollout\n(s)",
+    "Speedup [95 %]": "Speedup\n(95 %)",
+    "Drafter / idle": "Drafter\n/ idle",
+    "Tokens/s": "Tokens\n/s",
+    "Accept. length (with bonus)": "Accept.\nlength\n(bonus)",
+}
 _POLICY_COLUMNS = 12  # characters of a policy's name that fit the terminal's table beside its figures
 COLUMN_NOTES = (
     "Step: mean RL step time. Total: sum of the steps. Rollout: mean time from a step's start to its last "
-    "response. Speedup: the baseline's total over the policy's, with its 95 % interval. "
+    "response. Speedup: the baseline's seconds a trained token over the policy's, with its 95 % interval; "
+    "where all train on the same responses that of the totals. s / M tokens: seconds of RL steps a million "
+    "trained tokens. "
     "Idle: share of GPU time that waits for the longest responses or for other GPUs; waiting for rewards is "
     "a phase, not idle. Drafter / idle: share of the otherwise idle GPU time "
     "that went to drafter training. Tokens/s: response tokens a second, whole cluster. Acceptance length: "
@@ -45,19 +47,37 @@ COLUMN_NOTES = (
 
 
 def policy_table(table: ComparisonTable) -> TextTable:
-    """Return the figures of each policy as text, a row a policy."""
-    return TextTable(HEADERS, [_row_cells(row) for row in table.rows])
+    """Return the figures of each policy as text, a row a policy.
+
+    Where policies train on other responses, seconds a million trained tokens stand first, in place of totals.
+    """
+    rows = [_row_cells(row) for row in table.rows]
+    if not by_token(table):
+        return TextTable(HEADERS, rows)
+    first = [number(row.schedule.seconds_per_million_tokens) for row in table.rows]
+    headers = (HEADERS[0], RATE, *HEADERS[1:2], *HEADERS[3:])
+    cells = [(row[0], own, row[1], *row[3:]) for own, row in zip(first, rows, strict=True)]
+    return TextTable(headers, cells)
+
+
+def by_token(table: ComparisonTable) -> bool:
+    """Return whether some policy trains on other responses than the rest."""
+    return any(row.token_factor != 1.0 for row in table.rows)
 
 
 def terminal(table: ComparisonTable) -> Table:
     """Return a rich table that fits 80 columns; names are shown as they are, never read as markup."""
     shown = terminal_table(table.name)
-    for header in _NARROW_HEADERS:
-        first = header == _NARROW_HEADERS[0]
+    headers, cells, _ = policy_table(table)
+    for header in headers:
+        first = header == headers[0]
         shown.add_column(
-            Text(header), justify="left" if first else "right", overflow="fold", no_wrap=not first
+            Text(_NARROW.get(header, header)),
+            justify="left" if first else "right",
+            overflow="fold",
+            no_wrap=True,
         )
-    for policy, *figures in policy_table(table).rows:
+    for policy, *figures in cells:
         shown.add_row(
             Text(folded(policy, _POLICY_COLUMNS)),
             *(Text(figure.replace(" [", "\n").replace(", ", "-").rstrip("]")) for figure in figures),
@@ -100,13 +120,13 @@ SCHEDULE_HEADERS = (
     "Staleness mean / max",
     "Wasted",
     "Tokens trained / step",
-    "s / M tokens",
+    RATE,
 )
 SCHEDULE_NOTES = (
     "On-policy: whether the trained tokens come from the weights that they update (mixed: a response may "
     "have tokens of several versions). Order kept: each step trains on the responses to its own prompts. "
     "Staleness: policy updates between the begin of a response and its training. Wasted: share of the "
-    "generated tokens that were thrown away. s / M tokens: seconds of RL steps a million trained tokens. "
+    "generated tokens that were thrown away. Speedup: of seconds a trained token. "
     "A schedule that knows lengths in advance cannot be run, and is no bound either."
 )
 

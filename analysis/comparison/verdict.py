@@ -2,80 +2,72 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.cost_draws import Recommendation
-from tlt.analysis.drawing.estimates import interval_words
+from tlt.analysis.drawing.estimates import interval_words, number
 from tlt.analysis.drawing.regrets import regret_sentences
 from tlt.analysis.load import Run, RunSet
-from tlt.traces.common.intervals import FEW_DRAWS, FEW_STEPS, Estimate, few_words, mean_difference_s
-from tlt.traces.common.regret import Regrets, regrets_over_steps
+from tlt.traces.common.intervals import FEW_DRAWS, FEW_STEPS, few_words, mean_difference_s
+from tlt.traces.common.regret import Regrets
+from tlt.traces.results.answer import Ceiling
 from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
+from tltsched.written.policy_name import PolicyName
+
+IDLE_HALF = 0.15  # of all GPU time, in one half of the GPUs alone
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `gain` is best over baseline; 1 means no difference.
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the words are made of: the table and its runs, the best policy, and the ranked ones."""
 
-    `recommended` is the best policy only if its gain's interval lies above 1, and the baseline otherwise. Of
-    a recommendation the intervals and `regrets` pool the spread over steps and the drawn step times.
-    """
-
-    best: str
-    runner_up: str | None
-    recommended: str
+    table: ComparisonTable
+    runs: RunSet
+    best: Row
     is_gain: bool
-    gain: Estimate
-    regrets: Regrets | None  # of the recommended policy; None: there is no other
-    sentence: str
-    covers: str  # what the intervals rest on, where that is not said of every comparison
-    ceiling: str = ""  # how far any schedule could go, where that is known
+    by_token: bool
+    regrets: Regrets | None  # of what is recommended
+    ranked: list[str]
+
+    @property
+    def baseline(self) -> Row:
+        """The policy that the others are held to."""
+        return self.table.rows[0]
 
 
-def judge(table: ComparisonTable, runs: RunSet) -> Verdict:
-    """Return the verdict over a table and the runs it was made from. A single run has no rival.
-
-    Nor is one that knows lengths in advance, unless it is the baseline.
-    """
-    rows = tuple(row for row in table.rows if row is table.rows[0] or not row.schedule.clairvoyant)
-    unranked = _unranked_sentence(table.rows[1:])
-    if len(rows) == 1:
-        return _alone(rows[0], unranked)
-    ranked = sorted(rows, key=lambda row: row.total_s)  # stable: the baseline wins a tie
-    best, second = ranked[0], ranked[1]
-    step_s = {
-        run.policy: runs.step_seconds(run) for run in runs.runs if run.policy in {row.policy for row in rows}
-    }
-    saved_s = mean_difference_s(step_s[rows[0].policy], step_s[best.policy])
-    is_gain = best is not rows[0] and best.speedup.above(1.0)
-    recommended = best.policy if is_gain else rows[0].policy
-    regrets = regrets_over_steps(step_s, recommended)
+def sentence_of(told: Told) -> str:
+    """Return the answer in words: what to run, what it costs beside time, what the choice may lose."""
+    unranked = _unranked_sentence([row for row in told.table.rows if row.policy not in told.ranked])
+    if len(told.table.rows) == 1:
+        return _alone(told.baseline, unranked)
+    others = [row for row in told.table.rows if row.policy in told.ranked]
     sentences = [
-        _gain_sentence(best, rows[0], is_gain, table.steps, saved_s),
-        *(regret_sentences(regrets) if regrets is not None else ()),
-        _schedule_sentence(best, rows[0]),
-        _losers_sentence(rows),
+        _gain_sentence(told),
+        _schedule_sentence(told.best, told.baseline),
+        *(regret_sentences(told.regrets) if told.regrets is not None else ()),
+        _losers_sentence(others),
         unranked,
+        idle_sentence(told.table),
     ]
+    return " ".join(filter(None, sentences))
+
+
+def covers_sentence(told: Told) -> str:
+    """Return what the intervals rest on, where that is not said of every comparison."""
+    steps, recommendation = told.table.steps, told.runs.recommendation
+    if len(told.table.rows) == 1:
+        return ""
     covers = [
-        _cover_sentence(runs.recommendation, table.steps) if table.steps > 1 else "",
-        _few_sentence(table.steps, runs.recommendation),
+        _cover_sentence(recommendation, steps) if steps > 1 else "",
+        _few_sentence(steps, recommendation),
     ]
-    return Verdict(
-        best=best.policy,
-        runner_up=second.policy,
-        recommended=recommended,
-        is_gain=is_gain,
-        gain=best.speedup,
-        regrets=regrets,
-        sentence=" ".join(filter(None, sentences)),
-        covers=" ".join(filter(None, covers)),
-        ceiling=ceiling_sentence(runs.bounds, runs.runs[0]),
-    )
+    return " ".join(filter(None, covers))
 
 
-def _alone(row: Row, unranked: str) -> Verdict:
+def _alone(row: Row, unranked: str) -> str:
     used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
     most = max(used, key=lambda cause: used[cause], default="")
     words = f"Under {row.policy} an RL step takes {row.mean_step_s:.4g} s in the mean. "
@@ -83,35 +75,40 @@ def _alone(row: Row, unranked: str) -> Verdict:
     words += f" and {row.rollout_share:.1%} of the step is rollout."
     if most:
         words += f" Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})."
-    return Verdict(
-        best=row.policy,
-        runner_up=None,
-        recommended=row.policy,
-        is_gain=False,
-        gain=row.speedup,
-        regrets=None,
-        sentence=f"{words} {unranked or 'A speedup needs a second run of the same lengths.'}",
-        covers="",
-    )
+    return f"{words} {unranked or 'A speedup needs a second run of the same lengths.'}"
 
 
-def _gain_sentence(best: Row, baseline: Row, is_gain: bool, steps: int, saved_s: Estimate) -> str:
-    if is_gain:
+def _gain_sentence(told: Told) -> str:
+    best, baseline, steps = told.best, told.baseline, told.table.steps
+    if told.is_gain and told.by_token:
+        return (
+            f"Run {best.policy}: {_per_token(best)} s of RL steps a million trained tokens, "
+            f"{interval_words(best.speedup)} as fast as {baseline.policy} ({_per_token(baseline)} s), over "
+            f"{steps} steps."
+        )
+    if told.is_gain:
+        step_s = {run.policy: told.runs.counted_seconds(run) for run in told.runs.runs}
+        saved_s = mean_difference_s(step_s[baseline.policy], step_s[best.policy])
         return (
             f"Run {best.policy}: its RL steps are {interval_words(best.speedup)} as fast as under "
             f"{baseline.policy}, over {steps} steps; it saves {interval_words(saved_s, ' s')} a step."
         )
+    by = ", by seconds a trained token," if told.by_token else ""
     if best is baseline:
-        return f"Stay with {baseline.policy}: no other policy was faster over {steps} steps."
+        return f"Stay with {baseline.policy}: no other policy{by} was faster over {steps} steps."
     if best.speedup.interval is None:
         return (
-            f"No gain is claimed over {baseline.policy}: {best.policy} was fastest with a speedup of "
+            f"No gain is claimed over {baseline.policy}: {best.policy} was fastest{by} with a speedup of "
             f"{interval_words(best.speedup)}, so the spread between steps is unknown."
         )
     return (
-        f"No policy is a gain over {baseline.policy}: the fastest, {best.policy}, has a speedup of "
+        f"No policy is a gain over {baseline.policy}: the fastest{by or ','} {best.policy}, has a speedup of "
         f"{interval_words(best.speedup)}, which is not above 1."
     )
+
+
+def _per_token(row: Row) -> str:
+    return number(row.schedule.seconds_per_million_tokens)
 
 
 def _schedule_sentence(best: Row, baseline: Row) -> str:
@@ -131,14 +128,21 @@ def _schedule_sentence(best: Row, baseline: Row) -> str:
     return f"Its schedule, {schedule.name}, {', and '.join(words)}." if words else ""
 
 
-def _unranked_sentence(rows: tuple[Row, ...]) -> str:
+def _unranked_sentence(rows: Sequence[Row]) -> str:
     knowing = [f"{row.policy} ({row.speedup.value:.3g}x)" for row in rows if row.schedule.clairvoyant]
-    if not knowing:
-        return ""
-    return f"Not ranked, since nobody can know lengths in advance: {', '.join(knowing)}."
+    words = []
+    if knowing:
+        words.append(f"Not ranked, since nobody can know lengths in advance: {', '.join(knowing)}.")
+    behind = [f"{row.policy} ({row.left_behind:,})" for row in rows if not row.schedule.clairvoyant]
+    if behind:
+        words.append(
+            f"Not ranked, since too many responses are under way or put off at the end: {', '.join(behind)}. "
+            "Give more steps (workload.steps)."
+        )
+    return " ".join(words)
 
 
-def _losers_sentence(rows: tuple[Row, ...]) -> str:
+def _losers_sentence(rows: Sequence[Row]) -> str:
     slower = [
         f"{row.policy} ({row.speedup.value:.3g}x)"
         for row in rows[1:]
@@ -184,12 +188,32 @@ def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
     return " ".join(few)
 
 
-class Ceiling(msgspec.Struct, frozen=True):
-    """A step time that is not undercut. `speedup` is the baseline's mean step over it."""
+def idle_sentence(table: ComparisonTable) -> str:
+    """Say where a half of the GPUs, trainers or rollouts, stands idle, and the share that would mend it."""
+    return " ".join(filter(None, map(_idle_half, table.rows)))
 
-    words: str
-    seconds: float
-    speedup: float
+
+def _idle_half(row: Row) -> str:
+    trainers, rollouts = row.ledger.gpu_seconds["batch_wait"], row.ledger.gpu_seconds["admission_wait"]
+    total = row.ledger.total_gpu_s()
+    if row.trainer_share is None or max(trainers, rollouts) < IDLE_HALF * total:
+        return ""
+    share = row.trainer_share
+    # what each half had to do, were it never idle: the shares of GPUs that give both as long for it
+    busy = share * total - trainers, (1 - share) * total - rollouts
+    better = min(max(busy[0] / max(sum(busy), 1e-9), 0.05), 0.95)
+    who = "rollout workers" if rollouts > trainers else "trainers"
+    return (
+        f"Under {row.policy} the {who} are idle for {max(trainers, rollouts) / total:.0%} of all GPU time "
+        f"with trainer_share = {share:.3g}; about {better:.2g} would keep both halves busy: compare "
+        f"{_with_share(row.policy, better)}."
+    )
+
+
+def _with_share(policy: str, share: float) -> str:
+    name = PolicyName.parse(policy)
+    schedule = (name.schedule or "bounded_async").partition("(")[0].partition(":")[0]
+    return str(name.on(f"{schedule}(trainer_share={share:.2g})"))
 
 
 def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:
@@ -197,24 +221,32 @@ def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:
     rows = bounds.rows
     step_s = float(baseline.step_seconds().mean())
     drafted = [seconds for row in rows if (seconds := row.drafted_s()) is not None]
-    means = [("lengths known, no drafts", _mean([row.plain_s() for row in rows]))]
+    means = [("without drafts, lengths known", _mean([row.plain_s() for row in rows]), True)]
     if len(drafted) == len(rows):
-        means.append(("lengths known, best drafts throughout", _mean(drafted)))
-    means.append(("rollouts take no time (Amdahl)", _mean([row.phases_s for row in rows])))
-    means.append(("responses carried over, all workers busy", _mean([row.carried_s() for row in rows])))
-    return [Ceiling(words, seconds, step_s / seconds) for words, seconds in means if seconds > 0]
+        means.append(("with the best drafts throughout, lengths known", _mean(drafted), True))
+    means.append(("if rollouts took no time, Amdahl", _mean([row.phases_s for row in rows]), True))
+    means.append(("with all workers busy throughout", _mean([row.carried_s() for row in rows]), False))
+    return [
+        Ceiling(words, seconds, step_s / seconds, in_order)
+        for words, seconds, in_order in means
+        if seconds > 0
+    ]
 
 
 def ceiling_sentence(bounds: Bounds | None, baseline: Run) -> str:
-    """Say how far any schedule could go; empty if nothing is known."""
+    """Say how far schedules could go, by the class that a bound holds for; empty if nothing is known."""
     if bounds is None or not bounds.rows:
         return ""
-    parts = [f"{each.speedup:.2f}x ({each.words})" for each in ceilings(bounds, baseline)]
-    return (
-        f"How far any schedule could go on the cluster of {baseline.policy}, over it: at most "
-        f"{', '.join(parts)}. Each is a bound, not a promise: prefill is left out, and acceptance is the "
-        "expected one."
+    found = ceilings(bounds, baseline)
+    parts = [f"{each.speedup:.2f}x ({each.words})" for each in found if each.in_order]
+    others = [f"{each.speedup:.2f}x ({each.words})" for each in found if not each.in_order]
+    words = (
+        f"Bounds on the cluster of {baseline.policy}, over it. Schedules that train each step on its own "
+        f"responses, in turn: at most {', '.join(parts)}."
     )
+    if others:
+        words += f" Any schedule, responses carried over too, for as many tokens: {', '.join(others)}."
+    return f"{words} Each is a bound, not a promise: prefill is left out, and acceptance is the expected one."
 
 
 def _mean(seconds: list[float]) -> float:

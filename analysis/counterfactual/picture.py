@@ -9,11 +9,11 @@ from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
 from tlt.analysis.drawing.estimates import number, percent
 from tlt.analysis.drawing.figure import Picture, draw, plain
 from tlt.analysis.drawing.regrets import listed
 from tlt.analysis.load import RunSet, basis_of
+from tlt.traces.results.answer import Answer, PolicyAnswer
 from tlt.traces.results.counterfactual import Counterfactual
 
 ROLLOUT, AFTER, BOUND, OBSERVED = "#6aaed6", "#c9c9c9", "#e4eef6", "#d62728"
@@ -50,7 +50,8 @@ def draw_counterfactual(case: Counterfactual, answer: Answer, runs: RunSet) -> P
     caption = (
         "Mean seconds of an RL step on the lengths of the observed run, the rollout in blue and what follows "
         "it in grey. The black line on a bar is the 95 % interval of its speedup, as seconds. Dashed lines "
-        "are bounds: what no schedule could undercut, under what their labels say."
+        "are bounds under what their labels say, drawn at the bars of the schedules that they hold for. "
+        "Seconds are of steps that train on as many tokens as the observed ones."
     )
     return Picture("counterfactual", title, caption, png)
 
@@ -115,16 +116,16 @@ def _bar(axes: Axes, row: int, policy: PolicyAnswer, base: PolicyAnswer, longest
 
 
 def _lines(axes: Axes, answer: Answer, longest: float) -> None:
-    # The lowest bound has the topmost label: its line then runs left of all the others.
+    """Draw each bound through the bars that it holds for; the lowest has the topmost label."""
     for index, limit in enumerate(sorted(answer.ceilings, key=lambda limit: limit.seconds)):
-        row = -0.6 - LINE_ROWS * (len(answer.ceilings) - index - 0.5)
-        axes.plot(
-            [limit.seconds] * 2, [row, axes.get_ylim()[0]], color="#000000", linestyle="--", linewidth=0.8
-        )
-        axes.text(
-            limit.seconds + 0.008 * longest, row, f"{number(limit.seconds)} s: {limit.words}",
-            fontsize=7.5, va="center",
-        )  # fmt: skip
+        at, row = limit.seconds, -0.6 - LINE_ROWS * (len(answer.ceilings) - index - 0.5)
+        style: dict[str, Any] = {"color": "#000000", "linewidth": 0.8}
+        axes.plot([at, at], [row - 0.2, row + 0.2], linestyle="-", **style)
+        for bar, policy in enumerate(answer.policies):
+            if policy.keeps_order or not limit.in_order:
+                axes.plot([at, at], [bar - 0.42, bar + 0.42], linestyle="--", **style)
+        label = f"{number(limit.seconds)} s: {limit.words}"
+        axes.text(at + 0.008 * longest, row, label, fontsize=7.5, va="center")
 
 
 def _legend(figure: SubFigure, logged: bool, bound: bool) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.comparison.compare import ComparisonTable, differences
+from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.page import shared_warnings
-from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer, answer_of
 from tlt.analysis.counterfactual.picture import draw_counterfactual
 from tlt.analysis.counterfactual.words import (
     answer_sentences,
-    batch_sentences,
     limit_sentence,
     observed_sentence,
     reproduction_sentence,
@@ -26,12 +23,11 @@ from tlt.analysis.drawing.html import page
 from tlt.analysis.drawing.regrets import REGRET_NOTES, instead_text
 from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.analysis.load import RunSet, source_rows
-from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual, read_counterfactual
-from tlt.traces.runs.runfolder import write_json
+from tlt.traces.results.answer import ANSWER, Answer, PolicyAnswer
+from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual
 from tltsched.written.policy_name import folded
 
 NAME = "counterfactual"
-ANSWER = "answer.json"
 SHOWN_STEPS = 12  # on the terminal
 STEP_HEADERS = (
     "Step", "Responses", "Longest", "Rollout logged (s)", "modelled (s)", "Step logged (s)", "modelled (s)",
@@ -45,18 +41,12 @@ TEMPLATE = "counterfactual/report.html"
 
 
 def present_counterfactual(
-    folder: Path, runs: RunSet, table: ComparisonTable, console: Console
+    folder: Path, case: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable, console: Console
 ) -> list[Picture]:
-    """Write answer.json, counterfactual.html and its picture into `folder`, and print tables and answer.
-
-    Raises InputError if counterfactual.json is malformed.
-    """
-    case = read_counterfactual(folder)
+    """Write counterfactual.html and its picture into `folder`, and print tables and answer."""
     if case.needed:
         return _refuse(folder, case, console)
-    answer = answer_of(case, runs, table)
     picture = draw_counterfactual(case, answer, runs)
-    write_json(folder / ANSWER, answer)
     save([picture], folder / "pictures")
     path = folder / f"{NAME}.html"
     path.write_text(render(case, answer, runs, table, picture), encoding="utf-8")
@@ -71,7 +61,7 @@ def present_counterfactual(
             console.print(Text(sentence))
     for sentence in basis(case):
         console.print(Text(sentence))
-    for flag in flags_of(case, answer, runs, table):
+    for flag in flags_of(case, table):
         console.print(Text(f"! {flag}", style="yellow"))
     console.print(Text(f"counterfactual: {path}"), soft_wrap=True)
     return [picture]
@@ -103,11 +93,9 @@ def _refuse(folder: Path, case: Counterfactual, console: Console) -> list[Pictur
     return []
 
 
-def flags_of(case: Counterfactual, answer: Answer, runs: RunSet, table: ComparisonTable) -> list[str]:
+def flags_of(case: Counterfactual, table: ComparisonTable) -> list[str]:
     """Return all that must be read with the figures."""
-    # What a comparison says of other batches is said of speedups by response, and here they are by token.
-    own = msgspec.structs.replace(table, warnings=tuple(differences(runs.runs)))
-    return [*case.flags, *batch_sentences(answer), *shared_warnings(own)]
+    return [*case.flags, *shared_warnings(table)]
 
 
 def basis(case: Counterfactual) -> list[str]:
@@ -154,8 +142,8 @@ def _instead(answer: Answer, policy: PolicyAnswer) -> str:
     """Return what is lost by taking a policy instead of the best, and whether it is a tie."""
     if not policy.rank:
         return "not ranked"
-    if policy.policy == answer.best or answer.regrets is None:
-        return "the choice" if policy.policy == answer.best else "-"
+    if policy.policy == answer.recommended or answer.regrets is None:
+        return "the choice" if policy.policy == answer.recommended else "-"
     tie = " (tie)" if policy.policy in answer.regrets.group else ""
     return instead_text(answer.regrets.instead[policy.policy]) + tie
 
@@ -188,7 +176,7 @@ def render(
         reproduction=reproduction_sentence(case),
         steps=TextTable(STEP_HEADERS, step_cells(case)) if case.fit is not None else None,
         answer=" ".join(filter(None, answer_sentences(answer))),
-        warnings=flags_of(case, answer, runs, table),
+        warnings=flags_of(case, table),
         picture=picture,
         regret_notes=REGRET_NOTES if answer.regrets is not None else "",
         policies=policy_table(answer, case.price_usd_per_gpu_hour is not None),

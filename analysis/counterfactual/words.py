@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer
 from tlt.analysis.drawing.estimates import number
-from tlt.analysis.drawing.regrets import regret_sentences
 from tlt.traces.common.intervals import Estimate
+from tlt.traces.results.answer import Answer, PolicyAnswer
 from tlt.traces.results.counterfactual import Counterfactual
 from tlt.traces.results.predicted_training import figure, signed
 
@@ -89,85 +88,38 @@ def _fixed(fixed_s: tuple[float, float]) -> str:
 
 
 def answer_sentences(answer: Answer) -> list[str]:
-    """Say what would have been fastest, what it saves and costs, what the choice may lose, and its ties."""
-    policies = {policy.policy: policy for policy in answer.policies}
-    best, base = policies[answer.best], answer.policies[0]
+    """Return the answer, what it saves and costs, and what of all that keeps order and policy is fastest."""
+    best, base = answer.of(answer.best), answer.of(answer.baseline)
     if best is base:
-        stay = f"Stay with {base.policy}: no other policy that is ranked is faster in the model."
-        return [stay, *_regrets(answer)]
-    found = [_gain(best, base, answer)]
+        return [answer.sentence]
+    found = [answer.sentence, _saved(best, answer)]
     kept = [policy for policy in answer.policies if policy.rank and _keeps_all(policy) and policy is not base]
-    if not _keeps_all(best):
-        found.append(_costs(best))
-        if kept:
-            plain = min(kept, key=lambda policy: policy.step_s)
-            found.append(
-                f"Of what keeps order and policy, {plain.policy} is the fastest: {_speedup(plain.speedup)}."
-            )
-    return [*found, *_regrets(answer)]
-
-
-def batch_sentences(answer: Answer) -> list[str]:
-    """Say of each policy that trains on other responses how it is counted."""
-    found = []
-    for policy in answer.policies:
-        if policy.keeps_order:
-            continue
-        words = (
-            f"{policy.policy} trains on other responses than observed: its rollouts are counted "
-            f"{policy.token_factor:.2f} times as long, so that all policies train on as many tokens."
+    if kept and not _keeps_all(best):
+        plain = min(kept, key=lambda policy: policy.rank)
+        found.append(
+            f"Of what keeps order and policy, {plain.policy} is the fastest: {_speedup(plain.speedup)}."
         )
-        if policy.left_behind:
-            words += f" At its end {policy.left_behind:,} responses are under way or put off"
-            words += ": too many to rank it, give more steps." if policy.unsettled else "."
-        found.append(words)
     return found
 
 
 def limit_sentence(case: Counterfactual, answer: Answer) -> str:
     """Say how far anything could go."""
-    parts = [f"{each.speedup:.2f}x ({each.words})" for each in answer.ceilings]
-    words = "Bounds, modelled: " + ", ".join(parts) + "." if parts else ""
-    knowing = [f"{each.speedup.value:.2f}x ({each.policy})" for each in answer.policies if each.clairvoyant]
-    if knowing:
-        words += f" Schedules that know lengths in advance, which nobody can run: {', '.join(knowing)}."
     amdahl = case.amdahl()
-    if amdahl is not None:
-        share, ceiling = amdahl
-        words += (
-            f" Logged: rollouts are {share:.1%} of a step, so that no rollout whatever makes it more than "
-            f"{ceiling:.2f}x as fast (Amdahl)."
-        )
-    return words.strip()
+    if amdahl is None:
+        return answer.ceiling
+    share, ceiling = amdahl
+    logged = (
+        f"Logged: rollouts are {share:.1%} of a step, so that no rollout whatever makes it more than "
+        f"{ceiling:.2f}x as fast (Amdahl), where training waits for it."
+    )
+    return f"{answer.ceiling} {logged}".strip()
 
 
-def _gain(best: PolicyAnswer, base: PolicyAnswer, answer: Answer) -> str:
-    sure = best.speedup.above(1.0)
+def _saved(best: PolicyAnswer, answer: Answer) -> str:
     money = "" if best.saved_usd is None else f", {_amount(best.saved_usd, '{:,.2f}')} USD"
     saved = _amount(best.saved_gpu_hours, "{:,.3g}")
-    words = (
-        f"{best.policy} is the fastest in the model: {_speedup(best.speedup)} over {base.policy}; in "
-        f"{_count(answer.steps, 'step')} it saves {saved} GPU-hours{money}."
-    )
-    return words if sure else f"{words} The interval does not lie above 1: no gain is claimed."
-
-
-def _costs(policy: PolicyAnswer) -> str:
-    parts = []
-    if policy.on_policy != "yes":
-        parts.append(
-            f"trains on responses that are {policy.staleness_mean:.2f} policy updates old in the mean and "
-            f"{policy.staleness_max} at most"
-        )
-    if not policy.keeps_order:
-        parts.append("changes the order of samples")
-    if policy.wasted_share >= 0.001:
-        parts.append(f"throws {policy.wasted_share:.1%} of the tokens away")
-    return f"It {', and '.join(parts)}." if parts else ""
-
-
-def _regrets(answer: Answer) -> list[str]:
-    return [] if answer.regrets is None else regret_sentences(answer.regrets)
+    tokens = " and as many trained tokens" if answer.by_token else ""
+    return f"In {_count(answer.steps, 'step')}{tokens} {best.policy} saves {saved} GPU-hours{money}."
 
 
 def _keeps_all(policy: PolicyAnswer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,9 +19,12 @@ from tlt.analysis.plan.words import (
     input_cells,
     plan_sentences,
 )
+from tlt.traces.common.intervals import Estimate
+from tlt.traces.results.answer import Answer
 from tlt.traces.results.plan import PLAN, PlanFiles, read_plan
 from tltsched.written.policy_name import folded
 
+OTHER_CLUSTER = "clusters differ"
 TEMPLATE = "plan/report.html"  # extends the page of a comparison
 
 
@@ -39,9 +43,46 @@ def print_plan(found: PlanFiles, console: Console) -> None:
     shown = [row[:-1] for row in input_cells(found.plan)]
     console.print(_terminal("What the choice is unsure of", INPUT_HEADERS[:-1], shown))
     console.print()
-    for sentence in plan_sentences(found):
-        console.print(Text(sentence))
-    console.print()
+
+
+def answer_of_plan(found: PlanFiles, runs: Answer) -> Answer:
+    """Return the answer of a plan: its choice in place of that over the finalists' `runs`.
+
+    Their clusters differ, so that what counts is the plan's objective and nothing else.
+    """
+    plan = found.plan
+    column = "usd_per_step" if plan.usd_per_gpu_hour else "step_s"
+    finalists = found.designs[found.designs["stage"] == "finalist"]
+    figures = dict(zip(finalists["design"], finalists[column].astype(float), strict=True))
+    ranked = [each.policy for each in runs.policies if not each.unranked and each.policy in figures]
+    order = sorted(ranked, key=lambda name: figures[name])
+    base = figures.get(runs.baseline, figures[plan.best])
+    policies = tuple(
+        msgspec.structs.replace(
+            each,
+            rank=order.index(each.policy) + 1 if each.policy in order else 0,
+            figure=figures[each.policy],
+            speedup=Estimate(base / figures[each.policy], None, OTHER_CLUSTER),
+        )
+        for each in runs.policies
+        if each.policy in figures
+    )
+    best = next((each for each in policies if each.policy == plan.best), None)
+    return msgspec.structs.replace(
+        runs,
+        unit="USD a step" if plan.usd_per_gpu_hour else "s a step",
+        best=plan.best,
+        runner_up=plan.runner_up,
+        recommended=plan.best,
+        is_gain=plan.best != runs.baseline,
+        gain=Estimate(base / figures[plan.best], None, OTHER_CLUSTER),
+        regrets=None,
+        policies=policies,
+        ceilings=(),
+        sentence=" ".join(plan_sentences(found, best)),
+        covers="",
+        ceiling="",
+    )
 
 
 def plan_values(found: PlanFiles) -> dict[str, object]:
@@ -49,7 +90,6 @@ def plan_values(found: PlanFiles) -> dict[str, object]:
     paid = bool(found.plan.usd_per_gpu_hour)
     rows = [_unpaid(row, paid) for row in design_cells(found)]
     return {
-        "plan_sentences": plan_sentences(found),
         "designs": TextTable(_unpaid(DESIGN_HEADERS, paid), rows, names=(1, 4 + paid)),
         "design_notes": DESIGN_NOTES,
         "inputs": TextTable(INPUT_HEADERS, input_cells(found.plan), names=(1, 4)),

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tlt.analysis.drawing.estimates import number
 from tlt.traces.common.regret import TIE
+from tlt.traces.results.answer import PolicyAnswer
 from tlt.traces.results.plan import Plan, PlanFiles
 
 DESIGN_HEADERS = ("Design", "On-policy", "Step (s)", "USD a step", "95 %", "Step times", "Steps run")
@@ -25,6 +26,7 @@ INPUT_NOTES = (
     "of that of the ratio of runner-up to best. Each design's answer to an input was simulated over the "
     "first steps and is taken to be linear."
 )
+LEAST_WASTE = 0.001  # of the generated tokens
 FEWER = 0.0005  # of the objective: a loss that no table shows
 
 
@@ -60,11 +62,14 @@ def percent(share: float, digits: int = 1) -> str:
     return f"< {least:.{digits}%}" if 0 < share < least else f"{share:.{digits}%}"
 
 
-def plan_sentences(found: PlanFiles) -> list[str]:
-    """Return the answer, how sure it is, what to measure next, and what was searched."""
+def plan_sentences(found: PlanFiles, best: PolicyAnswer | None = None) -> list[str]:
+    """Return the answer, how sure it is, what to measure next, and what was searched.
+
+    `best` is what is known of the run of the chosen design.
+    """
     plan = found.plan
     sentences = [
-        _choice(found),
+        _choice(found, best),
         _known(found),
         _sureness(plan),
         _policy(found),
@@ -74,12 +79,18 @@ def plan_sentences(found: PlanFiles) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _choice(found: PlanFiles) -> str:
+def _choice(found: PlanFiles, run: PolicyAnswer | None) -> str:
     plan, best = found.plan, row_of(found, found.plan.best)
     cost = f", {number(best['usd_per_step'])} USD" if _paid(plan) else ""
+    rate = ""
+    if plan.step_tokens:
+        rate = f"{number(best['step_s'] / plan.step_tokens * 1e6)} s of RL steps a million trained tokens, "
+    thrown = ""
+    if run is not None and run.wasted_share >= LEAST_WASTE:
+        thrown = f" It throws {run.wasted_share:.1%} of the generated tokens away."
     return (
-        f"Run {plan.best}: {number(best['step_s'])} s{cost} a step, {_unit(plan)} (95 % interval "
-        f"{number(best['low'])} to {number(best['high'])}). Its step times are {best['provenance']}."
+        f"Run {plan.best}: {rate}{number(best['step_s'])} s{cost} a step, {_unit(plan)} (95 % interval "
+        f"{number(best['low'])} to {number(best['high'])}). Its step times are {best['provenance']}.{thrown}"
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tlt.sim.simulation import Simulation
 from tlt.traces.common.arrays import Floats
+from tlt.traces.results.answer import LEFT_BEHIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,12 @@ class Timing:
 
     step_s: Floats
     tokens: Floats
+    left_share: float = 0.0  # responses put off or under way at the end, of those trained on
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether so much is left behind that the design cannot be ranked."""
+        return self.left_share > LEFT_BEHIND
 
     def s_per_token(self) -> float:
         """Return the seconds of RL steps for each trained token."""
@@ -28,9 +35,12 @@ class Timing:
 def simulate(simulation: Simulation) -> Timing:
     """Run one simulation."""
     cluster = simulation.run()
+    rows = cluster.log.schedule_rows
+    left = 0 if simulation.config.cluster.schedule_spec().overlaps else rows[-1]["carried_responses"]
     return Timing(
         np.array([row["end_s"] - row["start_s"] for row in cluster.log.step_rows]),
-        np.array([row["response_tokens"] for row in cluster.log.schedule_rows], np.float64),
+        np.array([row["response_tokens"] for row in rows], np.float64),
+        left / max(sum(row["trained_responses"] for row in rows), 1),
     )
 
 

@@ -86,7 +86,8 @@ class Planner:
             candidates, task.trace, task.objective, lambda part: self._simulate(part, "searching")
         )
         tried = [*whole, *dropped]
-        finalists = self._finalists(whole, tried)
+        settled = [each for each in whole if not each.timing.unsettled]
+        finalists = self._finalists(settled or whole, tried)
         chosen = [each.candidate for each in finalists]
         inputs = inputs_of(chosen)
         judged = [

@@ -95,6 +95,7 @@ def _plan(result: SearchResult) -> Plan:
         ties=decision.regrets.group,
         near=decision.regrets.near,
         inputs=decision.inputs,
+        step_tokens=task.step_tokens,
         probe_steps=min(PROBE_STEPS, len(finalists[0].timing.step_s)),
         draws=DRAWS,
         seed=task.seed,
@@ -110,7 +111,7 @@ def _table(result: SearchResult) -> pd.DataFrame:
     rows = []
     for each in sorted(result.tried, key=lambda each: (-each.steps, each.objective)):
         index = judged.get(each.candidate.design)
-        rows.append(_figures(result.task, each) | _stage(each, index, result.decision))
+        rows.append(_figures(result.task, each) | _stage(each, index, result.decision, result.tried[0].steps))
     rows.sort(key=lambda row: row["stage"] != "finalist")
     rows += [_shape(design) | {"stage": "left out", "reason": why} for design, why in result.left_out.items()]
     nothing = {"on_policy": "", "provenance": "", "cost_source": "", "steps": 0, "raw_step_s": NOTHING,
@@ -141,7 +142,10 @@ def _figures(task: Task, tried: Tried) -> dict[str, Any]:
     }
 
 
-def _stage(tried: Tried, index: int | None, decision: Decision) -> dict[str, Any]:
+def _stage(tried: Tried, index: int | None, decision: Decision, steps: int) -> dict[str, Any]:
+    if index is None and tried.timing.unsettled and tried.steps == steps:
+        left = f"{tried.timing.left_share:.0%} of its responses are put off or under way at the end"
+        return {"stage": "dropped", "reason": f"{left}: give more steps (workload.steps)"}
     if index is None:
         return {"stage": "dropped", "reason": f"not among the best after {tried.steps} steps"}
     return {

@@ -9,7 +9,8 @@ import pytest
 
 from tests.analysis.fake_run import write_comparison, write_recommendation
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.comparison.verdict import ceiling_sentence, ceilings, judge
+from tlt.analysis.comparison.ranking import judge
+from tlt.analysis.comparison.verdict import ceiling_sentence, ceilings
 from tlt.analysis.load import load_runs
 from tlt.analysis.report import make_report
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
@@ -46,10 +47,10 @@ def test_without_a_drafted_bound_it_is_left_out(tmp_path: Path) -> None:
 def test_a_report_shows_them_and_its_bars_have_lines(tmp_path: Path) -> None:
     write_comparison(tmp_path)
     before = make_report(tmp_path)
-    assert before.verdict.ceiling == ""
+    assert before.answer.ceiling == ""
     write_json(tmp_path / BOUNDS, bounds(3))
     after = make_report(tmp_path)
-    assert after.verdict.ceiling.startswith("How far any schedule could go on the cluster of ")
+    assert after.answer.ceiling.startswith("Bounds on the cluster of ")
     bars = [next(picture for picture in report.pictures if picture.name == "ledger")
             for report in (before, after)]  # fmt: skip
     assert bars[0].png != bars[1].png

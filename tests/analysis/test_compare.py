@@ -4,8 +4,8 @@ import pytest
 
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
 from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.comparison.tables import ledger_table, markdown, terminal
-from tlt.analysis.comparison.verdict import judge
 from tlt.analysis.drawing.estimates import number
 from tlt.analysis.load import load_runs
 from tlt.analysis.report import write_report

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from tests.sim.observed_world import GIVEN, lengths, write_observed
 from tlt.analysis.comparison.compare import compare as compare_runs
-from tlt.analysis.counterfactual.figures import answer_of, left_behind, token_factor
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.counterfactual.picture import draw_counterfactual, title_of
+from tlt.analysis.counterfactual.report import flags_of
 from tlt.analysis.counterfactual.words import (
     answer_sentences,
-    batch_sentences,
     limit_sentence,
     observed_sentence,
     reproduction_sentence,
@@ -58,7 +58,7 @@ def runs(folder: Path) -> RunSet:
 
 
 def test_savings_are_seconds_times_gpus_times_price(told: Counterfactual, runs: RunSet) -> None:
-    answer = answer_of(told, runs, compare_runs(runs))
+    answer = judge(compare_runs(runs), runs, 3.0)
     base, static = answer.policies[:2]
     assert base.speedup.value == 1
     assert base.saved_gpu_hours.value == 0
@@ -74,43 +74,44 @@ def test_what_changes_the_order_is_counted_by_token_and_ranked_only_when_settled
     told: Counterfactual, runs: RunSet
 ) -> None:
     base, run = runs.runs[0], runs.runs[2]
-    policy = answer_of(told, runs, compare_runs(runs)).policies[2]
+    policy = judge(compare_runs(runs), runs, 3.0).policies[2]
     tokens = [int(each.responses["response_tokens"].sum()) for each in (base, run)]
-    assert token_factor(run, base) == pytest.approx(tokens[0] / tokens[1])
-    assert token_factor(base, base) == 1
-    after_s = float((run.steps["end_s"] - run.steps["rollout_end_s"]).mean())
-    rollout_s = float((run.steps["rollout_end_s"] - run.steps["start_s"]).mean())
-    assert policy.step_s == pytest.approx(after_s + rollout_s * tokens[0] / tokens[1])
-    assert policy.left_behind == left_behind(run) > 0
+    assert runs.token_factor(run) == policy.token_factor == pytest.approx(tokens[0] / tokens[1])
+    assert runs.token_factor(base) == 1
+    step_s = float((run.steps["end_s"] - run.steps["start_s"]).mean())
+    assert policy.step_s == pytest.approx(step_s * tokens[0] / tokens[1])
+    assert policy.figure == pytest.approx(step_s * len(run.steps) / tokens[1] * 1e6)
+    assert policy.left_behind == run.left_behind() > 0
     assert policy.unsettled == (policy.left_behind > 0.1 * len(run.responses))
     assert (policy.rank == 0) == policy.unsettled
 
 
 def test_a_schedule_that_knows_lengths_is_never_the_answer(told: Counterfactual, runs: RunSet) -> None:
-    answer = answer_of(told, runs, compare_runs(runs))
+    answer = judge(compare_runs(runs), runs, 3.0)
     knowing = answer.policies[3]
     assert knowing.clairvoyant
     assert knowing.rank == 0
     assert answer.best != knowing.policy
     assert answer.regrets is not None
-    assert answer.regrets.chosen == answer.best
+    assert answer.regrets.chosen == answer.recommended
     assert set(answer.regrets.instead) == {each.policy for each in answer.policies if each.rank > 1}
 
 
 def test_sentences_say_the_error_first_and_every_limit(told: Counterfactual, runs: RunSet) -> None:
-    answer = answer_of(told, runs, compare_runs(runs))
+    answer = judge(compare_runs(runs), runs, 3.0)
     assert "6 steps, 192 responses to 48 prompts" in observed_sentence(told)
     said = reproduction_sentence(told)
     assert "in rollout seconds" in said
     assert "3 further steps" in said
-    assert "GPU-hours" in answer_sentences(answer)[0]
-    assert "none@longest_first" in limit_sentence(told, answer)
+    assert "GPU-hours" in answer_sentences(answer)[1]
+    assert "nobody can know lengths in advance: none@longest_first" in answer.sentence
     assert "(Amdahl)" in limit_sentence(told, answer)
-    assert len(batch_sentences(answer)) == 1
+    flags = flags_of(told, compare_runs(runs))
+    assert sum("trains on other responses" in flag for flag in flags) == 1
 
 
 def test_the_picture_is_one(told: Counterfactual, runs: RunSet) -> None:
-    answer = answer_of(told, runs, compare_runs(runs))
+    answer = judge(compare_runs(runs), runs, 3.0)
     picture = draw_counterfactual(told, answer, runs)
     assert picture.title == title_of(answer)
     width, height = struct.unpack(">II", picture.png[16:24])

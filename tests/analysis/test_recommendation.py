@@ -7,8 +7,9 @@ import pytest
 
 from tests.analysis.fake_run import advice_of, batch_advice, write_comparison, write_recommendation
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.comparison.verdict import Verdict, judge
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.load import load_runs
+from tlt.traces.results.answer import Answer
 from tltsched.errors import InputError
 
 SLOW = {"speculates": False, "trains": False}
@@ -17,7 +18,7 @@ THREE = {"none": SLOW, "second": SLOW | {"speed": 1.29}, "first": SLOW | {"speed
 ONES = [1.0] * 40
 
 
-def _judge(path: Path) -> Verdict:
+def _judge(path: Path) -> Answer:
     runs = load_runs(path)
     return judge(compare(runs), runs)
 

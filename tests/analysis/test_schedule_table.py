@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tests.analysis.fake_run import write_run
 from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.comparison.tables import markdown, schedule_table, schedule_terminal, scheduled
-from tlt.analysis.comparison.verdict import judge
 from tlt.analysis.load import load_runs
 from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, write_json

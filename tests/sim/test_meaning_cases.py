@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from tlt.analysis.comparison.compare import compare as table_of
-from tlt.analysis.counterfactual.figures import Answer, PolicyAnswer, answer_of
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.load import load_runs
 from tlt.analysis.report import present
 from tlt.sim.counterfactual.answer import counterfactual
 from tlt.sim.counterfactual.observed_run import observe
 from tlt.sim.counterfactual.settings import replay_of
 from tlt.traces.importers.reading.items import Options
+from tlt.traces.results.answer import Answer, PolicyAnswer
 from tlt.traces.results.counterfactual import OBSERVED_TRACE, Counterfactual, read_counterfactual
 from tltsched.errors import InputError
 
@@ -66,7 +67,7 @@ def answered(
     replay = replay_of(observe(log, None, Options()), settings, out / OBSERVED_TRACE, policies)
     case = counterfactual(replay, out, draws, None, lambda *_: None)
     runs = load_runs(out)
-    return case, None if case.needed else answer_of(case, runs, table_of(runs))
+    return case, None if case.needed else judge(table_of(runs), runs, case.price_usd_per_gpu_hour)
 
 
 def policy(answer: Answer | None, name: str) -> PolicyAnswer:
@@ -321,7 +322,7 @@ def test_a_step_that_is_timed_as_a_whole_bounds_its_rollout(tmp_path: Path) -> N
     replay = replay_of(observed, SETTINGS, tmp_path / "out" / OBSERVED_TRACE, ["none", "goodput"])
     case = counterfactual(replay, tmp_path / "out", 0, None, lambda *_: None)
     runs = load_runs(tmp_path / "out")
-    answer = answer_of(case, runs, table_of(runs))
+    answer = judge(table_of(runs), runs, case.price_usd_per_gpu_hour)
     assert policy(answer, "none").step_s == pytest.approx(60.25, rel=0.001)
     low, high = policy(answer, "goodput").speedup.interval or (0.0, 0.0)
     assert 1.0 < low < 1.2 < high

@@ -11,11 +11,12 @@ import pandas as pd
 
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.comparison.compare import compare as compare_runs
-from tlt.analysis.comparison.verdict import Verdict, judge
+from tlt.analysis.comparison.ranking import judge
 from tlt.analysis.load import RunSet, load_runs
 from tlt.api.temporary import TemporaryFolder
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.common.regret import Regrets
+from tlt.traces.results.answer import Answer
 from tlt.traces.runs.runfolder import Advice, RunFolder, Summary
 from tltsched.errors import InputError
 
@@ -82,8 +83,8 @@ class Comparison:
         return compare_runs(self.runs)
 
     @cached_property
-    def verdict(self) -> Verdict:
-        """The answer in words, and what its interval covers."""
+    def verdict(self) -> Answer:
+        """What to run and by how much, every policy with its rank and figures, and the same in words."""
         return judge(self.table, self.runs)
 
     @property

@@ -85,6 +85,7 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True
     ties: tuple[str, ...] = ()  # designs as good as the best: exactly, or within 1 % at 95 %
     near: tuple[str, ...] = ()  # within 1 % of the best by the fit alone
     inputs: tuple[Input, ...]  # most important first
+    step_tokens: float | None = None  # response tokens of a step of the workload; None: not told
     probe_steps: int  # over which the answer to each input was simulated
     draws: int
     seed: int

@@ -15,6 +15,7 @@ Count = Annotated[int, Meta(ge=1)]
 Dtype = Literal["bfloat16", "float32"]
 DrafterKind = Literal["eagle3", "ngram", "suffix", "draft_model"]
 Graphs = Literal["every_k", "stock"]
+Quantization = Literal["none", "fp8_per_tensor", "fp8_per_channel"]
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -25,6 +26,10 @@ class ModelConfig(Section, frozen=True, kw_only=True):
         "SmolLM2-135M"
     )
     dtype: Annotated[Dtype, Meta(description="number format of weights")] = "bfloat16"
+    quantization: Annotated[
+        Quantization,
+        Meta(description="how the engine quantises the weights while it loads them, by vLLM's own names"),
+    ] = "none"
     random_weights: Annotated[bool, Meta(description="engine fills weights at random (timing only)")] = False
 
 
@@ -65,6 +70,10 @@ class EngineConfig(Section, frozen=True, kw_only=True):
             "prefilled; stock: as `vllm serve` sets itself up, each engine in a process of its own"
         ),
     ] = "every_k"
+    graph_batches: Annotated[
+        tuple[Count, ...],
+        Meta(description="batches whose graphs are captured with every_k; empty: 21 up to 224"),
+    ] = ()
     eager: Annotated[bool, Meta(description="no CUDA graphs, no compilation")] = False
     temperature: Annotated[float, Meta(ge=0, description="sampling temperature; 0: greedy")] = 1.0
 
@@ -124,6 +133,13 @@ class CalibrationConfig(Section, frozen=True, kw_only=True):
     neighbours: Annotated[
         int, Meta(ge=0, description="other engines that decode meanwhile: the workers that share a CPU")
     ] = 0
+    apart: Annotated[
+        bool,
+        Meta(
+            description="measure each engine in a process of its own, one after the other, where memory has "
+            "no room for both at once; with stock graphs always"
+        ),
+    ] = False
     time_limit_s: Annotated[
         float, Meta(ge=0, description="stop measuring after this, engine starts left out; 0: 900, 240 (cuda)")
     ] = 0.0

@@ -1,10 +1,10 @@
 """Measures what the simulator needs of a live engine: steps by batch, context and K, prefill, switches.
 
 Both engines, the plain one (no speculation configured) and the speculating one, are built in this process, as
-a replay has them; with stock graphs each is measured in a process of its own, one after the other. The
-repeats of a point are spread over rounds through the whole grid. The order of engines and cells inside a
-round is shuffled, so that drift of the machine spreads over all points alike. Every repeat goes to a partial
-file at once; the same call goes on from there after an interrupt.
+a replay has them; with stock graphs, or where memory has no room for both, each is measured in a process of
+its own, one after the other. The repeats of a point are spread over rounds through the whole grid. The order
+of engines and cells inside a round is shuffled, so that drift of the machine spreads over all points alike.
+Every repeat goes to a partial file at once; the same call goes on from there after an interrupt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tlt.realrun.calibrate.time_steps import BatchNotWholeError, Bench, EngineKi
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.factory import MAKE_ENGINE, engine_factory
 from tlt.realrun.engine.protocol import Engine
-from tlt.realrun.engine.vllm_settings import GRAPH_BATCHES
+from tlt.realrun.engine.vllm_settings import graph_batches
 from tlt.realrun.workers.machine import device_name, engine_version
 from tlt.traces.results.calibration_points import MeasuredPoints
 from tlt.traces.runs.runfolder import write_json
@@ -48,7 +48,7 @@ def calibrate(
     sweep = Sweep(config, plan, partial, progress)
     out.parent.mkdir(parents=True, exist_ok=True)
     with neighbours(config, make_engine, out.parent / "logs"):
-        if config.engine.graphs == "stock":
+        if in_processes_apart(config):
             for kind in sweep.kinds:
                 task = KindTask(config, make_engine, str(out), kind)
                 run_apart(_measure_apart, task, out.parent / "logs", progress)
@@ -272,19 +272,24 @@ class Sweep:
         return [*self.partial.notes, *stuck]
 
 
+def in_processes_apart(config: RealConfig) -> bool:
+    """Return whether each engine is measured in a process of its own, as it has to be with stock graphs."""
+    return config.engine.graphs == "stock" or config.calibration.apart
+
+
 def _settings(config: RealConfig) -> str:
     """Return in words how the engine was set up: what a comparison with another calibration needs to know."""
-    engine = config.engine
+    engine, weights = config.engine, config.model.quantization
     graphs = "no graphs" if engine.eager or engine.device == "cpu" else f"{engine.graphs} graphs"
-    return f"{graphs}, prefix caching {'on' if engine.prefix_caching else 'off'}"
+    words = f"{graphs}, prefix caching {'on' if engine.prefix_caching else 'off'}"
+    return words if weights == "none" else f"{words}, weights {weights}"
 
 
 def _graph_batches(config: RealConfig) -> tuple[int, ...]:
     """Return the batch sizes that the engine captures CUDA graphs for; none where it chooses them itself."""
     if config.engine.device == "cpu" or config.engine.eager or config.engine.graphs == "stock":
         return ()
-    largest = config.engine.max_running
-    return (*(batch for batch in GRAPH_BATCHES if batch < largest), largest)
+    return graph_batches(config)
 
 
 def _facts(engine: Engine) -> Facts:

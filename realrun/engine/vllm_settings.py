@@ -52,6 +52,8 @@ def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
     if engine.kv_tokens:
         arguments["block_size"] = BLOCK_TOKENS[engine.device]
         arguments["num_gpu_blocks_override"] = ceil(engine.kv_tokens / BLOCK_TOKENS[engine.device])
+    if config.model.quantization != "none":
+        arguments["quantization"] = config.model.quantization
     if speculating:
         arguments["speculative_config"] = speculation(config)
     return arguments
@@ -68,10 +70,16 @@ def graph_sizes(config: RealConfig, speculating: bool) -> list[int]:
 
     vLLM's own choice ends at 512 tokens, so that K = 4 at batch 128 would run without graphs.
     """
-    largest = config.engine.max_running
-    batches = [*(batch for batch in GRAPH_BATCHES if batch < largest), largest]
+    batches = graph_batches(config)
     ks = (0, *config.drafter.ks) if speculating else (0,)
     return sorted({batch * (k + 1) for batch in batches for k in ks})
+
+
+def graph_batches(config: RealConfig) -> tuple[int, ...]:
+    """Return the batches whose graphs are captured: those asked for, and the largest one."""
+    largest = config.engine.max_running
+    asked = sorted(set(config.engine.graph_batches or GRAPH_BATCHES))
+    return (*(batch for batch in asked if batch < largest), largest)
 
 
 def speculation(config: RealConfig) -> dict[str, Any]:

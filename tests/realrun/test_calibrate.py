@@ -13,7 +13,7 @@ import pytest
 from tlt.realrun.calibrate.measurement_plan import Cell, make_plan
 from tlt.realrun.calibrate.points import to_points, to_switch_points
 from tlt.realrun.calibrate.progress_file import PartialFile
-from tlt.realrun.calibrate.sweep import calibrate
+from tlt.realrun.calibrate.sweep import calibrate, in_processes_apart
 from tlt.realrun.calibrate.time_steps import Block
 from tlt.realrun.config import CalibrationConfig, DrafterConfig, EngineConfig, RealConfig, WorkersConfig
 from tlt.realrun.workers.executor import WorkerError
@@ -131,14 +131,20 @@ def test_a_prompt_that_joins_a_batch_costs_what_it_takes_beyond_decode(tmp_path:
     assert abs(mixed_errors(fitted.coefficients, measured.mixed_points)).mean() < 0.06
 
 
-def test_with_stock_graphs_each_engine_is_measured_in_a_process_of_its_own(
+def test_engines_are_measured_in_processes_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)  # those processes import the fake by name
     settings = config(batches=(1, 4), contexts_tokens=(64,), repeats=2)
-    engine = msgspec.structs.replace(settings.engine, graphs="stock", prefix_caching=True)
-    stock = msgspec.structs.replace(settings, engine=engine)
-    measured = run(tmp_path, stock)
+    engine = msgspec.structs.replace(settings.engine, prefix_caching=True)
+    grid = msgspec.structs.replace(settings.calibration, apart=True)
+    model = msgspec.structs.replace(settings.model, quantization="fp8_per_tensor")
+    apart = msgspec.structs.replace(settings, engine=engine, calibration=grid, model=model)
+    with_stock = msgspec.structs.replace(settings, engine=msgspec.structs.replace(engine, graphs="stock"))
+    assert in_processes_apart(apart)
+    assert in_processes_apart(with_stock)
+    assert not in_processes_apart(settings)
+    measured = run(tmp_path, apart)
     assert multiprocessing.active_children() == []
     assert fake.FakeEngine.starts == [], "none of them in this process"
     same = run(tmp_path / "same", settings)
@@ -146,10 +152,10 @@ def test_with_stock_graphs_each_engine_is_measured_in_a_process_of_its_own(
         point.engine_step_s for point in same.points
     ]
     assert len(measured.mixed_points) == len(same.mixed_points)
-    assert measured.settings == "no graphs, prefix caching on"
+    assert measured.settings == "no graphs, prefix caching on, weights fp8_per_tensor"
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"plain.log", "speculating.log"}
     with pytest.raises(WorkerError, match="the process of the plain engine ended"):
-        calibrate(stock, tmp_path / "points.json", quiet, "fake_calibration:missing")
+        calibrate(apart, tmp_path / "points.json", quiet, "fake_calibration:missing")
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.realrun.small_models import need
 from tlt.realrun.config import ModelConfig, RealConfig, WorkloadConfig
-from tlt.realrun.models.drafter import aux_layers, make_draft_model, make_head
+from tlt.realrun.models.drafter import aux_layers, head_config, make_draft_model, make_head
 from tlt.realrun.models.target import config_json, prepare_model
 from tlt.realrun.prompts import make_prompts, problem_prompts
 from tlt.traces.common.models import MODELS
@@ -28,6 +28,28 @@ def test_a_shape_is_written_as_config_json(name: str, tmp_path: Path) -> None:
     assert (config["hidden_size"], config["vocab_size"]) == (shape.hidden, shape.vocab)
     assert config["model_type"] == ("qwen2" if name.startswith("Qwen") else "llama")
     assert config == json.loads(json.dumps(config_json(shape, config["torch_dtype"])))
+
+
+def test_a_published_config_is_taken_as_it_is(tmp_path: Path) -> None:
+    published = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 128,
+        "intermediate_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "num_experts": 8, "vocab_size": 512, "rope_theta": 5e5,
+    }  # fmt: skip
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps(published), encoding="utf-8")
+    folder = prepare_model(str(source), tmp_path / "model")
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == published
+    head = head_config(published, draft_vocab=64)
+    assert (head["hidden_size"], head["head_dim"], head["draft_vocab_size"]) == (128, 32, 64)
+    assert "num_experts" not in head, "one dense layer drafts for a mixture of experts, too"
+    assert head["rope_parameters"]["rope_theta"] == 5e5
+    for text, why in (("{}", "lacks architectures, vocab_size, hidden_size"), ("[1]", "config.json")):
+        source.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=why):
+            prepare_model(str(source), tmp_path / "other")
+    with pytest.raises(InputError, match="No such file"):
+        prepare_model(str(tmp_path / "none.json"), tmp_path / "other")
 
 
 def test_a_complete_folder_is_kept_and_another_is_not_overwritten(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tlt.realrun.engine.vllm_hooks import EngineStepHooks
 from tlt.realrun.engine.vllm_settings import (
     chunk_tokens,
     engine_arguments,
+    graph_batches,
     graph_sizes,
     k_table,
     speculation,
@@ -52,6 +53,20 @@ def test_graphs_cover_the_largest_batch_at_every_k() -> None:
     assert graph_sizes(GPU, speculating=False)[-1] == 256
     assert chunk_tokens(GPU) == 8192
     assert chunk_tokens(_with(GPU, "engine", max_running=1024)) == 9 * 1024
+
+
+def test_batches_whose_graphs_are_asked_for_are_captured_with_every_k_and_the_largest_one() -> None:
+    few = _with(_with(GPU, "engine", graph_batches=(4, 1, 300)), "drafter", ks=(0, 1))
+    assert graph_batches(few) == (1, 4, 256)
+    assert graph_sizes(few, speculating=True) == [1, 2, 4, 8, 256, 512]
+    assert graph_sizes(few, speculating=False) == [1, 4, 256]
+
+
+def test_weights_are_quantised_while_they_are_loaded_if_asked() -> None:
+    assert "quantization" not in engine_arguments(GPU, speculating=True)
+    fp8 = _with(GPU, "model", quantization="fp8_per_tensor")
+    assert engine_arguments(fp8, speculating=False)["quantization"] == "fp8_per_tensor"
+    assert "quantization" not in engine_arguments(fp8, speculating=True)["speculative_config"]
 
 
 def test_arguments_of_a_gpu_engine() -> None:

@@ -59,7 +59,10 @@ def _resolve(config: Path | None, assignments: tuple[str, ...]) -> RealConfig:
 def model(
     name: str, out: Path, shape_only: bool, vocab: int | None, draft_vocab: int, draft_model: bool, seed: int
 ) -> None:
-    """Prepare the model NAME (a named shape) and an EAGLE-3 head of random weights for it."""
+    """Prepare the model NAME (a named shape) and an EAGLE-3 head of random weights for it.
+
+    NAME may also be the path of a published config.json: its shape is prepared without weights.
+    """
     from tlt.realrun.models.drafter import make_draft_model, make_head
     from tlt.realrun.models.target import prepare_model
     from tlt.realrun.prompts import vocabulary
@@ -70,7 +73,7 @@ def model(
     if draft_model:
         make_draft_model(out / MODEL, out / DRAFT, seed=seed, report=click.echo)
     settings = [f"model.folder={out / MODEL}", f"model.name={name}", f"drafter.folder={out / HEAD}"]
-    settings += ["model.random_weights=true"] if shape_only else []
+    settings += ["model.random_weights=true"] if shape_only or name.endswith(".json") else []
     click.echo("use it with: " + " ".join(f"--set {setting}" for setting in settings))
 
 

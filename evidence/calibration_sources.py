@@ -28,8 +28,10 @@ from tlt.sim.steptimes.calibration import (
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.steptimes.law import Coefficients
-from tlt.sim.steptimes.roofline import GPUS, Assumptions, roofline
-from tlt.traces.common.models import MODELS, ModelShape
+from tlt.sim.steptimes.roofline import Assumptions, roofline
+from tlt.traces.catalogue.gpus import gpu_spec
+from tlt.traces.catalogue.models import model_shape
+from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint
 from tlt.traces.runs.runfolder import read_struct
 from tltsched.draft_config import DraftConfig, chain
@@ -107,7 +109,7 @@ def _vllm_prefill(rows: Sequence[StepRow]) -> tuple[PrefillPoint, ...]:
 
 def peak_s_per_token(shape: ModelShape, tp: int) -> float:
     """Return the seconds of one token's matrix products at the data-sheet peak: no kernel is faster."""
-    return 2 * shape.read_parameters() / (GPUS["H100"].bf16_flops * tp)
+    return 2 * shape.read_parameters() / (gpu_spec("H100").bf16_flops * tp)
 
 
 def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> Calibration:
@@ -117,8 +119,8 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
         for row in _read(f"vllm-{version}-step-times.csv", StepRow)
         if row.model == f"{model.lower()}-shape" and row.ms_per_step and row.captured_k != NO_GRAPH_BELOW_8
     ]
-    shape = MODELS[model]
-    assumed = roofline(shape, GPUS["H100"], 1, Assumptions())
+    shape = model_shape(model)
+    assumed = roofline(shape, gpu_spec("H100"), 1, Assumptions())
     settings = LawSettings(
         knots_tokens=VLLM_KNOTS,
         least_slope_s_per_token=peak_s_per_token(shape, 1),
@@ -209,8 +211,8 @@ def paper_qwen32b_tp4(context_tokens: float = PAPER_CONTEXT_TOKENS) -> Calibrati
     3.8 % (20,000). So PAPER_CONTEXT_TOKENS is assumed.
     """
     model, tp = "Qwen2.5-32B", 4
-    shape = MODELS[model]
-    plain = roofline(shape, GPUS["H100"], tp, Assumptions())
+    shape = model_shape(model)
+    plain = roofline(shape, gpu_spec("H100"), tp, Assumptions())
     settings = LawSettings(
         knots_tokens=PAPER_KNOTS,
         least_slope_s_per_token=peak_s_per_token(shape, tp),

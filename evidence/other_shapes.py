@@ -57,7 +57,7 @@ TINY: dict[str, Any] = {
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured: a config.json or a name, and the settings of `tlt real calibrate`."""
 
-    model: str  # a name of tlt.traces.common.models.MODELS, or that of `config`
+    model: str  # a name of tlt.traces.catalogue.models, or that of `config`
     config: dict[str, Any] | None = None
     draft_vocab: int = 32_000
     settings: dict[str, Any]

@@ -17,10 +17,11 @@ from tlt.sim.steptimes.compare import moved_cycle, moved_factors
 from tlt.sim.steptimes.drafting import DRAFTING
 from tlt.sim.steptimes.errors import FACTORS
 from tlt.sim.steptimes.law import Coefficients
-from tlt.sim.steptimes.roofline import GPUS, Assumptions, roofline
+from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.sim.workload import load_workload
+from tlt.traces.catalogue.gpus import gpu_of, gpu_spec
+from tlt.traces.catalogue.models import model_shape
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.models import MODELS
 from tlt.traces.common.settings import settings_of
 from tlt.traces.results.calibration_points import Point
 from tltsched.draft_config import OFF
@@ -33,9 +34,10 @@ WITHIN = 0.15
 
 def assumed_for(calibration: Calibration, **drafting: Any) -> Coefficients:
     """Return the roofline of what a calibration measured; `drafting` are fields of Assumptions."""
-    gpu = next(gpu for name, gpu in GPUS.items() if name in calibration.device)
+    gpu = gpu_of(calibration.device)
+    assert gpu is not None
     trees = "SGLang" in calibration.engine
-    return roofline(MODELS[calibration.model], gpu, calibration.tp, Assumptions(**drafting), trees)
+    return roofline(model_shape(calibration.model), gpu, calibration.tp, Assumptions(**drafting), trees)
 
 
 def drafting_points(calibration: Calibration, held_out: bool | None = None) -> list[Point]:
@@ -110,7 +112,7 @@ def roofline_drafting() -> None:
     paper, fitted_on, unseen = load(PAPER), load(H100), load(H200)
     trees = drafting_points(paper, held_out=True)
     law = assumed_for(paper)
-    before = roofline(MODELS[paper.model], GPUS["H100"], paper.tp,
+    before = roofline(model_shape(paper.model), gpu_spec("H100"), paper.tp,
                       Assumptions(draft_fixed_s=1e-3, draft_pass_s=0.1e-3))  # fmt: skip
     groups = {
         "trees, figure 13": (paper, law, [point for point in trees if point.batch == 1]),

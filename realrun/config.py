@@ -22,9 +22,7 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """The model that generates."""
 
     folder: Annotated[str, Meta(description="a prepared model folder (`tlt real model`)")] = ""
-    name: Annotated[str, Meta(description="its shape: a name of tlt.traces.common.models.MODELS")] = (
-        "SmolLM2-135M"
-    )
+    name: Annotated[str, Meta(description="its shape: a name, or the path of a config.json")] = "SmolLM2-135M"
     dtype: Annotated[Dtype, Meta(description="number format of weights")] = "bfloat16"
     quantization: Annotated[
         Quantization,

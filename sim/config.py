@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from tlt.sim.acceptance.fitted import with_law
 from tlt.sim.acceptance.laws import require_survivals
@@ -22,6 +23,8 @@ from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
 from tlt.sim.steptimes.known import KnownSteps
 from tlt.sim.steptimes.roofline import Assumptions
+from tlt.traces.catalogue.gpus import canonical_gpu
+from tlt.traces.catalogue.models import canonical
 from tlt.traces.common.settings import Section, convert, merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
@@ -39,8 +42,16 @@ class HardwareConfig(Section, frozen=True, kw_only=True):
 
     gpus: Annotated[int, Meta(ge=1, description="GPUs of the cluster; a multiple of tp")] = 64
     tp: Annotated[int, Meta(ge=1, description="GPUs of one rollout worker (tensor parallel)")] = 4
-    gpu: Annotated[str, Meta(description="data sheet: A100, H100, H200, B200, H20, L40")] = "H100"
-    model: Annotated[str, Meta(description="shape of a known model, such as Qwen2.5-32B")] = "Qwen2.5-32B"
+    gpu: Annotated[
+        str, Meta(description="data sheet by name (`tlt sim gpus`), or the path of a file of its figures")
+    ] = "H100"
+    model: Annotated[
+        str, Meta(description="shape by name (`tlt sim models`), or the path of a config.json or its folder")
+    ] = "Qwen2.5-32B"
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "gpu", canonical_gpu(self.gpu))
+        force_setattr(self, "model", canonical(self.model))
 
 
 class KnownConfig(Section, frozen=True, kw_only=True):

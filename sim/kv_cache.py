@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tlt.sim.config import EngineConfig
-from tlt.sim.steptimes.roofline import GpuSpec
-from tlt.traces.common.models import BF16_BYTES, ModelShape
+from tlt.traces.catalogue.gpus import GpuSpec
+from tlt.traces.catalogue.shape import BF16_BYTES, ModelShape
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 

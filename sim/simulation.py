@@ -26,12 +26,13 @@ from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.errors import CostError, cost_error
 from tlt.sim.steptimes.known import pinned
 from tlt.sim.steptimes.law import Coefficients
-from tlt.sim.steptimes.roofline import GPUS, drafting_name, roofline
+from tlt.sim.steptimes.roofline import drafting_name, roofline
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.workload import steps_of
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.gpus import gpu_spec
+from tlt.traces.catalogue.models import model_shape
 from tlt.traces.lengths.schema import Trace
-from tltsched.errors import InputError, look_up
+from tltsched.errors import InputError
 from tltsched.event_log import Recorder, SchedulerSetup
 from tltsched.policies import PolicySpec
 from tltsched.policies.base import Policy
@@ -66,8 +67,8 @@ def drafts_trees(config: Config) -> bool:
 
 def coefficients_of(config: Config, calibration: Calibration | None) -> Coefficients:
     """Return the law of step times; raises InputError for an unknown model or GPU."""
-    shape = look_up(MODELS, "hardware.model", config.hardware.model, things=True)
-    gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu, things=True)
+    shape = model_shape(config.hardware.model, "hardware.model")
+    gpu = gpu_spec(config.hardware.gpu, "hardware.gpu")
     if calibration is None:
         fitted = roofline(shape, gpu, config.hardware.tp, config.cost.roofline, drafts_trees(config))
     else:
@@ -98,8 +99,8 @@ class Simulation:
         Raises InputError for what does not fit together.
         """
         self.trace = trace
-        self.shape = look_up(MODELS, "hardware.model", config.hardware.model, things=True)
-        self.gpu = look_up(GPUS, "hardware.gpu", config.hardware.gpu, things=True)
+        self.shape = model_shape(config.hardware.model, "hardware.model")
+        self.gpu = gpu_spec(config.hardware.gpu, "hardware.gpu")
         self.calibration = calibration_of(config)
         steps = int(trace.rows["step"].nunique())
         for phase, seconds in config.phases.by_step_s.items():

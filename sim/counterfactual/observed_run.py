@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from tlt.sim.counterfactual.log_times import ROLLOUT, Logged, logged_of, logged_run
-from tlt.sim.steptimes.roofline import GPUS
 from tlt.sim.validate.replay_measured import MeasuredSettings
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.gpus import gpu_of
+from tlt.traces.catalogue.models import is_known
 from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
@@ -165,9 +165,9 @@ def _measured_settings(path: Path, summary: Summary) -> dict[str, Any]:
     setup = read_struct(path / "scheduler.json", SchedulerSetup)
     engine = read_struct(path / "resolved_config.json", MeasuredSettings).engine
     hardware: dict[str, Any] = {"gpus": summary.gpus, "tp": summary.gpus_per_worker}
-    gpu = next((name for name in sorted(GPUS, key=len, reverse=True) if name in summary.gpu), None)
-    hardware |= {"gpu": gpu} if gpu else {}
-    hardware |= {"model": summary.model} if summary.model in MODELS else {}
+    gpu = gpu_of(summary.gpu)
+    hardware |= {"gpu": gpu.name} if gpu else {}
+    hardware |= {"model": summary.model} if is_known(summary.model) else {}
     cluster = msgspec.to_builtins(setup.cluster)
     return {
         "run": {"seed": setup.seed},

@@ -154,8 +154,8 @@ def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any
 
 
 def _fits(calibration: Calibration, hardware: dict[str, Any]) -> bool:
-    same = (calibration.model, calibration.tp) == (hardware["model"], hardware["tp"])
-    return same and str(hardware["gpu"]) in calibration.device and not calibration.name.endswith("-one-run")
+    same = calibration.is_of(str(hardware["model"]), str(hardware["gpu"]), int(hardware["tp"]))
+    return same and not calibration.name.endswith("-one-run")
 
 
 def _with_stated(

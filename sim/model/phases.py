@@ -15,8 +15,8 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from tlt.sim.steptimes.roofline import GpuSpec
-from tlt.traces.common.models import BF16_BYTES, ModelShape
+from tlt.traces.catalogue.gpus import GpuSpec
+from tlt.traces.catalogue.shape import BF16_BYTES, ModelShape
 from tltsched.errors import InputError
 
 ON_TRAINERS = ("logprob", "policy_update")  # done by the GPUs that train

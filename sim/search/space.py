@@ -11,10 +11,10 @@ from tlt.sim.config import Config, resolve
 from tlt.sim.model.phases import ON_TRAINERS, PhaseConfig
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
-from tlt.sim.steptimes.roofline import GPUS
+from tlt.traces.catalogue.gpus import gpu_spec, is_known_gpu
 from tlt.traces.common.settings import merge
 from tlt.traces.lengths.schema import Trace
-from tltsched.errors import InputError, look_up
+from tltsched.errors import InputError
 from tltsched.written.policy_name import PolicyName
 
 
@@ -61,7 +61,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
         """Return every design, those that break the budget included; raises InputError for unknown GPUs."""
         designs = []
         for gpu in self.gpus:
-            look_up(GPUS, "--gpu", gpu, things=True)
+            gpu_spec(gpu, "--gpu")
             for tp in self.tp:
                 for engines in self.engines or (max(self.gpus_budget // tp, 1),):
                     designs += [
@@ -146,8 +146,7 @@ def cost_source(settings: Mapping[str, Any], design: Design) -> str:
 
 
 def _fits(calibration: Calibration, model: str, design: Design) -> bool:
-    device = calibration.device.split()
-    return (calibration.model, calibration.tp) == (model, design.tp) and design.gpu in device
+    return calibration.is_of(model, design.gpu, design.tp)
 
 
 def _settings(settings: dict[str, Any], design: Design, source: str) -> dict[str, Any]:
@@ -168,9 +167,9 @@ def _given_phases(settings: dict[str, Any], design: Design) -> dict[str, Any]:
     phases, hardware = settings.get("phases", {}), Config().hardware
     configured = settings.get("hardware", {})
     gpu, gpus = configured.get("gpu", hardware.gpu), configured.get("gpus", hardware.gpus)
-    if (gpu, gpus) == (design.gpu, design.gpus) or gpu not in GPUS:
+    if (gpu, gpus) == (design.gpu, design.gpus) or not is_known_gpu(gpu):
         return {}
-    work = gpus * GPUS[gpu].bf16_flops / (design.gpus * GPUS[design.gpu].bf16_flops)
+    work = gpus * gpu_spec(gpu).bf16_flops / (design.gpus * gpu_spec(design.gpu).bf16_flops)
     longer = work ** phases.get("trainer_scaling", PhaseConfig().trainer_scaling)
     names = [f"{name}_s" for name in ON_TRAINERS if phases.get(f"{name}_s") is not None]
     return {name: phases[name] * longer for name in names}

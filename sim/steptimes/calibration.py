@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.catalogue.gpus import canonical_gpu, gpu_of
+from tlt.traces.catalogue.models import canonical
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.shipped import load_named, names_in
 from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint, Provenance
@@ -61,7 +63,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     engine_version: str
     device: str
     date: str  # when the points were measured or published
-    model: str  # a name of traces.common.models.MODELS
+    model: str  # a name of tlt.traces.catalogue.models
     tp: int
     source: str
     licence: str
@@ -80,6 +82,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def mixes_prefill(self) -> bool:
         """Whether the engine decodes while it prefills, unless told otherwise: SGLang alone does not."""
         return "SGLang" not in self.engine
+
+    def is_on(self, gpu: str) -> bool:
+        """Return whether the device is the GPU of that name."""
+        known = gpu_of(self.device)
+        return gpu in self.device if known is None else known.name == canonical_gpu(gpu)
+
+    def is_of(self, model: str, gpu: str, tp: int) -> bool:
+        """Return whether model, GPU and tensor parallelism are those."""
+        return (canonical(self.model), self.tp) == (canonical(model), tp) and self.is_on(gpu)
 
     def describe(self) -> str:
         """Return one line that says what the step times rest on."""

@@ -10,8 +10,8 @@ from scipy.optimize import nnls
 
 from tlt.sim.steptimes.calibration import predict_mixed_s
 from tlt.sim.steptimes.law import Coefficients, padded, pieces, without_graph
+from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.common.arrays import Floats
-from tlt.traces.common.models import ModelShape
 from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint
 
 

@@ -1,7 +1,7 @@
 """Fits the law to the points that calibrating a live engine left, and says how well it fits.
 
 What is found by the fit and what is given differs by device. On a GPU whose data sheet is known
-(sim.steptimes.roofline) no piece above 512 tokens an engine step is cheaper than the peak throughput allows,
+(tlt.traces.catalogue) no piece above 512 tokens an engine step is cheaper than the peak throughput allows,
 the open slope is the roofline's, and so is the pair term of prefill. On anything else nothing is given: the
 open slope continues the last fitted piece. Residuals by draft configuration and the tax of a speculation that
 is off stand in the notes.
@@ -27,11 +27,13 @@ from tlt.sim.steptimes.calibration import (
 )
 from tlt.sim.steptimes.fit import LawSettings, fit, fit_mixed
 from tlt.sim.steptimes.law import Coefficients, padded
-from tlt.sim.steptimes.roofline import GPUS, Assumptions, GpuSpec, roofline
-from tlt.traces.common.models import MODELS, ModelShape
+from tlt.sim.steptimes.roofline import Assumptions, roofline
+from tlt.traces.catalogue.gpus import GpuSpec, gpu_of
+from tlt.traces.catalogue.models import model_shape
+from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.results.calibration_points import MeasuredPoints, MixedPoint, Point
 from tltsched.draft_config import OFF
-from tltsched.errors import InputError, look_up
+from tltsched.errors import InputError
 
 POOR_FIT = 0.05  # mean error on unseen points above which the notes warn
 LEAST_POINTS = 4
@@ -41,7 +43,7 @@ BEYOND_FITTED = "assumed: the last fitted slope goes on; no point reads more tok
 
 def fit_points(measured: MeasuredPoints) -> Calibration:
     """Return the calibration of `measured`; raises InputError if it holds too little for a fit."""
-    shape = look_up(MODELS, "model", measured.model, things=True)
+    shape = model_shape(measured.model, "model")
     _check(measured)
     gpu = gpu_of(measured.device)
     assumed = roofline(shape, gpu, measured.tp, Assumptions()) if gpu else None
@@ -80,12 +82,6 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
         mixed_points=measured.mixed_points,
         settings=measured.settings,
     )
-
-
-def gpu_of(device: str) -> GpuSpec | None:
-    """Return the data sheet of the GPU that `device` names, the longest name first; None: not known."""
-    names = sorted((name for name in GPUS if name in device), key=len)
-    return GPUS[names[-1]] if names else None
 
 
 def _check(measured: MeasuredPoints) -> None:

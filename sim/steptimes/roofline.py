@@ -1,7 +1,7 @@
 """Step times from first principles, for a model and a GPU that nobody has calibrated: assumed, not measured.
 
-Published are the shape of the model (traces.common.models) and the data sheet of the GPU (`GPUS`: dense bf16
-throughput, memory bandwidth and size of the named part). What is assumed stands in `Assumptions`.
+Published are the shape of the model and the data sheet of the GPU (tlt.traces.catalogue). What is assumed
+stands in `Assumptions`.
 Against the measured H100 points of the shipped calibrations this roofline is off by the share that
 evidence/records/roofline_vs_measured.json says.
 """
@@ -15,41 +15,12 @@ from msgspec import Meta
 
 from tlt.sim.steptimes.drafting import DRAFTING, Drafting, DraftingEngine
 from tlt.sim.steptimes.law import Coefficients
-from tlt.traces.common.models import BF16_BYTES, MODELS, ModelShape
-from tltsched.errors import look_up
+from tlt.traces.catalogue.gpus import GpuSpec
+from tlt.traces.catalogue.models import model_shape
+from tlt.traces.catalogue.shape import BF16_BYTES, ModelShape
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
-
-
-class GpuSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Data-sheet figures of one GPU."""
-
-    name: str
-    bf16_flops: float  # dense, per second
-    memory_bytes_per_s: float
-    memory_bytes: float
-    source: str
-
-
-def _gpu(name: str, teraflops: float, gigabytes_per_s: float, gigabytes: float, part: str) -> GpuSpec:
-    return GpuSpec(
-        name=name, bf16_flops=teraflops * 1e12, memory_bytes_per_s=gigabytes_per_s * 1e9,
-        memory_bytes=gigabytes * 1e9, source=f"published: NVIDIA data sheet, {part}, dense bf16",
-    )  # fmt: skip
-
-
-GPUS: dict[str, GpuSpec] = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("A100", 312, 2039, 80, "A100 80GB SXM"),
-        _gpu("H100", 989, 3350, 80, "H100 80GB SXM"),
-        _gpu("H200", 989, 4800, 141, "H200 SXM"),
-        _gpu("B200", 2250, 8000, 180, "HGX B200"),
-        _gpu("H20", 148, 4000, 96, "H20"),
-        _gpu("L40", 181, 864, 48, "L40"),
-    )
-}
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,7 +133,7 @@ def _drafter_pass(
     if not assumed.draft_model:
         head = shape.layer_parameters() + 3 * shape.hidden**2 + assumed.draft_vocab * shape.hidden
         return head * BF16_BYTES / bandwidth + host_s, 1 / shape.layers
-    drafter = look_up(MODELS, "cost.roofline.draft_model", assumed.draft_model)
+    drafter = model_shape(assumed.draft_model, "cost.roofline.draft_model")
     layers_s = drafter.layers * (assumed.layer_launch_s + exchange_s)
     weights_s = drafter.read_parameters() * BF16_BYTES / bandwidth
     return weights_s + layers_s + host_s, drafter.kv_bytes_per_token() / shape.kv_bytes_per_token()

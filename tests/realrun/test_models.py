@@ -13,20 +13,20 @@ from tlt.realrun.config import ModelConfig, RealConfig, WorkloadConfig
 from tlt.realrun.models.drafter import aux_layers, head_config, make_draft_model, make_head
 from tlt.realrun.models.target import config_json, prepare_model
 from tlt.realrun.prompts import make_prompts, problem_prompts
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.models import model_shape, published
 from tltsched.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(published()))
 def test_a_shape_is_written_as_config_json(name: str, tmp_path: Path) -> None:
-    shape = MODELS[name]
+    shape = model_shape(name)
     folder = prepare_model(name, tmp_path / "model", shape_only=True)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "prepared.json"]
     assert (config["hidden_size"], config["vocab_size"]) == (shape.hidden, shape.vocab)
-    assert config["model_type"] == ("qwen2" if name.startswith("Qwen") else "llama")
+    assert config["model_type"] == published()[name].config["model_type"]
     assert config == json.loads(json.dumps(config_json(shape, config["torch_dtype"])))
 
 
@@ -97,7 +97,7 @@ def test_tiny_weights_and_drafters_follow_from_the_seed(tmp_path: Path) -> None:
     assert (first["model.norm.weight"] == 1).all()
 
     head = weights(make_head(one, tmp_path / "head", draft_vocab=32))
-    states = len(aux_layers(MODELS["tiny"].layers))
+    states = len(aux_layers(model_shape("tiny").layers))
     assert head["fc.weight"].shape == (64, states * 64)
     assert head["midlayer.self_attn.q_proj.weight"].shape == (128, 128)
     assert head["lm_head.weight"].shape == (32, 64)

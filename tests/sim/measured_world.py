@@ -14,7 +14,7 @@ from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_replay
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.models import model_shape
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
 from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
 from tltsched.cluster import ClusterConfig
@@ -30,7 +30,7 @@ TRUE = Coefficients(
     floor_s=0.006,
     slopes_s_per_token=(0.0, 2e-5, 6e-5),
     kv_s_per_token=3e-8,
-    drafter_kv_share=1 / MODELS["Qwen2.5-7B"].layers,
+    drafter_kv_share=1 / model_shape("Qwen2.5-7B").layers,
     off_s=0.0006,
     off_s_per_request=5e-6,
     draft_s=0.0003,

@@ -19,7 +19,7 @@ from tlt.sim.steptimes.calibration import (
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.tables import StepCosts
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.models import model_shape
 from tlt.traces.results.calibration_points import Point, PrefillPoint
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
@@ -149,7 +149,7 @@ TRUE = msgspec.structs.replace(
     PLAIN,
     knots_tokens=(1.0, 32.0, 128.0, 512.0),
     slopes_s_per_token=(1e-5, 5e-5, 1e-4, 2e-4),
-    drafter_kv_share=1 / MODELS["Qwen2.5-7B"].layers,
+    drafter_kv_share=1 / model_shape("Qwen2.5-7B").layers,
     graph_tokens=512.0,
     eager_s=0.003,
 )
@@ -178,7 +178,7 @@ def test_known_coefficients_are_recovered(kv_s_per_token: float | None) -> None:
         for b in (1, 4, 16)
         for n in (100, 700, 5000)
     ]
-    found = fit(_points(), prefill, _settings(kv_s_per_token), MODELS["Qwen2.5-7B"])
+    found = fit(_points(), prefill, _settings(kv_s_per_token), model_shape("Qwen2.5-7B"))
     for name in Coefficients.__struct_fields__:
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6, abs=1e-12), name
 
@@ -187,7 +187,7 @@ def test_points_held_out_or_excluded_do_not_move_the_fit() -> None:
     points, prefill = _points(), [PrefillPoint(batch=1, prompt_tokens=100, prefill_s=0.1)]
     wild = msgspec.structs.replace(points[0], engine_step_s=100.0)
     extra = [msgspec.structs.replace(wild, held_out=True), msgspec.structs.replace(wild, excluded="wild")]
-    shape, settings = MODELS["Qwen2.5-7B"], _settings(None)
+    shape, settings = model_shape("Qwen2.5-7B"), _settings(None)
     assert fit([*points, *extra], prefill, settings, shape) == fit(points, prefill, settings, shape)
 
 

@@ -149,7 +149,7 @@ SETUP: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"hardware": {"gpu": "H1000"}},
         "none",
-        ["'H1000' for hardware.gpu", "A100, H100", "none of these has its figures"],
+        ["'H1000' for hardware.gpu", "A100, A100-40GB", "none of these has its figures"],
     ),
     ({"cost": {"source": "paper"}}, "none", ["'paper' for calibration", "paper-qwen32b-tp4"]),
     ({"hardware": {"tp": 1, "gpu": "L40"}}, "none", ["KV cache on 1 x L40", "at least", "hardware.tp"]),

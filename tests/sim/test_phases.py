@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tlt.sim.model.phases import PhaseConfig, PhaseTimes, phases_of
-from tlt.sim.steptimes.roofline import GPUS
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.gpus import gpu_spec
+from tlt.traces.catalogue.models import model_shape
 
-SHAPE, GPU = MODELS["Qwen2.5-7B"], GPUS["H100"]
+SHAPE, GPU = model_shape("Qwen2.5-7B"), gpu_spec("H100")
 PARAMETERS = SHAPE.parameters()
 FLOPS = 4 * GPU.bf16_flops  # of four GPUs
 TOKENS = 1_000_000

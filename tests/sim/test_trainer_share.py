@@ -16,9 +16,9 @@ from tlt.sim.config import Config, PhaseConfig, resolve
 from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.policy_set import policy_set
 from tlt.sim.search.space import Space, candidates
-from tlt.sim.steptimes.roofline import GPUS
 from tlt.sim.workload import load_workload
-from tlt.traces.common.models import MODELS
+from tlt.traces.catalogue.gpus import gpu_spec
+from tlt.traces.catalogue.models import model_shape
 from tltsched.errors import InputError
 from tltsched.schedules import parse_schedule
 
@@ -74,7 +74,7 @@ def test_only_what_the_trainers_do_grows() -> None:
         logprob_s=8.0, by_step_s={"policy_update": (40.0,), "reward": (3.0,), "other": (2.0,)}
     )
     assert given_on_trainers(given) == ("logprob", "policy_update")
-    on = phases_of(given, MODELS["Qwen2.5-7B"], GPUS["H100"], 8, 2)
+    on = phases_of(given, model_shape("Qwen2.5-7B"), gpu_spec("H100"), 8, 2)
     assert [on.seconds(phase, 1, 1) for phase in ("logprob", "policy_update", "reward", "other")] == [
         32.0, 160.0, 3.0, 2.0,
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_plan_takes_given_seconds_to_other_clusters_by_their_operations(tmp_pa
     config = resolve(settings, "none")
     found, _ = candidates(settings, space, load_workload(config.workload, 0))
     given = {(one.design.gpu, one.design.gpus): one.config.phases.policy_update_s for one in found}
-    faster = GPUS["H20"].bf16_flops / GPUS["H100"].bf16_flops
+    faster = gpu_spec("H20").bf16_flops / gpu_spec("H100").bf16_flops
     assert given == {
         ("H20", 16): UPDATE_S, ("H20", 8): pytest.approx(2 * UPDATE_S),
         ("H100", 16): pytest.approx(UPDATE_S * faster), ("H100", 8): pytest.approx(2 * UPDATE_S * faster),

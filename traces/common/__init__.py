@@ -1,1 +1,1 @@
-"""What both worlds share below their subject: settings, model shapes, random streams, arrays."""
+"""What both worlds share below their subject: settings, random streams, arrays."""

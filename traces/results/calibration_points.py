@@ -81,7 +81,7 @@ class MeasuredPoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     engine_version: str
     device: str
     date: str
-    model: str  # a name of tlt.traces.common.models.MODELS
+    model: str  # a name of tlt.traces.catalogue.models
     tp: int
     licence: str
     notes: tuple[str, ...]

@@ -1,0 +1,1 @@
+"""Models and GPUs, shipped or own: shapes from published configurations, figures from data sheets."""

@@ -37,7 +37,7 @@ ON_REQUEST = (
     "acceptance_predicted", "acceptance_modes",
 )  # fmt: skip
 # A module each.
-SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz")
+SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz", "event_fuzz")
 NEED_ENGINE = (
     "vllm_bench",
     "exported_table",

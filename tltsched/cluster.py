@@ -43,7 +43,18 @@ from tltsched.commands import (
 )
 from tltsched.dispatch import DISPATCH
 from tltsched.drafter_choice import Fallback, FallbackConfig, Serving
-from tltsched.errors import InputError, ProtocolError
+from tltsched.errors import InputError
+from tltsched.event_checks import (
+    check_chunks,
+    check_drafters,
+    check_finished,
+    check_generated,
+    check_left,
+    check_step,
+    counts,
+    refusal,
+    require,
+)
 from tltsched.events import (
     ChunksEnded,
     ClusterEvent,
@@ -123,6 +134,7 @@ class ClusterScheduler:
         if workers < 1:
             raise InputError("workers", workers, "1 or more", "give the number of rollout workers")
         self.config = config
+        self.who = "the cluster"
         self.state = ClusterState.WAITING
         self.step = -1
         self.drafter_version = 0
@@ -141,20 +153,51 @@ class ClusterScheduler:
 
     def handle(self, event: ClusterEvent) -> Commands:
         """Take one event in; return what the driver has to do now, in this order."""
-        if not event.t_s >= self._t_s:  # written so that NaN is refused too
-            raise ProtocolError(f"time went back from {self._t_s} s to {event.t_s} s: {event}")
         handler = _TRANSITIONS.get((self.state, type(event)))
         if handler is None:
-            raise ProtocolError(f"the cluster is in state {self.state.value} and cannot take {event}")
+            raise refusal(self.who, f"it is in state {self.state.value} and cannot take this", event)
+        require(self, ClusterScheduler._check, event, self._t_s)
         commands = handler(self, event)
         self._t_s = event.t_s
         return commands
 
+    def _check(self, event: ClusterEvent) -> str:
+        """Return what is wrong with an event, "" if nothing is."""
+        match event:
+            case RequestsFinished():
+                return self._left(event) or check_finished(event)
+            case ChunksEnded():
+                return self._left(event) or check_chunks(event, self.cluster_view, self.schedule.chunk_tokens)
+            case RequestsWithdrawn():
+                return self._left(event) or self._check_withdrawn(event)
+            case StepBegan():
+                return check_step(event, self.step, self.cluster_view, self.schedule)
+            case TrainingStopped():
+                told = self._spot.states.get(event.worker) is SpotState.STOPPING
+                told = told and counts((event.trained_tokens,))
+                return "" if told else f"did not tell worker {event.worker} to stop training so many tokens"
+            case PhaseEnded():
+                phase = self._phases[self._phase]
+                return "" if event.phase == phase else f"is in phase {phase}"
+            case DraftersMeasured():
+                return check_drafters(event)
+            case WorkerLost():
+                if event.worker not in self.cluster_view.placed:
+                    return f"has no worker {event.worker}, or lost it"
+                return "" if len(self.cluster_view.placed) > 1 else "would have no worker left"
+
+    def _left(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded) -> str:
+        held = [request for assign in self._held.get(event.worker, ()) for request in assign.requests]
+        return check_left(event, self.cluster_view, held)
+
+    def _check_withdrawn(self, event: RequestsWithdrawn) -> str:
+        """The oldest order is answered, with all of it that has not finished since."""
+        asked, placed = self._withdrawing.get(event.worker), self.cluster_view.placed[event.worker]
+        if not asked or {request for request in asked[0] if request in placed} != set(event.requests):
+            return f"did not tell worker {event.worker} to let go of these requests"
+        return check_generated(event, self.cluster_view.generated)
+
     def _begin_step(self, event: StepBegan) -> Commands:
-        ids = {request.id for request in event.requests}
-        known = not ids.isdisjoint(self.cluster_view.requests)
-        if event.step <= self.step or len(ids) != len(event.requests) or known:
-            raise ProtocolError(f"after step {self.step} comes a later one with each request once: {event}")
         self.cluster_view.add(event.requests)
         moves = self.schedule.begin(event)
         busy = {worker for worker, placed in self.cluster_view.placed.items() if placed}
@@ -171,13 +214,7 @@ class ClusterScheduler:
         return self._after(event, self.schedule.finished(event.worker, event.requests))
 
     def _withdraw(self, event: RequestsWithdrawn) -> Commands:
-        asked = self._withdrawing.get(event.worker)
-        placed = self._placed(event.worker, event)
-        expected = {request for request in asked[0] if request in placed} if asked else None
-        if expected != set(event.requests):
-            raise ProtocolError(f"worker {event.worker} was not told to let go of these requests: {event}")
-        assert asked is not None
-        asked.popleft()
+        self._withdrawing[event.worker].popleft()
         return self._return(event)
 
     def _return(self, event: RequestsWithdrawn | ChunksEnded) -> Commands:
@@ -190,12 +227,6 @@ class ClusterScheduler:
         self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, requests: tuple[int, ...]
     ) -> None:
         """Note that requests have left their worker."""
-        placed = self._placed(event.worker, event)
-        held = [request for assign in self._held.get(event.worker, ()) for request in assign.requests]
-        if len(set(requests)) < len(requests) or any(
-            request not in placed or request in held for request in requests
-        ):
-            raise ProtocolError(f"worker {event.worker} does not generate all of these requests: {event}")
         self.cluster_view.take_off(event.worker, requests)
 
     def _after(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, moves: Moves) -> Commands:
@@ -249,9 +280,6 @@ class ClusterScheduler:
         return tuple(released)
 
     def _stopped(self, event: TrainingStopped) -> Commands:
-        self._placed(event.worker, event)
-        if self._spot.states[event.worker] is not SpotState.STOPPING or event.trained_tokens < 0:
-            raise ProtocolError(f"worker {event.worker} was not told to stop training: {event}")
         self._trained_tokens += event.trained_tokens
         self._spot.fall_idle(event.worker, event.t_s)
         held = self._held.pop(event.worker, None)
@@ -264,27 +292,16 @@ class ClusterScheduler:
         self._fallback.measured(event.head_length, event.model_free_length)
         return ()
 
-    def _end_phase(self, event: PhaseEnded) -> Commands:
-        if event.phase != self._phases[self._phase]:
-            raise ProtocolError(f"phase {self._phases[self._phase]} is running: {event}")
+    def _end_phase(self, event: PhaseEnded) -> Commands:  # noqa: ARG002 (the table passes the event)
         return self._next_phase()
 
     def _lose(self, event: WorkerLost) -> Commands:
-        orphans = tuple(self._placed(event.worker, event))
-        if len(self.cluster_view.placed) == 1:
-            raise ProtocolError(f"no worker is left: {event}")
+        orphans = tuple(self.cluster_view.placed[event.worker])
         self.cluster_view.lose(event.worker)
         self._held.pop(event.worker, None)
         self._withdrawing.pop(event.worker, None)
         self._spot.lose(event.worker)
         return (*self._move(self.schedule.orphaned(orphans)), *self._go_on())
-
-    def _placed(self, worker: int, event: ClusterEvent) -> dict[int, None]:
-        """Return the requests on a worker that is alive."""
-        placed = self.cluster_view.placed.get(worker)
-        if placed is None:
-            raise ProtocolError(f"worker {worker} does not exist or was lost: {event}")
-        return placed
 
     def _go_on(self) -> Commands:
         """Return what follows from who is busy, idle and training now."""

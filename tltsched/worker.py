@@ -19,8 +19,8 @@ from enum import Enum
 from typing import Any
 
 from tltsched.commands import SetDraftConfig
-from tltsched.draft_config import OFF, DraftConfig
-from tltsched.errors import ProtocolError
+from tltsched.draft_config import OFF
+from tltsched.event_checks import check_batch, check_decision, check_rollout, refusal, require
 from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded, WorkerEvent
 from tltsched.policies.base import Batch, Choice, Outcome, Policy
 
@@ -45,28 +45,27 @@ class WorkerScheduler:
         self.state = WorkerState.RESTING
         self.wants_requests = bool(getattr(policy, "wants_requests", False))
         """Whether the driver is to fill DecisionEnded.by_request."""
+        self.who = f"worker {worker}"
         self._t_s = 0.0
+        self._step = -1
         self._policy_drafts = any(draft_config.depth > 0 for draft_config in policy.draft_configs)
         self._may_draft = True
         self._drafter_in_step = True
-        self._draft_config: DraftConfig = OFF
+        self._open = SetDraftConfig(worker, OFF, None, 1)  # the last decision
+        self._deepest = 0  # depth of the decisions of this rollout
 
     def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
         """Take one event in; return the draft configuration of the interval that starts now, if one does."""
-        if not event.t_s >= self._t_s:  # written so that NaN is refused too
-            raise ProtocolError(
-                f"worker {self.worker}: time went back from {self._t_s} s to {event.t_s} s: {event}"
-            )
-        if event.worker != self.worker:
-            raise ProtocolError(f"worker {self.worker} was given an event of worker {event.worker}: {event}")
         handler = _TRANSITIONS.get((self.state, type(event)))
         if handler is None:
-            raise ProtocolError(f"worker {self.worker} is {self.state.value} and cannot take {event}")
+            raise refusal(self.who, f"it is {self.state.value} and cannot take this", event)
+        require(self, WorkerScheduler._check, event, self._t_s)
         commands = handler(self, event)
         self._t_s = event.t_s
         return commands
 
     def _begin(self, event: RolloutBegan) -> tuple[SetDraftConfig, ...]:
+        self._step, self._deepest = event.step, 0
         self._may_draft = not self._policy_drafts or event.drafter_version != NO_DRAFTER
         self._drafter_in_step = True
         self.policy.begin_rollout()
@@ -76,19 +75,14 @@ class WorkerScheduler:
     def _first_batch(self, event: BatchFormed) -> tuple[SetDraftConfig, ...]:
         drafts = self._reform(event)
         # The prefill of a batch that starts off leaves the drafter out; one that starts drafting fills both.
-        self._drafter_in_step = self._draft_config.depth > 0
+        self._drafter_in_step = self._open.draft_config.depth > 0
         self.state = WorkerState.DECODING
         return drafts
 
     def _reform(self, event: BatchFormed) -> tuple[SetDraftConfig, ...]:
-        if event.requests < 1 or event.context_tokens < 0:
-            raise ProtocolError(
-                f"worker {self.worker}: a batch has a request and no negative context: {event}"
-            )
         return (self._draft(event.requests, event.context_tokens),)
 
     def _next_decision(self, event: DecisionEnded) -> tuple[SetDraftConfig, ...]:
-        self._check(event)
         if event.engine_steps > 0:
             self._drafter_in_step = event.draft_config.depth > 0
             if self._may_draft:
@@ -116,35 +110,34 @@ class WorkerScheduler:
 
     def _draft(self, requests: int, context_tokens: int) -> SetDraftConfig:
         choice = self.policy.choose(Batch(requests, context_tokens)) if self._may_draft else _OFF_FOR_GOOD
-        self._draft_config = choice.draft_config
         due = (
             choice.draft_config.depth > 0
             and not self._drafter_in_step
             and self.policy.when_off == "drafter_dropped"
         )
-        return SetDraftConfig(
+        self._deepest = max(self._deepest, choice.draft_config.depth)
+        self._open = SetDraftConfig(
             self.worker,
             choice.draft_config,
             choice.max_engine_steps,
             choice.min_requests,
             self.policy.resume_cost if due else "none",
         )
+        return self._open
 
-    def _check(self, event: DecisionEnded) -> None:
-        if event.draft_config != self._draft_config:
-            raise ProtocolError(
-                f"worker {self.worker} was to use draft configuration {self._draft_config}, not "
-                f"{event.draft_config}: {event}"
-            )
-        counts = (event.engine_steps, event.requests, event.context_tokens, *event.accepted_by_position)
-        # An engine step decodes one request or more and takes time; the rates of the policies divide by both.
-        if min(counts) < 0 or event.request_steps < event.engine_steps:
-            raise ProtocolError(f"worker {self.worker}: counts cannot be negative or contradict: {event}")
-        if event.engine_steps > 0 and not event.decode_s > 0:
-            raise ProtocolError(f"worker {self.worker}: engine steps take time: {event}")
-        for _, steps, accepted in event.by_request:
-            if not 0 <= steps <= event.engine_steps or accepted < 0 or accepted > 0 == steps:
-                raise ProtocolError(f"worker {self.worker}: drafts of a request cannot be: {event}")
+    def _check(self, event: WorkerEvent) -> str:
+        """Return what is wrong with an event, "" if nothing is."""
+        if event.worker != self.worker:
+            return f"was given an event of worker {event.worker}"
+        match event:
+            case DecisionEnded():
+                return check_decision(event, self._open, self._deepest)
+            case BatchFormed():
+                return check_batch(event)
+            case RolloutBegan():
+                return check_rollout(event, self._step)
+            case RolloutEnded():
+                return ""
 
 
 # (state, event) -> what happens; anything else is a broken protocol.

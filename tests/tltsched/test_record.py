@@ -66,9 +66,10 @@ def roll_out(worker: RecordedWorker, number: int, step: int, requests: int) -> N
         )
         t_s += 0.001
         total += engine_steps
+        decoded = engine_steps * requests
         requests -= engine_steps >= 30 or requests <= 3 or total % 8 == 0
         event = DecisionEnded(
-            *(t_s, number, draft.draft_config, engine_steps, engine_steps * 50, 0.3 + t_s % 0.01, accepted),
+            *(t_s, number, draft.draft_config, engine_steps, decoded, 0.3 + t_s % 0.01, accepted),
             *((), requests, 1000 * requests),
             tuple((row, engine_steps, engine_steps * row // 50) for row in range(requests))
             if worker.wants_requests and accepted

@@ -28,6 +28,7 @@ class Schedule:
     The cluster view is up to date when a method is called, and takes in what it returns afterwards.
     """
 
+    chunk_tokens = 0  # after so many tokens a request leaves its worker; 0: when it is done
     closing = False  # whether the rollout is being ended early: idle workers need not start anything
 
     def __init__(self, cluster_view: ClusterView) -> None:
@@ -40,6 +41,11 @@ class Schedule:
     def samples(self, samples: int) -> int:
         """Return how many responses a fresh group needs of which `samples` are trained on."""
         return samples
+
+    def refuses(self, event: StepBegan) -> str:
+        """Return why a step cannot begin so, "" if it can; it changes nothing."""
+        del event
+        return ""
 
     def begin(self, event: StepBegan) -> Moves:
         """Place what the step begins with; the view has its requests already."""

@@ -89,6 +89,13 @@ class BoundedAsync(Schedule):
         """Return whether all parts of a batch are trained on."""
         return self._steps % self._config.sync_every == 0
 
+    def refuses(self, event: StepBegan) -> str:
+        """A step waits for as many groups as it trains on: there must be so many."""
+        alive = self._groups.members.keys() | {request.group for request in event.requests}
+        if 1 <= event.groups <= len(alive):
+            return ""
+        return f"would wait for ever for {event.groups} groups of {len(alive)}"
+
     def begin(self, event: StepBegan) -> Moves:
         """Deal the fresh requests out to the workers with the fewest."""
         self._goal = event.groups

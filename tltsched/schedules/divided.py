@@ -51,6 +51,7 @@ class Divided(Schedule):
     def __init__(self, cluster_view: ClusterView, config: DividedConfig) -> None:
         super().__init__(cluster_view)
         self._config = config
+        self.chunk_tokens = config.chunk_tokens
         self._slots = config.slots or cluster_view.capacity.max_running
         self._queue: list[tuple[bool, float, int]] = []
         self._probes: dict[int, int] = {}  # group -> its probe

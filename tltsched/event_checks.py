@@ -73,6 +73,11 @@ def counts(values: Collection[int]) -> bool:
     return not values or (type(sum(values)) is int and min(values) >= 0 and max(values) <= MOST)
 
 
+def _whole(values: Collection[int]) -> bool:
+    """Return whether these are all whole numbers of 64 bits, as names of groups are."""
+    return not values or (type(sum(values)) is int and min(values) >= -(2**63) and max(values) < 2**63)
+
+
 def once(values: Collection[int]) -> bool:
     """Return whether no value comes twice."""
     return len(set(values)) == len(values)
@@ -157,7 +162,7 @@ def check_step(event: StepBegan, step: int, view: ClusterView, schedule: Schedul
     tokens = [request.prompt_tokens for request in requests]
     hints = [request.length_hint_tokens for request in requests]
     groups = [request.group for request in requests]
-    if not (counts(ids) and counts(tokens) and counts(hints)) or type(sum(groups)) is not int:
+    if not (counts(ids) and counts(tokens) and counts(hints) and _whole(groups)):
         return "knows ids and tokens of requests as whole numbers from 0, groups as whole numbers"
     if not once(ids) or not view.requests.keys().isdisjoint(ids):
         return "takes each request once"

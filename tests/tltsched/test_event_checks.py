@@ -182,6 +182,7 @@ def test_what_is_withdrawn_has_not_lost_tokens() -> None:
         ({"requests": (Request(-1, 0, 10),)}, "whole numbers"),
         ({"requests": (Request(0, 0, -10),)}, "whole numbers"),
         ({"requests": (Request(0, 0, 10, NAN),)}, "whole numbers"),  # type: ignore[arg-type]
+        ({"requests": (Request(0, 2**63, 10),)}, "whole numbers"),
         ({"requests": (Request(0, "a", 10),)}, "cannot read it"),  # type: ignore[arg-type]
         ({"requests": (3,)}, "cannot read it"),
         ({"groups": 3}, "for ever"),  # of which there are two

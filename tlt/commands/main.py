@@ -7,6 +7,7 @@ from importlib import import_module
 
 import click
 
+from tlt.commands.failures import GOES_ON, Terminated, ended_by_sigterm, outside
 from tlt.commands.options import HELP
 from tlt.version import VERSION
 from tltsched.errors import InputError
@@ -21,7 +22,7 @@ COMMANDS = {
     ),
     "report": ("tlt.commands.report:report", "Make the report of a run folder or a comparison folder."),
 }
-INTERRUPTED, BAD_INPUT = 130, 2
+TERMINATED, INTERRUPTED, BAD_INPUT = 143, 130, 2
 
 
 class LazyGroup(click.Group):
@@ -58,10 +59,12 @@ def cli() -> None:
 def main(command: click.Command = cli) -> None:
     """Run `tlt`, or another command as it does.
 
-    Exits with 0, 1 a check failed, 2 bad input, 3 GPU time does not add up, 130 stopped.
+    Exits with 0, 1 a check failed, 2 bad input or a disk, folder or memory that does not suffice, 3 GPU time
+    does not add up, 130 or 143 stopped.
     """
     try:
-        sys.exit(command.main(standalone_mode=False))
+        with ended_by_sigterm():
+            sys.exit(command.main(standalone_mode=False))
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
@@ -71,6 +74,15 @@ def main(command: click.Command = cli) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped; the same command goes on where it can", err=True)
         sys.exit(INTERRUPTED)
+    except Terminated:
+        click.echo(f"stopped by SIGTERM; {GOES_ON}", err=True)
+        sys.exit(TERMINATED)
+    except Exception as error:
+        told = outside(error)
+        if told is None:
+            raise
+        click.echo(f"error: {told}", err=True)
+        sys.exit(BAD_INPUT)
 
 
 if __name__ == "__main__":

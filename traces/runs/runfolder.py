@@ -213,7 +213,7 @@ def read_struct(path: Path, kind: type[T]) -> T:
         ) from None
     except InputError as error:
         raise InputError(f"{error.field} of {path}", error.got, error.allowed, error.fix) from None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(path.name, str(error), kind.__name__, f"check {path}") from None
 
 

@@ -55,9 +55,10 @@ TINY: dict[str, Any] = {
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured: a config.json or a name, and the settings of `tlt real calibrate`."""
+    """What is measured: the shape, by a config.json or a name, and the settings of `tlt real calibrate`."""
 
-    model: str  # a name of tlt.traces.catalogue.models, or that of `config`
+    model: str  # as the calibration names it
+    prepared: str = ""  # the shape that is prepared; empty: `config`
     config: dict[str, Any] | None = None
     draft_vocab: int = 32_000
     settings: dict[str, Any]
@@ -70,7 +71,7 @@ SHAPES = {
         settings=ON_CUDA | {"calibration.apart": True, "engine.memory_fraction": 0.85},
     ),
     "fp8": Shape(
-        model="Qwen2.5-7B",
+        model="Qwen2.5-7B-FP8", prepared="Qwen2.5-7B",
         settings=ON_CUDA | {"model.quantization": "fp8_per_tensor", "engine.memory_fraction": 0.4},
     ),
     "tiny": Shape(
@@ -79,12 +80,17 @@ SHAPES = {
 }  # fmt: skip
 
 
-def tlt(out: Path, *arguments: str) -> bool:
-    """Run a command of this project, its output to OUT/log.txt; returns whether it ended well."""
+def tlt(out: Path, limit_s: float, *arguments: str) -> bool:
+    """Run a command of this project, its output to OUT/log.txt; returns whether it ended well in time."""
     start_s = time.perf_counter()
     with (out / "log.txt").open("ab") as log:
         command = [sys.executable, "-m", "tlt", *arguments]
-        code = subprocess.run(command, cwd=PROJECT, stdout=log, stderr=log, check=False).returncode
+        try:
+            code: int | str = subprocess.run(
+                command, cwd=PROJECT, stdout=log, stderr=log, check=False, timeout=limit_s
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = "its time is up"
     print(f"{' '.join(arguments[:2])}: {time.perf_counter() - start_s:.0f} s, {code}", flush=True)
     return code == 0
 
@@ -93,12 +99,12 @@ def prepare(shape: Shape, out: Path) -> Path:
     """Write the model folder and its head, unless they are there, and return it."""
     folder = out / shape.model
     if not (folder / "eagle3" / "config.json").is_file():
-        named = shape.model
-        if shape.config is not None:
+        named = shape.prepared
+        if not named:
             named = str(out / f"{shape.model}.json")
             Path(named).write_text(json.dumps(shape.config, indent=1), encoding="utf-8")
         options = ("--shape-only", "--draft-vocab", str(shape.draft_vocab), "--out", str(folder))
-        if not tlt(out, "real", "model", named, *options):
+        if not tlt(out, 300, "real", "model", named, *options):
             sys.exit((out / "log.txt").read_text(encoding="utf-8")[-3000:])
     return folder
 
@@ -119,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--limit-s", type=float, default=320, help="stop after this; call again to go on")
     asked = parser.parse_args()
     out = asked.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -126,7 +133,7 @@ def main() -> None:
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     points = out / f"{asked.shape}.points.json"
     if not points.is_file():
-        tlt(out, "real", "calibrate", *sets, "--out", str(out / f"{asked.shape}.json"))
+        tlt(out, asked.limit_s, "real", "calibrate", *sets, "--out", str(out / f"{asked.shape}.json"))
     print(f"points: {points if points.is_file() else f'not whole: {points}.partial.jsonl'}")
 
 

@@ -19,6 +19,7 @@ from evidence.goodput_claims import GOODPUT
 from evidence.interval_coverage import interval_coverage
 from evidence.live_claims import crosscheck_cpu, crosscheck_h100, k0_tax
 from evidence.model_claims import MODEL
+from evidence.other_shapes_claims import OTHER_SHAPES
 from evidence.prefill_claims import PREFILL
 from evidence.product_claims import demo, fresh_clone, large_file
 from evidence.recording import PROJECT
@@ -28,13 +29,13 @@ from evidence.training_claims import TRAINING
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, *ROOFLINE, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING, *COUNTERFACTUAL,
-        *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
+        *MODEL, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING,
+        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
 ON_REQUEST = (
     "fresh_clone", "crosscheck_cpu", "interval_coverage", "goodput_static", "goodput_recorded",
-    "acceptance_predicted", "acceptance_modes",
+    "acceptance_predicted", "acceptance_modes", "other_shapes",
 )  # fmt: skip
 # A module each.
 SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz", "event_fuzz")

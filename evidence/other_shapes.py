@@ -57,6 +57,7 @@ TINY: dict[str, Any] = {
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured: the shape, by a config.json or a name, and the settings of `tlt real calibrate`."""
 
+    name: str = "other-shapes"  # of the calibration
     model: str  # as the calibration names it
     prepared: str = ""  # the shape that is prepared; empty: `config`
     config: dict[str, Any] | None = None
@@ -67,11 +68,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 # Two engines of 57 GiB of weights leave no room for caches and graphs: they are measured one after the other.
 SHAPES = {
     "moe": Shape(
-        model="Qwen3-30B-A3B", config=QWEN3_30B_A3B,
+        name="vllm-0.32-h200-qwen3-30b-a3b", model="Qwen3-30B-A3B", config=QWEN3_30B_A3B,
         settings=ON_CUDA | {"calibration.apart": True, "engine.memory_fraction": 0.85},
     ),
     "fp8": Shape(
-        model="Qwen2.5-7B-FP8", prepared="Qwen2.5-7B",
+        name="vllm-0.32-h200-qwen2.5-7b-fp8", model="Qwen2.5-7B-FP8", prepared="Qwen2.5-7B",
         settings=ON_CUDA | {"model.quantization": "fp8_per_tensor", "engine.memory_fraction": 0.4},
     ),
     "tiny": Shape(
@@ -113,7 +114,7 @@ def settings_of(name: str, folder: Path) -> dict[str, Any]:
     """Return the settings of the calibration."""
     shape = SHAPES[name]
     return {
-        "name": f"other-shapes-{name}", "model.folder": str(folder / "model"), "model.name": shape.model,
+        "name": shape.name, "model.folder": str(folder / "model"), "model.name": shape.model,
         "model.random_weights": True, "drafter.folder": str(folder / "eagle3"),
         "drafter.ks": [0, 1, 2, 3, 4], "drafter.synthetic_survival": SURVIVAL, "workers.count": 1,
         **shape.settings,

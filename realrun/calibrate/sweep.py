@@ -281,6 +281,8 @@ def _settings(config: RealConfig) -> str:
     """Return in words how the engine was set up: what a comparison with another calibration needs to know."""
     engine, weights = config.engine, config.model.quantization
     graphs = "no graphs" if engine.eager or engine.device == "cpu" else f"{engine.graphs} graphs"
+    if graphs == "every_k graphs" and engine.graph_batches:
+        graphs += f" of batches {', '.join(map(str, graph_batches(config)))} alone"
     words = f"{graphs}, prefix caching {'on' if engine.prefix_caching else 'off'}"
     return words if weights == "none" else f"{words}, weights {weights}"
 

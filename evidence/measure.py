@@ -30,7 +30,8 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         *MODEL, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING,
-        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
+        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions,
+        fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
 ON_REQUEST = (

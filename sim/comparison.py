@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -23,12 +24,19 @@ STALE = ("advice.json", "cost_draws.parquet", "cost_error.json", "bounds.json", 
 Progress = Callable[[str, int], None]
 
 
-def _fingerprint(simulation: Simulation) -> str:
-    """Hash everything that the results of a run follow from: settings, step times, lengths, and the code."""
-    digest = hashlib.sha256(msgspec.json.encode(simulation.config))
+@cache
+def code_digest() -> str:
+    """Hash the code that results follow from."""
+    digest = hashlib.sha256()
     for package in (sim, tltsched):
         for path in sorted(Path(package.__path__[0]).rglob("*.py")):
             digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _fingerprint(simulation: Simulation) -> str:
+    """Hash everything that the results of a run follow from: settings, step times, lengths, and the code."""
+    digest = hashlib.sha256(msgspec.json.encode(simulation.config) + code_digest().encode())
     digest.update(msgspec.json.encode((simulation.coefficients, simulation.setup)))
     for column in ("step", "prompt_id", "prompt_tokens", "response_tokens"):
         digest.update(simulation.trace.rows[column].to_numpy().tobytes())

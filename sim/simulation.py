@@ -234,6 +234,10 @@ class Simulation:
         other.trace = trace
         return other
 
+    def without_lengths(self) -> Self:
+        """Return it with one row of lengths: they travel on their own, and `on` gives it all of them."""
+        return self.on(Trace(self.trace.rows.iloc[:1], self.trace.origin))
+
     def _derived(self, config: Config, coefficients: Coefficients) -> Self:
         other = copy.copy(self)
         other._set(config, coefficients)

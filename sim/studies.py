@@ -12,6 +12,7 @@ from tlt.sim.advise.advice import advise, write_advice
 from tlt.sim.advise.bounds import write_bounds
 from tlt.sim.advise.sensitivity import write_cost_draws
 from tlt.sim.config import Config
+from tlt.sim.parallel.executors import SERIAL, Executor
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.traces.common.seeds import ADVICE, generator
@@ -51,13 +52,13 @@ def compare(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
         write_cost_draws(policies, out, draws, advance)
 
 
-def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
+def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage, executor: Executor = SERIAL) -> None:
     """Compare the policies, each also under `draws` of the step times, and write what to draft at which
     batch.
     """
     _simulate(policies, out, stage)
     with stage("probing step times", len(policies.names)) as advance:
-        write_cost_draws(policies, out, draws, advance)
+        write_cost_draws(policies, out, draws, advance, executor)
     write_advice(out, advise(policies.baseline, generator(policies.baseline.config.run.seed, ADVICE)))
     write_bounds(policies.baseline, out)
 

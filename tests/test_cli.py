@@ -59,8 +59,9 @@ SURFACE: dict[str, set[str]] = {
     "sim compare": {"--config", "--set", "--policies", "--out", "--report", "--draws"},
     "sim recommend": {
         "--config", "--set", "--policies", "--out", "--draws", "--gpus-budget", "--gpu", "--tp", "--engines",
-        "--schedules", "--price", "--on-policy", "--jobs",
+        "--schedules", "--price", "--on-policy", "--jobs", "--executor",
     },
+    "sim sweep": {"--config", "--set", "--grid", "--executor", "--jobs", "--json", "--out"},
     "sim kstar": {
         "--config", "--set", "--draft-configs", "--batches", "--contexts", "--acceptance", "--out",
     },

@@ -17,6 +17,10 @@ class InputError(ValueError):
         self.field, self.got, self.allowed, self.fix = field, got, allowed, fix
         super().__init__(f"got {got!r} for {field}; allowed: {allowed}; {fix}")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str, str]]:
+        """Let it come out of another process as it was raised there."""
+        return type(self), (self.field, self.got, self.allowed, self.fix)
+
 
 class ProtocolError(RuntimeError):
     """A driver broke the order of events (a decision interval ended on a worker without requests, say)."""

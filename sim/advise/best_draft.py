@@ -9,6 +9,7 @@ every batch and context, so that a map of them is smooth.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -64,10 +65,19 @@ def parts_s(
     coefficients: Coefficients, draft_config: DraftConfig, when_off: WhenOff, batch: int, context: float
 ) -> Floats:
     """Return what an engine step spends on the target, on the KV cache and on the drafter, seconds, [3]."""
+    target_s, drafter_s = _without_context_s(coefficients, draft_config, when_off, batch)
+    kv_s = coefficients.context_s_per_token(draft_config, when_off) * context * batch
+    return np.array([target_s, kv_s, drafter_s])
+
+
+@lru_cache(maxsize=1 << 12)  # a map asks for the same at every context and rate
+def _without_context_s(
+    coefficients: Coefficients, draft_config: DraftConfig, when_off: WhenOff, batch: int
+) -> tuple[float, float]:
+    """Return what an engine step spends on the target and on the drafter, whatever the contexts."""
     x = float(padded(batch, coefficients.graph_batches)) * draft_config.verify_tokens
     target_s = float(coefficients.target_s(x) + coefficients.eager_part_s(x))
-    kv_s = coefficients.context_s_per_token(draft_config, when_off) * context * batch
-    return np.array([target_s, kv_s, float(coefficients.fixed_s(draft_config, when_off, batch)) - target_s])
+    return target_s, float(coefficients.fixed_s(draft_config, when_off, batch)) - target_s
 
 
 def engine_step_s(

@@ -11,13 +11,16 @@ states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from tlt.sim.advise.differences import DIFFERENCES, differences_error, differing, widest
+from tlt.sim.parallel.executors import SERIAL, Executor
+from tlt.sim.parallel.timing import simulate_all
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.errors import FACTORS
@@ -31,6 +34,7 @@ PROBE = 0.1  # a share of a factor
 PROBE_DIFFERENCES = 0.3, 0.1  # a share of the spread, an amount of the slope: about what they may be off
 PROBED = 1.0 + PROBE
 PROBE_STEPS = 3  # RL steps
+End = Literal["step_s", "rollout_s"]
 READINGS = 2  # of given seconds of training where fewer GPUs train: they grow, or they do not
 
 
@@ -40,9 +44,13 @@ def first_steps(trace: Trace, steps: int) -> Trace:
     return Trace(trace.rows[trace.rows["step"].isin(kept)], trace.origin)
 
 
-def seconds(simulation: Simulation, end: str = "end_s") -> Floats:
-    """Simulate, and return the seconds from the start of each RL step to its `end`, [steps]."""
-    return np.array([row[end] - row["start_s"] for row in simulation.run().log.step_rows])
+def seconds(simulation: Simulation, end: End = "step_s") -> Floats:
+    """Simulate, and return the seconds of each RL step, or of its rollout, [steps]."""
+    return _all_seconds([simulation], SERIAL, end)[0]
+
+
+def _all_seconds(simulations: Sequence[Simulation], executor: Executor, end: End) -> list[Floats]:
+    return [getattr(timing, end) for timing in simulate_all(simulations, executor)]
 
 
 def probed(simulation: Simulation, part: str) -> Simulation:
@@ -59,11 +67,11 @@ def response(fit: float, moved: float, move: float = PROBED - 1.0) -> float:
     return (moved / fit - 1.0) / move
 
 
-def responses(simulation: Simulation, fit_s: float, end: str = "end_s") -> Floats:
-    """Return by how much of themselves the `fit_s` seconds up to `end` grow with each of FACTORS and
-    DIFFERENCES, [5].
+def responses(simulation: Simulation, executor: Executor, end: End = "step_s") -> tuple[Floats, float]:
+    """Return by how much of themselves the seconds of all steps grow with each of FACTORS and DIFFERENCES,
+    [5], and these seconds.
 
-    Simulates once for each that matters.
+    Simulates once for each that matters, and once as it is.
     """
     parts = (*FACTORS, *DIFFERENCES)
     moved_by = dict.fromkeys(FACTORS, PROBE) | dict(zip(DIFFERENCES, PROBE_DIFFERENCES, strict=True))
@@ -72,11 +80,14 @@ def responses(simulation: Simulation, fit_s: float, end: str = "end_s") -> Float
     if simulation.drafts or simulation.policy.when_off == "k0":
         matters.add("drafter")
     matters |= differences_error(simulation).parts()
-    for index, part in enumerate(parts):
-        if part in matters:
-            moved_s = float(seconds(probed(simulation, part), end).sum())
-            answers[index] = response(fit_s, moved_s, moved_by[part])
-    return answers
+    asked = [part for part in parts if part in matters]
+    fit_s, *moved_s = (
+        float(found.sum())
+        for found in _all_seconds([simulation, *(probed(simulation, part) for part in asked)], executor, end)
+    )
+    for part, each_s in zip(asked, moved_s, strict=True):
+        answers[parts.index(part)] = response(fit_s, each_s, moved_by[part])
+    return answers, fit_s
 
 
 def growth(terms: Iterable[tuple[Floats, Floats]], least: float) -> Floats:
@@ -108,7 +119,9 @@ def step_seconds(steps: pd.DataFrame) -> Floats:
     return (steps["end_s"] - steps["start_s"]).to_numpy()
 
 
-def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Callable[[str], None]) -> None:
+def write_cost_draws(
+    policies: PolicySet, out: Path, draws: int, progress: Callable[[str], None], executor: Executor = SERIAL
+) -> None:
     """Write the step times under drawn errors beside the comparison in `out`, by the linear responses.
 
     Draw 0 is the fit: the runs themselves. Of a policy with given seconds of training on fewer GPUs every
@@ -131,8 +144,7 @@ def write_cost_draws(policies: PolicySet, out: Path, draws: int, progress: Calla
     probe = first_steps(policies.trace, PROBE_STEPS)
     frames = []
     for name, simulation in policies.simulations.items():
-        part = simulation.on(probe)
-        answers = responses(part, float(seconds(part).sum()))
+        answers, _ = responses(simulation.on(probe), executor)
         steps = RunFolder(out / run_name(name)).steps()
         fit_s = step_seconds(steps)
         times_s = growth([(moves, answers)], 0.0)[:, None] * fit_s[None, :]

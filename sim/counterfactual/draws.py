@@ -19,6 +19,7 @@ from tlt.sim.advise.sensitivity import (
     PROBE_STEPS,
     PROBED,
     READINGS,
+    End,
     draw_table,
     first_steps,
     growth,
@@ -30,6 +31,7 @@ from tlt.sim.advise.sensitivity import (
 )
 from tlt.sim.counterfactual.fitted import Fitted, repeated
 from tlt.sim.counterfactual.readings import Reading
+from tlt.sim.parallel.executors import SERIAL
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.errors import FACTORS
@@ -121,9 +123,8 @@ def rollout_responses(simulation: Simulation) -> tuple[Floats, float | None]:
     schedule whose rollouts go on meanwhile it is what of the step grows with all step times.
     """
     overlaps = simulation.config.cluster.schedule_spec().overlaps
-    end = "end_s" if overlaps else "rollout_end_s"
-    fit_s = float(seconds(simulation, end).sum())
-    answers = responses(simulation, fit_s, end)
+    end: End = "step_s" if overlaps else "rollout_s"
+    answers, fit_s = responses(simulation, SERIAL, end)
     if not overlaps:
         return answers, None
     slower = simulation.with_coefficients(simulation.coefficients.times(PROBED))

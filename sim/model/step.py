@@ -24,10 +24,12 @@ class SimulatedStep(StepState, kw_only=True):
     chosen: Ints | None = None  # responses that the schedule trains on; None: all of the step
     preemptions: int = 0
     largest_draft_batch: int = 0
+    decisions: int = 0
 
     def decided(self, interval: DecisionInterval, batch: int) -> None:
         """Count a decision interval that began with `batch` requests."""
         self.count(interval.draft_config, interval.request_steps, interval.accepted_by_position)
+        self.decisions += 1
         if interval.draft_config.depth:
             self.largest_draft_batch = max(self.largest_draft_batch, batch)
 
@@ -49,6 +51,7 @@ class SimulatedLog(StepLog):
         self.acceptance: list[tuple[int, Counts]] = []  # of the responses of each step
         self.preemptions = 0
         self.largest_draft_batch = 0
+        self.decisions = 0  # decision intervals
 
     def close(
         self, state: SimulatedStep, requests: Requests, alive: Iterable[int], counts: DraftCounts | None
@@ -60,6 +63,7 @@ class SimulatedLog(StepLog):
         self.add(state, _responses(state.step, requests, ids))
         self.schedule_rows.append(_schedule_row(state, requests, ids, list(alive)))
         self.preemptions += state.preemptions
+        self.decisions += state.decisions
         self.largest_draft_batch = max(self.largest_draft_batch, state.largest_draft_batch)
 
 

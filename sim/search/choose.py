@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.advise.sensitivity import growth, response
-from tlt.sim.search.parallel import Timing
+from tlt.sim.parallel.timing import Timing
 from tlt.sim.search.unknowns import LENGTHS, MOVED, Uncertain
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import TAIL, Jackknife, interval_of

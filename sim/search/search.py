@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tlt.sim.advise.sensitivity import PROBE_STEPS, first_steps
+from tlt.sim.parallel.executors import Executor
+from tlt.sim.parallel.timing import Timing, simulate_all
 from tlt.sim.search.choose import Decision, Finalist, decide, response_of
-from tlt.sim.search.parallel import Timing, simulate_all
 from tlt.sim.search.space import Candidate, Design, Space
 from tlt.sim.search.successive_halving import Tried, best_by_hardware, halve
 from tlt.sim.search.unknowns import Uncertain, inputs_of, probes
@@ -69,10 +70,10 @@ class SearchResult:
 
 
 class Planner:
-    """One search, in so many processes."""
+    """One search; the executor carries out all of its rounds."""
 
-    def __init__(self, task: Task, processes: int, progress: Progress) -> None:
-        self.task, self.processes, self.progress = task, processes, progress
+    def __init__(self, task: Task, executor: Executor, progress: Progress) -> None:
+        self.task, self.executor, self.progress = task, executor, progress
 
     def search(self, candidates: Sequence[Candidate], left_out: dict[Design, str]) -> SearchResult:
         """Search among the designs that can run; raises InputError if there is none."""
@@ -105,7 +106,7 @@ class Planner:
         )  # fmt: skip
 
     def _simulate(self, simulations: Sequence[Simulation], words: str) -> list[Timing]:
-        return simulate_all(simulations, self.processes, lambda: self.progress(words))
+        return simulate_all(simulations, self.executor, lambda: self.progress(words))
 
     def _finalists(self, whole: list[Tried], tried: list[Tried]) -> list[Tried]:
         """Return the reference, the best of all, on-policy, and of each near hardware, each once."""

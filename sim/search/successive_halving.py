@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tlt.sim.advise.sensitivity import first_steps
-from tlt.sim.search.parallel import Timing
+from tlt.sim.parallel.timing import Timing
 from tlt.sim.search.space import Candidate
 from tlt.sim.simulation import Simulation
 from tlt.traces.lengths.schema import Trace

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tlt.sim.parallel.timing import Timing
 from tlt.sim.search.choose import Finalist, decide, response_of
-from tlt.sim.search.parallel import Timing
 from tlt.sim.search.unknowns import LENGTHS, Uncertain
 
 COST = Uncertain(name="a's step times", spread="", command="measure a", sd=0.1, parts=("target",))

@@ -13,7 +13,8 @@ import pytest
 from tlt.commands.sim.plan import prices_of, refuse_alone
 from tlt.sim.advise.sensitivity import PROBE, PROBED
 from tlt.sim.config import resolve
-from tlt.sim.search.parallel import simulate_all
+from tlt.sim.parallel.executors import SERIAL, executor
+from tlt.sim.parallel.timing import simulate_all
 from tlt.sim.search.search import Planner, SearchResult, Task
 from tlt.sim.search.space import Space, candidates
 from tlt.sim.search.successive_halving import halve
@@ -45,7 +46,7 @@ def searched(space: Space = SPACE, settings: dict[str, Any] = JOB, **prices: flo
     base = resolve(settings, "none")
     trace = load_workload(base.workload, base.run.seed)
     task = Task(space=space, prices=prices, trace=trace, seed=base.run.seed)
-    return Planner(task, 1, quiet).search(*candidates(settings, space, trace))
+    return Planner(task, SERIAL, quiet).search(*candidates(settings, space, trace))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,8 @@ def test_designs_compete_inside_their_schedule_first(found: tuple[SearchResult, 
 @pytest.mark.slow
 def test_processes_give_the_same_timings(found: tuple[SearchResult, Path]) -> None:
     simulations = [each.candidate.simulation for each in found[0].finalists[:2]]
-    here, there = (simulate_all(simulations, processes, lambda: None) for processes in (1, 2))
+    with executor("processes", 2) as processes:
+        here, there = (simulate_all(simulations, each) for each in (SERIAL, processes))
     for one, other in zip(here, there, strict=True):
         assert one.step_s.tolist() == other.step_s.tolist()
         assert one.tokens.tolist() == other.tokens.tolist()
@@ -182,7 +184,7 @@ def test_halving_runs_few_designs_on_all_steps(found: tuple[SearchResult, Path])
 
     def simulate(simulations: Any) -> Any:
         calls.append(len(simulations))
-        return simulate_all(simulations, 1, quiet)
+        return simulate_all(simulations, SERIAL, quiet)
 
     designs = [each.candidate for each in search.tried]
     whole, dropped, rounds = halve(designs, search.task.trace, search.task.objective, simulate)

@@ -12,9 +12,10 @@ import pytest
 from tests.sim.drawn import simulate_draws
 from tests.sim.small_world import trace_of
 from tlt.sim.advise.differences import differences_error
-from tlt.sim.advise.sensitivity import first_steps, responses, seconds, write_cost_draws
+from tlt.sim.advise.sensitivity import first_steps, responses, write_cost_draws
 from tlt.sim.comparison import compare
 from tlt.sim.config import resolve
+from tlt.sim.parallel.executors import SERIAL
 from tlt.sim.policy_set import policy_set
 from tlt.sim.simulation import Simulation
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
@@ -92,7 +93,7 @@ def test_draw_0_is_the_run_and_the_file_says_what_was_probed(tmp_path: Path) -> 
 def test_a_step_without_drafts_grows_by_its_rollout() -> None:
     config = resolve(CALIBRATED | {"cluster": {"phases": []}}, "none")
     simulation = Simulation(config, trace_of([[200, 400, 800, 1600] * 4] * 2))
-    found = responses(simulation, float(seconds(simulation).sum()))
+    found, _ = responses(simulation, SERIAL)
     assert found[2:].tolist() == [0.0] * 3, "nothing is drafted"
     assert found.sum() == pytest.approx(1.0, abs=0.01), "all of a rollout but its prefill"
     assert np.all(found >= 0.0)
@@ -116,6 +117,6 @@ def test_what_is_assumed_of_requests_is_drawn_and_what_is_known_is_not() -> None
 
 def test_a_larger_spread_makes_a_rollout_longer() -> None:
     simulation = Simulation(resolve(CHAINS, "static:4"), trace_of([[300 + 40 * n for n in range(64)]] * 3))
-    found = responses(simulation, float(seconds(simulation).sum()))
+    found, _ = responses(simulation, SERIAL)
     assert found[3] > 0.05
     assert found[4] > 0.05

@@ -69,6 +69,14 @@ def draft_configs_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--draft-configs", "--arms", cls=RenamedOption, metavar="DRAFT,...", help=help_text)
 
 
+executor_option = click.option(
+    "--executor", type=click.Choice(["processes", "ray"]), default="processes", show_default=True,
+    help="Where simulations run: processes of this machine, or tasks of a Ray cluster (RAY_ADDRESS, or the "
+    "one that runs here).",
+)  # fmt: skip
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes of this machine; default: one a CPU."
+)
 report_option = click.option(
     "--report/--no-report", "with_report", default=True, help="Write report and pictures."
 )

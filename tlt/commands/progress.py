@@ -1,42 +1,105 @@
-"""What a command says while it works, on stderr; nothing where stderr is not a terminal."""
+"""What a command says while it works, on stderr: a bar on a terminal, elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+import click
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+EVERY_S = 5.0  # between plain lines; what ends sooner says nothing
+
+
+class Line(Protocol):
+    """What shows how far a command is."""
+
+    def show(self, text: str | None, done: float) -> None:
+        """Show what is being done (None: as before), and how much is."""
 
 
 class Shown:
     """The line that is shown; each method changes it."""
 
-    def __init__(self, line: Progress, task: TaskID) -> None:
-        self._line, self._task = line, task
+    def __init__(self, line: Line) -> None:
+        self._line, self._done = line, 0.0
 
     def say(self, text: str) -> None:
         """Say what is being done."""
-        self._line.update(self._task, description=text)
+        self._line.show(text, self._done)
 
     def step(self, text: str) -> None:
         """Say what is being done, one unit further."""
-        self._line.update(self._task, advance=1, description=text)
+        self.reach(self._done + 1, text)
 
     def reach(self, done: float, text: str) -> None:
         """Say what is being done, with so much of the total behind it."""
-        self._line.update(self._task, completed=done, description=text)
+        self._done = done
+        self._line.show(text, done)
 
     def count(self, more: int) -> None:
         """Count so many more."""
-        self._line.advance(self._task, more)
+        self._done += more
+        self._line.show(None, self._done)
+
+
+class _Bar:
+    """A line of a terminal."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def show(self, text: str | None, done: float) -> None:
+        if text is not None:
+            self._bar.update(self._task, description=text)
+        self._bar.update(self._task, completed=done)
+
+
+class PlainLine:
+    """Plain lines for files and pipes, where a bar would leave blank ones behind."""
+
+    def __init__(
+        self, text: str, total: float | None, counting: str, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._text, self._total, self._counting, self._clock = text, total, counting, clock
+        self._began_s = self._told_s = clock()
+        self._found: float | None = None  # done at the start: what an earlier call left
+
+    def show(self, text: str | None, done: float) -> None:
+        """Print a line, unless the last one is too fresh."""
+        self._text = self._text if text is None else text
+        self._found = max(done - 1.0, 0.0) if self._found is None else self._found
+        now_s = self._clock()
+        if now_s - self._told_s < EVERY_S:
+            return
+        self._told_s = now_s
+        click.echo(f"{self._text}: {self._far(done)}{now_s - self._began_s:.0f} s", err=True)
+
+    def _far(self, done: float) -> str:
+        if self._total:
+            own = done - (self._found or 0.0)
+            passed_s = self._told_s - self._began_s
+            left = f", about {passed_s * (self._total - done) / own:.0f} s left" if own else ""
+            return f"{done:,.0f} of {self._total:,.0f} ({done / self._total:.0%}){left}, after "
+        return f"{done:,.0f} {self._counting}, after " if self._counting else "after "
 
 
 @contextmanager
 def progress(text: str, total: float | None = None, counting: str = "") -> Iterator[Shown]:
-    """Show a bar with the time left; without a total a spinner, with a count of `counting` if it is named."""
+    """Show a bar with the time left; without a total a spinner, with a count of `counting` if it is named.
+
+    Not on a terminal: a plain line at most every EVERY_S seconds.
+    """
     from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Shown(PlainLine(text, total, counting))
+        return
     from rich.progress import (
         BarColumn,
         Progress,
@@ -55,10 +118,8 @@ def progress(text: str, total: float | None = None, counting: str = "") -> Itera
     elif counting:
         number = TextColumn("{task.completed:,.0f} " + counting, markup=False)
         columns = (SpinnerColumn(), words, number, TimeElapsedColumn())
-    console = Console(stderr=True)
-    # In a pipe a bar leaves blank lines behind, and scripts read errors from there.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as line:
-        yield Shown(line, line.add_task(text, total=total))
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield Shown(_Bar(bar, bar.add_task(text, total=total)))
 
 
 @contextmanager

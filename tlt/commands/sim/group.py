@@ -13,6 +13,8 @@ from tlt.commands.options import (
     HELP,
     configured,
     draws_option,
+    executor_option,
+    jobs_option,
     names_of,
     out_folder,
     policies_option,
@@ -25,6 +27,7 @@ from tlt.commands.sim.counterfactual import counterfactual
 from tlt.commands.sim.export import export
 from tlt.commands.sim.kstar import kstar
 from tlt.commands.sim.plan import plan_options, refuse_alone, search
+from tlt.commands.sim.sweep import sweep
 
 with_config = configured("TOML file; `tlt sim fields` lists what it may hold.")
 with_policies = policies_option(
@@ -99,6 +102,8 @@ def compare(
 @out_folder()
 @draws_option(39, "Simulations under drawn step times; not with --gpus-budget.")
 @plan_options
+@executor_option
+@jobs_option
 def recommend(
     config: Path | None,
     assignments: tuple[str, ...],
@@ -106,6 +111,8 @@ def recommend(
     out: Path,
     draws: int,
     gpus_budget: int | None,
+    executor: Any,
+    jobs: int | None,
     **choices: Any,
 ) -> None:
     """Name the policy and the draft configuration by batch size, the gain with its interval, and what it
@@ -115,17 +122,21 @@ def recommend(
     how sure the choice is, and what to measure next to be surer.
     """
     from tlt.sim import studies
+    from tlt.sim.parallel.executors import executor as opened
     from tlt.sim.policy_set import policy_set
     from tlt.traces.common.settings import settings_of
 
     settings, names = settings_of(config, assignments), names_of(policies)
     if gpus_budget is not None:
         with progress("searching", counting="simulations") as shown:
-            search(settings, names, out, shown.step, gpus_budget=gpus_budget, **choices)
+            search(settings, names, out, shown.step, gpus_budget=gpus_budget, executor=executor, jobs=jobs,
+                   **choices)  # fmt: skip
         present(out)
         return
     refuse_alone(choices)
-    studies.recommend(policy_set(settings, names), out, draws, stage)
+    checked = policy_set(settings, names)
+    with opened(executor, jobs or 1) as running:  # a process takes seconds to start
+        studies.recommend(checked, out, draws, stage, running)
     present(out)
 
 
@@ -207,6 +218,7 @@ def calibrations(name: str | None) -> None:
 
 
 sim.add_command(renamed(validate_training, "retrain"))
+sim.add_command(sweep)
 sim.add_command(kstar)
 sim.add_command(export)
 sim.add_command(counterfactual)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ OPTIONS = (
     click.option("--price", metavar="GPU=USD,...",
                  help="USD per GPU and hour: then the cost of a step is compared."),
     click.option("--on-policy", is_flag=True, help="Leave out schedules whose samples are not on-policy."),
-    click.option("--jobs", type=click.IntRange(min=1), metavar="N",
-                 help="Processes that simulate; default: one a CPU."),
 )  # fmt: skip
 
 
@@ -37,10 +34,11 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
 def search(
     settings: dict[str, Any], policies: list[str] | None, out: Path, progress: Callable[[str], None], *,
     gpus_budget: int, gpu: str | None, tp: str | None, engines: str | None, schedules: str | None,
-    price: str | None, on_policy: bool, jobs: int | None,
+    price: str | None, on_policy: bool, executor: Any, jobs: int | None,
 ) -> None:  # fmt: skip
     """Search and write the plan into `out`; raises InputError."""
     from tlt.sim.config import resolve
+    from tlt.sim.parallel.executors import executor as opened
     from tlt.sim.policy_set import default_policies
     from tlt.sim.search.search import Planner, Task
     from tlt.sim.search.space import Space, candidates
@@ -68,7 +66,8 @@ def search(
     )
     trace = load_workload(base.workload, seed)
     task = Task(space=space, prices=prices_of(price), trace=trace, seed=seed)
-    result = Planner(task, jobs or os.cpu_count() or 1, progress).search(*candidates(settings, space, trace))
+    with opened(executor, jobs) as running:
+        result = Planner(task, running, progress).search(*candidates(settings, space, trace))
     write_files(result, out, progress)
 
 

@@ -1,0 +1,1 @@
+"""Sweeps: every combination of values of some fields, simulated once, as one table."""

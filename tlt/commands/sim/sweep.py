@@ -1,0 +1,69 @@
+"""`tlt sim sweep`: every combination of values of some fields, as one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tlt.commands.options import configured, executor_option, jobs_option, json_option, out_folder
+from tlt.commands.output import echo_json
+from tlt.commands.progress import progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 12  # rows of the table on the terminal
+
+
+@click.command()
+@configured("TOML file; `tlt sim fields` lists what it may hold.")
+@click.option(
+    "--grid", "axes", multiple=True, required=True, metavar="FIELD=VALUE,...",
+    help="A field and its values, such as hardware.gpus=32,64; may be repeated. "
+    "policy=none,tlt@tail_batching sets policies.",
+)  # fmt: skip
+@executor_option
+@jobs_option
+@json_option
+@out_folder("Folder for the table; the same command goes on with what is missing there.")
+def sweep(
+    config: Path | None, assignments: tuple[str, ...], axes: tuple[str, ...], executor: Any,
+    jobs: int | None, as_json: bool, out: Path,
+) -> None:  # fmt: skip
+    """Simulate every combination of the values of some fields, and write one table: sweep.csv and .parquet.
+
+    What is done is kept: stopped, it goes on. Combinations that cannot be are rows with the reason. Intervals
+    are of the spread over RL steps alone; `tlt sim compare` adds the errors of step times and acceptance.
+    """
+    from tlt.sim.parallel.executors import executor as opened
+    from tlt.sim.sweep.grid import axis, points
+    from tlt.sim.sweep.run import TEXT
+    from tlt.sim.sweep.run import sweep as run_sweep
+    from tlt.traces.common.settings import settings_of
+
+    swept = [axis(each) for each in axes]
+    found = points(settings_of(config, assignments), swept)
+    with progress("sweep", total=len(found)) as shown, opened(executor, jobs) as running:
+        table = run_sweep(found, swept, out, running, lambda done, _: shown.reach(done, "sweep"))
+    if as_json:
+        echo_json(table.astype(object).where(table.notna(), None).to_dict("records"))
+        return
+    _show(table, [each.field for each in swept])
+    click.echo(out / TEXT)
+
+
+def _show(table: pd.DataFrame, fields: list[str]) -> None:
+    """Print the first rows by seconds for a million trained tokens, and how many could not run."""
+    from tabulate import tabulate
+
+    ran = table[table["error"] == ""].sort_values("s_per_mtoken", kind="stable")
+    columns = ("s_per_mtoken", "s_per_mtoken_low", "s_per_mtoken_high", "idle_share")
+    head = ran[[*fields, *columns]].head(SHOWN).to_numpy().tolist()
+    click.echo(tabulate(head, [*fields, "s/Mtoken", "low", "high", "idle"], floatfmt=".3g"))
+    failed = table[table["error"] != ""]
+    more = f"; {len(failed)} could not run, the first: {failed['error'].iloc[0]}" if len(failed) else ""
+    assumed = "; ".join(sorted({source for source in ran["cost_source"] if source}))
+    click.echo(f"{len(ran)} of {len(table)} configurations ran{more}")
+    click.echo(f"simulated; step times: {assumed}")

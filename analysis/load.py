@@ -14,6 +14,7 @@ from tlt.analysis.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
 from tlt.traces.results.answer import LEFT_BEHIND
 from tlt.traces.results.bounds import Bounds, read_bounds
+from tlt.traces.results.what_if import WhatIf, read_what_if
 from tlt.traces.runs.batch_acceptance import read_batch_acceptance
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
@@ -89,6 +90,7 @@ class RunSet:
     runs: tuple[Run, ...]
     recommendation: Recommendation | None = None
     bounds: Bounds | None = None  # how far any schedule could go
+    what_if: WhatIf | None = None  # at other acceptances, on other GPUs
 
     def advice(self) -> Advice | None:
         """Return the advice by batch size if the folder was made to recommend."""
@@ -193,7 +195,13 @@ def load_runs(path: Path) -> RunSet:
     if len({run.policy for run in runs}) < len(runs):
         runs = tuple(replace(run, policy=name) for run, name in zip(runs, names, strict=True))
     step_s = {run.path.name: pd.Series(run.step_seconds(), run.steps["step"]) for run in runs}
-    return RunSet(source.comparison().name, runs, read_recommendation(path, step_s), _bounds(path, runs[0]))
+    return RunSet(
+        source.comparison().name,
+        runs,
+        read_recommendation(path, step_s),
+        _bounds(path, runs[0]),
+        read_what_if(path),
+    )
 
 
 def _bounds(path: Path, baseline: Run) -> Bounds | None:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.comparison.running_requests import running_requests
+from tlt.analysis.comparison.drawn.running_requests import running_requests
 from tlt.traces.runs.runfolder import CAUSES, Summary
 
 MAX_EVENTS = 1_000_000  # about 100 MB of JSON, and what the viewer's JSON importer takes without trouble

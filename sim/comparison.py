@@ -16,11 +16,12 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.write_run import run_into
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.counterfactual import COUNTERFACTUAL
+from tlt.traces.results.what_if import WHAT_IF
 from tlt.traces.runs.runfolder import Comparison, run_name, write_json
 
 FINGERPRINT = "fingerprint.txt"
 # of an earlier call into the same folder
-STALE = ("advice.json", "cost_draws.parquet", "cost_error.json", "bounds.json", COUNTERFACTUAL)
+STALE = ("advice.json", "cost_draws.parquet", "cost_error.json", "bounds.json", WHAT_IF, COUNTERFACTUAL)
 Progress = Callable[[str, int], None]
 
 

@@ -18,6 +18,7 @@ from tlt.sim.acceptance.population import Population
 from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.acceptance.process import SurvivalOf
 from tlt.sim.acceptance_file import with_acceptance
+from tlt.sim.defaults import AUTO, TREES, source_of, with_kind
 from tlt.sim.drift import with_drift
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
@@ -101,8 +102,9 @@ class CostConfig(Section, frozen=True, kw_only=True):
 
     source: Annotated[
         str,
-        Meta(description="a shipped calibration, the path of a calibration.json, or 'roofline' (assumed)"),
-    ] = "paper-qwen32b-tp4"
+        Meta(description="a shipped calibration, the path of a calibration.json, 'roofline' (assumed), or "
+             "'auto': the shipped one of this model, GPU, TP and kind of draft, else the roofline"),
+    ] = AUTO  # fmt: skip
     known: KnownConfig = KnownConfig()
     roofline: Annotated[Assumptions, Meta(description="efficiencies that a roofline assumes")] = Assumptions()
     scale: Annotated[
@@ -139,8 +141,9 @@ class AcceptanceConfig(Section, frozen=True, kw_only=True):
 
     kind: Annotated[
         Literal["published_tree", "per_position", "geometric"],
-        Meta(description="published_tree: TLT figure 13 (trees); per_position, geometric: chains"),
-    ] = "published_tree"
+        Meta(description="per_position, geometric: chains; published_tree: TLT figure 13 (trees), taken "
+             "where it is not set and a policy or cost.source is of trees"),
+    ] = "per_position"  # fmt: skip
     survival_by_position: Annotated[
         tuple[float, ...], Meta(description="per_position: P(drafts up to position j are all accepted)")
     ] = (0.8, 0.64, 0.5, 0.4, 0.32, 0.25, 0.2, 0.16)
@@ -277,8 +280,9 @@ class Config(Section, frozen=True, kw_only=True):
     cluster: ClusterConfig = ClusterConfig()
     policy: Annotated[
         str | PolicySpec,
-        Meta(description="a preset name, static:DRAFT, goodput:DRAFT+DRAFT, or a table with `kind`"),
-    ] = "tlt"
+        Meta(description="a preset name (`tlt sim policies`), static:DRAFT, goodput:DRAFT+DRAFT, or a table "
+             "with `kind`"),
+    ] = "goodput"  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.hardware.gpus % self.hardware.tp:
@@ -317,7 +321,9 @@ IMPLIED: dict[str, dict[str, Any]] = {
 def _overlaps(settings: dict[str, Any]) -> bool:
     """Return whether the schedule that the settings name goes on while the policy is trained."""
     named = settings.get("cluster", {}).get("schedule", "synchronous")
-    name = str(named.get("kind")) if isinstance(named, dict) else str(named).partition(":")[0]
+    name = (
+        str(named.get("kind")) if isinstance(named, dict) else str(named).partition("(")[0].partition(":")[0]
+    )
     return name in PRESETS and PRESETS[name].overlaps
 
 
@@ -336,9 +342,16 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
     implied = IMPLIED.get(named, {}) if isinstance(named, str) else {}
     if _overlaps(settings):  # nobody falls idle, so the drafter is not trained
         implied = {section: fields for section, fields in implied.items() if section != "cluster"}
-    filled = with_drift(with_law(with_acceptance(merge(implied, settings))))
+    filled = with_drift(with_law(with_acceptance(with_kind(merge(implied, settings), [named]))))
     config = convert(filled, Config, "tlt sim fields")
     spec = parse_policy(config.policy) if isinstance(config.policy, str) else config.policy
     spot = config.cluster.spot if spec.needs_drafter else SpotConfig()  # a baseline has nothing to train
     cluster = msgspec.structs.replace(config.cluster, schedule=config.cluster.schedule_spec(), spot=spot)
-    return msgspec.structs.replace(config, policy=spec, cluster=cluster)
+    return msgspec.structs.replace(config, policy=spec, cluster=cluster, cost=_sourced(config))
+
+
+def _sourced(config: Config) -> CostConfig:
+    """Return where step times come from, `auto` replaced by what it stands for."""
+    hardware, trees = config.hardware, config.acceptance.kind == TREES
+    source = source_of(config.cost.source, hardware.model, hardware.gpu, hardware.tp, trees=trees)
+    return msgspec.structs.replace(config.cost, source=source)

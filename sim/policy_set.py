@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tlt.sim.config import Config, resolve
+from tlt.sim.defaults import with_kind
 from tlt.sim.simulation import Simulation
+from tlt.sim.unused import refuse_unused
 from tlt.sim.workload import load_workload
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.runs.runfolder import run_name
@@ -60,12 +62,16 @@ def checked(configs: Mapping[str, Config], trace: Trace) -> PolicySet:
 
 def resolve_policies(settings: dict[str, Any], names: Sequence[str] | None = None) -> dict[str, Config]:
     """Return the configuration of each policy; raises InputError unless there is one or more, each once."""
+    settings = with_kind(settings, [*(names or ()), settings.get("policy")])
     if names is None:
         plain = resolve(settings, TREE_POLICIES[0])
+        refuse_unused(settings, plain)
         return {name: resolve(settings, name) if name != TREE_POLICIES[0] else plain
                 for name in default_policies(plain)}  # fmt: skip
     check_names(names)
-    return {name: resolve(settings, name) for name in names}
+    configs = {name: resolve(settings, name) for name in names}
+    refuse_unused(settings, next(iter(configs.values())))
+    return configs
 
 
 def default_policies(config: Config) -> tuple[str, ...]:

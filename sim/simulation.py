@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable
 from typing import Self
 
@@ -13,6 +12,7 @@ import numpy as np
 from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.config import AcceptanceConfig, Config
+from tlt.sim.defaults import ROOFLINE, TREES, probe
 from tlt.sim.kv_cache import kv_tokens
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
@@ -34,16 +34,8 @@ from tlt.traces.catalogue.models import model_shape
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
 from tltsched.event_log import Recorder, SchedulerSetup
-from tltsched.policies import PolicySpec
-from tltsched.policies.base import Policy
 from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.schedules.cluster_view import Capacity
-from tltsched.step_times import AnyTimes
-
-
-def probe(spec: PolicySpec) -> Policy:
-    """Return a policy that is asked what it is, not what to do."""
-    return spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- simulation, not security
 
 
 def law_of(config: AcceptanceConfig) -> AcceptanceLaw:
@@ -57,12 +49,12 @@ def law_of(config: AcceptanceConfig) -> AcceptanceLaw:
 
 def calibration_of(config: Config) -> Calibration | None:
     """Read the calibration that the settings name; None: a roofline. Raises InputError."""
-    return None if config.cost.source == "roofline" else load(config.cost.source)
+    return None if config.cost.source == ROOFLINE else load(config.cost.source)
 
 
 def drafts_trees(config: Config) -> bool:
     """Return whether acceptance is of trees, as TLT's figures are."""
-    return config.acceptance.kind == "published_tree"
+    return config.acceptance.kind == TREES
 
 
 def coefficients_of(config: Config, calibration: Calibration | None) -> Coefficients:

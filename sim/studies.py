@@ -11,11 +11,14 @@ from tlt.sim import comparison
 from tlt.sim.advise.advice import advise, write_advice
 from tlt.sim.advise.bounds import write_bounds
 from tlt.sim.advise.sensitivity import write_cost_draws
+from tlt.sim.advise.what_if import what_if
 from tlt.sim.config import Config
 from tlt.sim.parallel.executors import SERIAL, Executor
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.traces.common.seeds import ADVICE, generator
+from tlt.traces.results.what_if import WHAT_IF
+from tlt.traces.runs.runfolder import write_json
 
 COMPARE_DRAWS, RECOMMEND_DRAWS = 99, 39
 
@@ -50,6 +53,7 @@ def compare(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
     write_bounds(policies.baseline, out)
     with stage("probing step times", len(policies.names)) as advance:
         write_cost_draws(policies, out, draws, advance)
+    write_what_if(policies, out, stage)
 
 
 def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage, executor: Executor = SERIAL) -> None:
@@ -59,8 +63,15 @@ def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage, executor
     _simulate(policies, out, stage)
     with stage("probing step times", len(policies.names)) as advance:
         write_cost_draws(policies, out, draws, advance, executor)
+    write_what_if(policies, out, stage)
     write_advice(out, advise(policies.baseline, generator(policies.baseline.config.run.seed, ADVICE)))
     write_bounds(policies.baseline, out)
+
+
+def write_what_if(policies: PolicySet, out: Path, stage: Stage) -> None:
+    """Write what_if.json of a comparison."""
+    with stage("other acceptance and GPUs", len(policies.names)) as advance:
+        write_json(out / WHAT_IF, what_if(policies, advance))
 
 
 def _simulate(policies: PolicySet, out: Path, stage: Stage) -> None:

@@ -20,6 +20,8 @@ from tltsched.draft_config import OFF
 from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig
 
+TOLD_CUT = 0.01  # of the responses
+
 
 def run_into(
     simulation: Simulation, folder: Path, label: str, progress: Callable[[int], None] | None = None
@@ -107,6 +109,13 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
             f"a step without a CUDA graph above {engine.graph_max_requests} requests is assumed to cost "
             f"{engine.eager_s_per_layer * 1e3:g} ms a layer more"
         )
+    rows, workload = simulation.trace.rows, simulation.config.workload
+    cut = float(rows["truncated"].mean()) if len(rows) and not workload.replay_steps else 0.0
+    if cut >= TOLD_CUT:
+        warnings.append(
+            f"{cut:.1%} of the responses are cut at {workload.max_response_tokens:,} tokens "
+            "(workload.max_response_tokens)"
+        )
     drafter = simulation.config.drafter
     if drafter.drift:
         warnings.append(load_drift(drafter.drift).describe())
@@ -120,7 +129,8 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         warnings.append(_trainer_warning(simulation))
     if cluster.stream.repeated:
         times = cluster.stream.repeated
-        warnings.append(f"the schedule used up the prompts of the trace and began it anew {times} times")
+        often = "once" if times == 1 else f"{times} times"
+        warnings.append(f"the schedule used up the prompts of the trace and began it anew {often}")
     if cluster.log.preemptions:
         count = cluster.log.preemptions
         warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tlt.analysis.comparison.compare import ComparisonTable, Row
+from tlt.analysis.comparison.premises import acceptance_range
 from tlt.analysis.comparison.verdict import Told, ceiling_sentence, ceilings, covers_sentence, sentence_of
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
@@ -34,7 +35,8 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
     is_gain = best is not baseline and best.speedup.above(1.0)
     recommended = best if is_gain else baseline
     regrets = _regrets(runs, ranked, recommended.policy)
-    told = Told(table, runs, best, is_gain, by_token, regrets, ranked)
+    assumed = acceptance_range(runs.what_if, best, baseline)
+    told = Told(table, runs, best, is_gain, by_token, regrets, ranked, assumed)
     return Answer(
         unit="s a million trained tokens" if by_token else "s a step",
         by_token=by_token,
@@ -47,6 +49,7 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
         gain=best.speedup,
         regrets=regrets,
         policies=tuple(_policy(run, rows[run.policy], runs, by_token, order, price) for run in runs.runs),
+        acceptance=assumed,
         ceilings=tuple(ceilings(runs.bounds, runs.runs[0])) if runs.bounds is not None else (),
         sentence=sentence_of(told),
         covers=covers_sentence(told),

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tlt.analysis.comparison.compare import ComparisonTable, Row
+from tlt.analysis.comparison.premises import acceptance_words, premises_sentence
 from tlt.analysis.cost_draws import Recommendation
 from tlt.analysis.drawing.estimates import interval_words, number
 from tlt.analysis.drawing.regrets import regret_sentences
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.intervals import FEW_DRAWS, FEW_STEPS, few_words, mean_difference_s
 from tlt.traces.common.regret import Regrets
-from tlt.traces.results.answer import Ceiling
+from tlt.traces.results.answer import AcceptanceRange, Ceiling
 from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.written.policy_name import PolicyName
@@ -31,6 +32,7 @@ class Told:
     by_token: bool
     regrets: Regrets | None  # of what is recommended
     ranked: list[str]
+    acceptance: AcceptanceRange | None = None
 
     @property
     def baseline(self) -> Row:
@@ -42,10 +44,11 @@ def sentence_of(told: Told) -> str:
     """Return the answer in words: what to run, what it costs beside time, what the choice may lose."""
     unranked = _unranked_sentence([row for row in told.table.rows if row.policy not in told.ranked])
     if len(told.table.rows) == 1:
-        return _alone(told.baseline, unranked)
+        return f"{_alone(told.baseline, unranked)} {premises_sentence(told.runs)}".strip()
     others = [row for row in told.table.rows if row.policy in told.ranked]
     sentences = [
         _gain_sentence(told),
+        premises_sentence(told.runs),
         _schedule_sentence(told.best, told.baseline),
         *(regret_sentences(told.regrets) if told.regrets is not None else ()),
         _losers_sentence(others),
@@ -83,15 +86,16 @@ def _gain_sentence(told: Told) -> str:
     if told.is_gain and told.by_token:
         return (
             f"Run {best.policy}: {_per_token(best)} s of RL steps a million trained tokens, "
-            f"{interval_words(best.speedup)} as fast as {baseline.policy} ({_per_token(baseline)} s), over "
-            f"{steps} steps."
+            f"{interval_words(best.speedup)} as fast as {baseline.policy} ({_per_token(baseline)} s)"
+            f"{_acceptance(told)}, over {steps} steps."
         )
     if told.is_gain:
         step_s = {run.policy: told.runs.counted_seconds(run) for run in told.runs.runs}
         saved_s = mean_difference_s(step_s[baseline.policy], step_s[best.policy])
         return (
             f"Run {best.policy}: its RL steps are {interval_words(best.speedup)} as fast as under "
-            f"{baseline.policy}, over {steps} steps; it saves {interval_words(saved_s, ' s')} a step."
+            f"{baseline.policy}{_acceptance(told)}, over {steps} steps; it saves "
+            f"{interval_words(saved_s, ' s')} a step."
         )
     by = ", by seconds a trained token," if told.by_token else ""
     if best is baseline:
@@ -105,6 +109,11 @@ def _gain_sentence(told: Told) -> str:
         f"No policy is a gain over {baseline.policy}: the fastest{by or ','} {best.policy}, has a speedup of "
         f"{interval_words(best.speedup)}, which is not above 1."
     )
+
+
+def _acceptance(told: Told) -> str:
+    words = acceptance_words(told.acceptance)
+    return f", {words}" if words else ""
 
 
 def _per_token(row: Row) -> str:

@@ -78,6 +78,7 @@ def answer_of_plan(found: PlanFiles, runs: Answer) -> Answer:
         gain=Estimate(base / figures[plan.best], None, OTHER_CLUSTER),
         regrets=None,
         policies=policies,
+        acceptance=None,
         ceilings=(),
         sentence=" ".join(plan_sentences(found, best)),
         covers="",

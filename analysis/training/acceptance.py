@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
+from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Jackknife

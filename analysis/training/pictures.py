@@ -8,8 +8,8 @@ from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from tlt.analysis.comparison.gantt import draw_gantt, median_step
-from tlt.analysis.comparison.idle_bars import draw_bars
+from tlt.analysis.comparison.drawn.gantt import draw_gantt, median_step
+from tlt.analysis.comparison.drawn.idle_bars import draw_bars
 from tlt.analysis.drawing.estimates import change, number
 from tlt.analysis.drawing.figure import (
     CAUSE_COLOURS,

@@ -12,9 +12,11 @@ from tlt.sim.counterfactual.drafted import acceptance_of
 from tlt.sim.counterfactual.drafted import observed_policy as policy_of
 from tlt.sim.counterfactual.log_times import phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed
+from tlt.sim.defaults import AUTO, CHAINS, ROOFLINE, TREES, has_trees, source_of, with_kind
 from tlt.sim.model.phases import PHASES
 from tlt.sim.policy_set import check_names
-from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
+from tlt.sim.steptimes.calibration import load
+from tlt.sim.unused import SAMPLED
 from tlt.traces.common.settings import merge
 from tltsched.cluster import ClusterConfig
 from tltsched.errors import InputError
@@ -50,6 +52,8 @@ def replay_of(
     `policies` None: those that suit the acceptance law. `observed_policy` None: what the run states, else
     none. `lengths` is the file that will hold the lengths. Raises InputError for what is missing or wrong.
     """
+    refuse_replaced(given)
+    given = with_kind(given, policies or ())
     asked = given.get("workload", {}).get("steps")
     if isinstance(asked, int) and asked > 0:
         observed = observed.first(asked)
@@ -62,6 +66,17 @@ def replay_of(
     check_names(names)
     configs = {name: base if name == policy else resolve(values, name) for name in names}
     return Replay(observed, _possible(configs, observed, named=policies is not None), assumptions)
+
+
+def refuse_replaced(given: dict[str, Any]) -> None:
+    """Raise InputError for settings of the workload that the run itself states."""
+    for name in ("lengths", "replay_steps", *SAMPLED):
+        value = given.get("workload", {}).get(name)
+        if value is not None:
+            raise InputError(
+                f"workload.{name}", value, "nothing here: lengths, prompts and samples are those of the run",
+                "leave it out; --responses says how many responses a step had where the log does not",
+            )  # fmt: skip
 
 
 def policies_of(named: Sequence[str] | None, config: Config, policy: str) -> list[str]:
@@ -139,23 +154,20 @@ def _check_gpus(observed: Observed, gpus: int) -> None:
 
 def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any]:
     """Return the settings with step times: those named, else shipped ones that fit, else a roofline."""
-    if "source" in values.get("cost", {}):
+    given = values.get("cost", {}).get("source", AUTO)
+    if given != AUTO:
         return merge(values, {"cost": {}})
     hardware = values["hardware"]
-    fitting = [name for name in shipped_names() if _fits(load(name), hardware)]
-    source = fitting[-1] if fitting else "roofline"
+    trees = values.get("acceptance", {}).get("kind") == TREES
+    source = source_of(AUTO, hardware["model"], hardware["gpu"], hardware["tp"], trees=trees)
     why = (
-        f"step times: {source}, shipped, since model, GPU and tensor parallelism are the same"
-        if fitting
-        else "step times are a roofline (assumed): no shipped calibration is of this model and GPU"
+        "step times are a roofline (assumed): no shipped calibration is of this model, GPU, tensor "
+        "parallelism and kind of draft"
+        if source == ROOFLINE
+        else f"step times: {source}, shipped: of this model, GPU, tensor parallelism and kind of draft"
     )
     assumptions.append(f"{why} (cost.source)")
     return merge(values, {"cost": {"source": source}})
-
-
-def _fits(calibration: Calibration, hardware: dict[str, Any]) -> bool:
-    same = calibration.is_of(str(hardware["model"]), str(hardware["gpu"]), int(hardware["tp"]))
-    return same and not calibration.name.endswith("-one-run")
 
 
 def _with_stated(
@@ -181,8 +193,7 @@ def _with_acceptance(values: dict[str, Any], assumptions: list[str]) -> dict[str
     if "acceptance" in values or values.get("drafter", {}).get("kind") == "history":
         return values
     source = values["cost"]["source"]
-    trees = source != "roofline" and any(point.draft_config.topk > 1 for point in load(source).points)
-    kind = "published_tree" if trees else "per_position"
+    kind = TREES if source != ROOFLINE and has_trees(load(source)) else CHAINS
     assumptions.append(f"acceptance is not given: {kind} with its defaults is taken (acceptance.*)")
     return merge(values, {"acceptance": {"kind": kind}})
 

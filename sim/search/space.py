@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from tlt.sim.config import Config, resolve
+from tlt.sim.defaults import AUTO, ROOFLINE, TREES, source_of, with_kind
 from tlt.sim.model.phases import ON_TRAINERS, PhaseConfig
 from tlt.sim.simulation import Simulation
-from tlt.sim.steptimes.calibration import Calibration, load, shipped_names
+from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.traces.catalogue.gpus import gpu_spec, is_known_gpu
 from tlt.traces.common.settings import merge
 from tlt.traces.lengths.schema import Trace
@@ -102,6 +103,7 @@ def candidates(
 
     Returns those that can run, and for every other one the reason why not.
     """
+    settings = with_kind(settings, space.policies)
     runnable, left_out = [], {}
     sources: dict[str, str] = {}
     for design in space.designs():
@@ -134,19 +136,11 @@ def cost_source(settings: Mapping[str, Any], design: Design) -> str:
     """
     config = Config()
     model = settings.get("hardware", {}).get("model", config.hardware.model)
-    configured = settings.get("cost", {}).get("source", config.cost.source)
-    names = [] if configured == "roofline" else [configured]
-    matching = [name for name in names if _fits(load(name), model, design)]
-    if matching:
-        return str(matching[0])
-    shipped = [load(name) for name in shipped_names()]
-    fitting = [each for each in shipped if _fits(each, model, design)]
-    latest = max(fitting, key=lambda each: (each.date, len(each.points)), default=None)
-    return "roofline" if latest is None else latest.name
-
-
-def _fits(calibration: Calibration, model: str, design: Design) -> bool:
-    return calibration.is_of(model, design.gpu, design.tp)
+    configured = str(settings.get("cost", {}).get("source", AUTO))
+    if configured not in (AUTO, ROOFLINE) and load(configured).is_of(model, design.gpu, design.tp):
+        return configured
+    trees = settings.get("acceptance", {}).get("kind", config.acceptance.kind) == TREES
+    return source_of(AUTO, model, design.gpu, design.tp, trees=trees)
 
 
 def _settings(settings: dict[str, Any], design: Design, source: str) -> dict[str, Any]:

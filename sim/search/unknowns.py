@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.advise.sensitivity import PROBE, probed
+from tlt.sim.advise.what_if import ACCEPTANCE_SD, with_exponent
 from tlt.sim.config import Config
 from tlt.sim.search.space import Candidate
 from tlt.sim.simulation import Simulation
@@ -21,7 +22,6 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.schema import Trace
 
 PROBE_DRIFT = 0.01  # exponent a policy update
-ACCEPTANCE_SD = 0.2  # assumed: of the logarithm of the exponent that acceptance carries
 DRIFT_SD = 0.01  # assumed: exponent a policy update
 REWARD_SD = 0.5  # assumed: of the logarithm
 PHASES_SD = 0.2  # assumed: of the logarithm, as of a roofline
@@ -105,17 +105,7 @@ def probes(candidate: Candidate, inputs: list[Uncertain], trace: Trace) -> dict[
 
 
 def _less_accepted(config: Config) -> Config:
-    """Raise the survivals to the power of 1 + PROBE; published trees get the exponent of an older drafter."""
-    power = 1.0 + PROBE
-    replace = msgspec.structs.replace
-    history, law = config.drafter.history, config.acceptance
-    older = tuple(survival**power for survival in history.survival_by_position)
-    drafter = replace(config.drafter, history=replace(history, survival_by_position=older))
-    if law.kind == "published_tree":
-        drafter = replace(drafter, initial_exponent=drafter.initial_exponent * power)
-    positions = tuple(survival**power for survival in law.survival_by_position)
-    acceptance = replace(law, survival_by_position=positions, rate=law.rate**power)
-    return replace(config, drafter=drafter, acceptance=acceptance)
+    return with_exponent(config, 1.0 + PROBE)
 
 
 def _drifting(config: Config) -> Config:

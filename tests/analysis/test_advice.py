@@ -12,7 +12,7 @@ from tlt.analysis.comparison.advice import (
     advice_terminal,
     pays_sentence,
 )
-from tlt.analysis.comparison.gain_by_batch import draw_gain
+from tlt.analysis.comparison.drawn.gain_by_batch import draw_gain
 from tlt.analysis.load import load_run
 from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import BatchAdvice

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
-from tlt.analysis.comparison.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.comparison.compare import compare
-from tlt.analysis.comparison.gantt import median_step, sample_causes, step_window_s
-from tlt.analysis.comparison.pictures import draw_all
-from tlt.analysis.comparison.running_requests import running_requests
+from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_age
+from tlt.analysis.comparison.drawn.gantt import median_step, sample_causes, step_window_s
+from tlt.analysis.comparison.drawn.pictures import draw_all
+from tlt.analysis.comparison.drawn.running_requests import running_requests
 from tlt.analysis.drawing.figure import save
 from tlt.analysis.load import RunSet, load_run, load_runs
 from tlt.traces.runs.runfolder import CAUSES, INTERVAL_COLUMNS, RESPONSE_COLUMNS, STEP_COLUMNS

@@ -38,7 +38,7 @@ def small(**acceptance: Any) -> dict[str, Any]:
             "samples_per_prompt": 2,
             "max_response_tokens": 600,
         },
-        "acceptance": acceptance,
+        "acceptance": acceptance or {"kind": "published_tree"},
     }
 
 

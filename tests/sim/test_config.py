@@ -6,6 +6,7 @@ import pytest
 
 from tests.sim.small_world import trace_of
 from tlt.sim.config import Config, resolve
+from tlt.sim.policy_set import CHAIN_POLICIES, resolve_policies
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tlt.traces.common.settings import fields, settings_of
@@ -23,7 +24,7 @@ def test_every_field_has_a_default_and_a_meaning() -> None:
 
 def test_defaults_are_a_whole_configuration() -> None:
     config = resolve({})
-    assert config.policy == PRESETS["tlt"]
+    assert config.policy == PRESETS["goodput"]
     assert config.workers == 16
     again = msgspec.json.decode(msgspec.json.encode(config), type=Config)
     assert again == config, "the resolved form is itself a configuration"
@@ -154,7 +155,11 @@ SETUP: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"cost": {"source": "paper"}}, "none", ["'paper' for calibration", "paper-qwen32b-tp4"]),
     ({"hardware": {"tp": 1, "gpu": "L40"}}, "none", ["KV cache on 1 x L40", "at least", "hardware.tp"]),
     ({"engine": {"graph_bytes": 79e9}}, "none", ["KV cache on 4 x H100", "at least"]),
-    ({}, "static:4", ["'4' for draft_config", "published_tree", "per_position"]),
+    (
+        {"acceptance": {"kind": "published_tree"}},
+        "static:4",
+        ["'4' for draft_config", "published_tree", "per_position"],
+    ),
     ({"acceptance": {"kind": "geometric"}}, "tlt", ["for draft_config", "geometric", "published_tree"]),
 ]
 
@@ -202,3 +207,35 @@ def test_a_policy_without_drafts_trains_no_drafter() -> None:
 def test_a_schedule_that_overlaps_takes_spot_training_alone_off_a_policy() -> None:
     assert not resolve({}, "tlt@bounded_async").cluster.spot.enabled
     assert resolve({}, "tlt_released@bounded_async").engine.graph_max_requests == 32
+
+
+@pytest.mark.parametrize(
+    ("hardware", "policy", "source", "kind"),
+    [
+        ({}, "goodput", "roofline", "per_position"),  # published steps of this model are of trees
+        ({}, "tlt", "paper-qwen32b-tp4", "published_tree"),
+        ({"model": "Qwen2.5-7B", "tp": 1}, "static:4", "vllm-0.32-h100-qwen2.5-7b", "per_position"),
+        (
+            {"model": "Qwen2.5-7B", "tp": 1, "gpu": "H200"},
+            "none",
+            "vllm-0.32-h200-qwen2.5-7b",
+            "per_position",
+        ),
+        ({"model": "Qwen2.5-7B", "tp": 1, "gpu": "A100"}, "none", "roofline", "per_position"),
+        ({"model": "Qwen2.5-7B", "tp": 2}, "none", "roofline", "per_position"),
+    ],
+)
+def test_what_is_left_open_fits_model_gpu_and_drafts(
+    hardware: dict[str, Any], policy: str, source: str, kind: str
+) -> None:
+    config = resolve({"hardware": hardware}, policy)
+    assert (config.cost.source, config.acceptance.kind) == (source, kind)
+    named = resolve({"hardware": hardware, "cost": {"source": "paper-qwen32b-tp4"}}, policy)
+    assert (named.cost.source, named.acceptance.kind) == ("paper-qwen32b-tp4", "published_tree")
+
+
+def test_policies_that_are_compared_share_one_law() -> None:
+    for names in (["none", "tlt"], ["tlt", "none"]):
+        kinds = {each.acceptance.kind for each in resolve_policies({}, names).values()}
+        assert kinds == {"published_tree"}
+    assert tuple(resolve_policies({})) == CHAIN_POLICIES

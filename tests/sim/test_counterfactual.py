@@ -154,7 +154,7 @@ def test_hardware_must_be_stated(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("policies", [["statik:4"], ["none@tail"], ["static:10_8_16"]])
+@pytest.mark.parametrize("policies", [["statik:4"], ["none@tail"], ["static:4", "static:10_8_16"]])
 def test_wrong_policies_are_refused(policies: list[str], tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(lengths(steps=1), path)

@@ -51,7 +51,9 @@ CHAINS: dict[str, Any] = {
     "acceptance": {"kind": "per_position", "survival_by_position": [0.5, 0.25, 0.12, 0.06]},
     "engine": {"max_running": 200},
 }
-TREES: dict[str, Any] = {"hardware": {"gpus": 8}, "workload": CHAINS["workload"]}
+TREES: dict[str, Any] = {
+    "hardware": {"gpus": 8}, "workload": CHAINS["workload"], "acceptance": {"kind": "published_tree"},
+}  # fmt: skip
 TARGET = Target(method="eagle3", draft_model="head", max_running=200)
 
 

@@ -145,7 +145,7 @@ def test_three_drafts_lose_at_short_context_and_win_at_long_context() -> None:
 
 
 def test_trees_have_the_configured_law_alone() -> None:
-    config = resolve({}, "none")
+    config = resolve({"acceptance": {"kind": "published_tree"}}, "none")
     found = kstar_map(config, drafting_configs(config, ["8_8_16", "off", "8_8_32"]), [4, 64], [2048.0])
     assert found.about.rates == ()
     assert set(found.best["rate"]) == {CONFIGURED}

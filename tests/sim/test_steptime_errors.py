@@ -27,6 +27,7 @@ from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 
 ROOFLINE = {"cost.source": "roofline", "hardware.gpus": 4, "hardware.tp": 4}
+TREES = {"acceptance.kind": "published_tree"}
 CHAINS = {"acceptance.kind": "geometric", "acceptance.rate": 0.7}
 
 
@@ -51,16 +52,16 @@ def test_what_drafts_follows_the_acceptance_unless_it_is_named() -> None:
         return coefficients_of(config_of(ROOFLINE | settings), None).draft_s
 
     trees, chains = DRAFTING["sglang_trees"].fixed_s, DRAFTING["vllm_chains"].fixed_s
-    assert (law({}), law(CHAINS)) == (trees, chains)
+    assert (law(TREES), law(CHAINS)) == (trees, chains)
     assert law(CHAINS | {"cost.roofline.drafting": "sglang_trees"}) == trees
     assert law({"cost.roofline.draft_fixed_s": 0.002}) == 0.002
-    assert not mixes_prefill(config_of(ROOFLINE), None), "SGLang stops decode while it prefills"
+    assert not mixes_prefill(config_of(ROOFLINE | TREES), None), "SGLang stops decode while it prefills"
     assert mixes_prefill(config_of(ROOFLINE | CHAINS), None)
 
 
 def test_the_overhead_of_a_pass_hardly_falls_with_tensor_parallelism() -> None:
     passes = [
-        coefficients_of(config_of({"cost.source": "roofline", "hardware.gpus": tp, "hardware.tp": tp}), None)
+        coefficients_of(config_of(ROOFLINE | TREES | {"hardware.gpus": tp, "hardware.tp": tp}), None)
         for tp in (2, 4, 8)
     ]
     assert [law.draft_s for law in passes] == [passes[0].draft_s] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,8 +116,13 @@ def draws_option(default: int, help_text: str) -> Callable[[Command], Command]:
 
 
 def names_of(text: str | None) -> list[str] | None:
-    """Return what a list separated by commas names; None where it was not given."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    """Return what a list separated by commas names; None where it was not given.
+
+    Commas inside brackets separate parameters.
+    """
+    if text is None:
+        return None
+    return [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
 
 
 def numbers_of(option: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:

@@ -20,6 +20,7 @@ from tltsched.policies.table import TableConfig, table_of_edges, table_of_ranges
 from tltsched.policies.threshold import ThresholdConfig
 from tltsched.policies.turbospec import TurboSpecConfig
 from tltsched.policies.vllm_adaptive import VllmAdaptiveConfig
+from tltsched.written.parameters import split_parameters, with_parameters
 from tltsched.written.policy_name import PolicyName, items_of
 
 PolicySpec = (
@@ -149,17 +150,19 @@ FORMS: dict[str, Form] = {
 def parse_policy(text: str) -> PolicySpec:
     """Read a preset name or a form: `static:4`, `goodput:off+1+2+4`, `table:1=8_4_48+9=off`, ...
 
+    Parameters stand in brackets: `goodput(hysteresis=0.01)`.
     Raises InputError on an unknown name or draft configuration; its text lists the names and the nearest one.
     """
     whole = PolicyName.parse(text)
     if whole.schedule is not None or whole.drafter is not None:
         raise InputError("policy", text, "a policy alone", f"write {whole.policy}: {ALONE}")
-    name, argument = whole.form
+    written, given = split_parameters(whole.policy, "policy")
+    name, argument = PolicyName(written).form
     form = FORMS.get(name)
     if form and argument:
-        return form.read(argument)
+        return with_parameters(form.read(argument), given, "policy")
     if name in PRESETS and argument is None:
-        return PRESETS[name]
+        return with_parameters(PRESETS[name], given, "policy")
     allowed = ", ".join(sorted((*PRESETS, *(known.shape for known in FORMS.values()))))
     near = get_close_matches(name, (*PRESETS, *FORMS), n=1)
     fix = f"did you mean {near[0]}?" if near else "choose one of these"

@@ -15,6 +15,7 @@ from tltsched.schedules.oversample_partial import OversamplePartialConfig
 from tltsched.schedules.repack import RepackConfig
 from tltsched.schedules.synchronous import SynchronousConfig
 from tltsched.schedules.tail_batching import TailBatchingConfig
+from tltsched.written.parameters import split_parameters, with_parameters
 
 ScheduleSpec = (
     SynchronousConfig
@@ -47,12 +48,13 @@ def schedule_name(spec: ScheduleSpec) -> str:
 
 
 def parse_schedule(text: str) -> ScheduleSpec:
-    """Read the name of a preset, or bounded_async:SHARE with the share of the workers that train.
+    """Read the name of a preset, NAME(FIELD=VALUE,...), or bounded_async:SHARE for its trainer_share.
 
     Raises InputError that lists the names and the nearest one.
     """
-    name, colon, argument = text.strip().partition(":")
-    spec = look_up(PRESETS, "schedule", name)
+    whole, given = split_parameters(text, "schedule")
+    name, colon, argument = whole.partition(":")
+    spec = with_parameters(look_up(PRESETS, "schedule", name), given, "schedule")
     if not colon:
         return spec
     try:

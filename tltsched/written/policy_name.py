@@ -1,5 +1,7 @@
 """Names of policies as users write them: POLICY[@SCHEDULE][/online|/frozen].
 
+Both may have parameters in brackets (tltsched.written.parameters).
+
 POLICY is a preset (`tlt`), or a form with an argument (`static:4`, `goodput:off+1+2`). SCHEDULE is a rollout
 schedule (`tail_batching`). What follows the slash says whether a drafter is trained on idle workers. This
 file alone knows the signs `:`, `+`, `@` and `/`; which policies and schedules there are it does not know.
@@ -69,7 +71,7 @@ def policy_of(form: str, items: Iterable[object]) -> str:
     return f"{form}:{'+'.join(map(str, items))}"
 
 
-def folded(name: str, columns: int, signs: str = ":+@/_") -> str:
+def folded(name: str, columns: int, signs: str = ":+@/_(,") -> str:
     """Break a name of more than `columns` characters at these signs, for a narrow table.
 
     A line begins with a slash and ends with any other sign. Underscores count in names with a schedule alone.

@@ -61,6 +61,20 @@ class Ceiling(msgspec.Struct, frozen=True):
     in_order: bool = False  # holds for schedules alone that train each step on its own responses, in turn
 
 
+class AcceptanceRange(msgspec.Struct, frozen=True):
+    """What acceptance does to the gain of the best policy, where it was assumed.
+
+    low and high: the gain where acceptance is off by what is assumed of it, at 95 %. first_accepted is the
+    chance of the first draft that was taken, and break_even the one at which nothing is gained; None: not in
+    the range that was simulated.
+    """
+
+    low: float
+    high: float
+    first_accepted: float
+    break_even: float | None
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. `gain` is the best over the baseline; 1 means no difference.
 
@@ -80,6 +94,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     gain: Estimate
     regrets: Regrets | None  # of the recommended policy among the ranked ones; None: there is no other
     policies: tuple[PolicyAnswer, ...]  # the baseline first
+    acceptance: AcceptanceRange | None = None  # None: it was measured, or nothing that is best drafts
     ceilings: tuple[Ceiling, ...] = ()
     sentence: str
     covers: str = ""

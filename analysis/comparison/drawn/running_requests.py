@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from tlt.analysis.comparison.gantt import step_window_s
+from tlt.analysis.comparison.drawn.gantt import step_window_s
 from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_legend, policy_style
 from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats

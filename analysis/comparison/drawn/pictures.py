@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tlt.analysis.comparison.by_step import draw_by_step
-from tlt.analysis.comparison.gain_by_batch import draw_gain
-from tlt.analysis.comparison.gantt import draw_gantt, median_step
-from tlt.analysis.comparison.idle_bars import draw_bars
-from tlt.analysis.comparison.lengths import draw_lengths
-from tlt.analysis.comparison.running_requests import draw_running
+from tlt.analysis.comparison.drawn.by_step import draw_by_step
+from tlt.analysis.comparison.drawn.gain_by_batch import draw_gain
+from tlt.analysis.comparison.drawn.gantt import draw_gantt, median_step
+from tlt.analysis.comparison.drawn.idle_bars import draw_bars
+from tlt.analysis.comparison.drawn.lengths import draw_lengths
+from tlt.analysis.comparison.drawn.running_requests import draw_running
 from tlt.analysis.drawing.figure import Picture
 from tlt.analysis.ledger import Ledger
 from tlt.analysis.load import Run

@@ -1,0 +1,88 @@
+"""Settings that a configuration cannot use: an error, so that nothing that was asked for is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tlt.sim.config import Config
+from tlt.sim.defaults import ROOFLINE
+from tltsched.errors import InputError
+
+# Field or section, whether it is without effect, and what has the effect instead.
+Rule = tuple[str, Callable[[Config], bool], str, str]
+SAMPLED = ("prompts_per_step", "samples_per_prompt", "group_correlation", "length_drift_per_step")
+RULES: tuple[Rule, ...] = (
+    *(
+        (
+            f"workload.{name}",
+            lambda config: config.workload.replay_steps,
+            "steps, prompts and samples are those of the trace (workload.replay_steps)",
+            "leave it out, or replay_steps = false to sample the lengths",
+        )
+        for name in SAMPLED
+    ),
+    (
+        "acceptance.rate",
+        lambda config: config.acceptance.kind != "geometric",
+        "acceptance.kind is not 'geometric'",
+        "set acceptance.kind='geometric', or leave it out",
+    ),
+    (
+        "acceptance.survival_by_position",
+        lambda config: config.acceptance.kind != "per_position",
+        "acceptance.kind is not 'per_position'",
+        "set acceptance.kind='per_position', or leave it out",
+    ),
+    (
+        "cost.roofline",
+        lambda config: config.cost.source != ROOFLINE,
+        "step times are those of a calibration (cost.source)",
+        "set cost.source='roofline', or leave it out",
+    ),
+    *(
+        (
+            f"cost.known.{name}",
+            lambda config: config.cost.known.plain_step_s is None,
+            "no step was timed (cost.known.plain_step_s)",
+            "give cost.known.plain_step_s, or leave it out",
+        )
+        for name in ("draft", "batch", "context_tokens")
+    ),
+    (
+        "drafter.history",
+        lambda config: config.drafter.kind != "history",
+        "drafts come from a head (drafter.kind)",
+        "set drafter.kind='history', or leave it out",
+    ),
+)
+
+
+def refuse_unused(settings: dict[str, Any], config: Config) -> None:
+    """Raise InputError for what `settings` has that `config`, made of them, does not use.
+
+    What is set to its default passes: a whole resolved configuration is a configuration.
+    """
+    for path, unused, reason, fix in RULES:
+        given = _at(settings, path)
+        if given is not None and unused(config) and _differs(given, _at_struct(Config(), path)):
+            raise InputError(path, given, f"nothing here: {reason}", fix)
+
+
+def _at(settings: dict[str, Any], path: str) -> Any:
+    value: Any = settings
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _at_struct(config: Any, path: str) -> Any:
+    for part in path.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def _differs(given: Any, default: Any) -> bool:
+    if isinstance(given, dict):
+        return any(_differs(value, getattr(default, name, None)) for name, value in given.items())
+    return bool((tuple(given) if isinstance(given, list) else given) != default)

@@ -149,6 +149,19 @@ def _write(report: Report, folder: Path) -> Path:
     return page
 
 
+def write_answer_of(folder: Path) -> None:
+    """Write answer.json of a folder without its report; a map of draft lengths has its own file already."""
+    if not (folder / KSTAR).is_file():
+        _, _, answer, _, case = _read(folder)
+        write_answer(answer, case, folder)
+
+
+def answer_file(folder: Path) -> Path:
+    """Return the file that holds the answer of a folder: one that cannot be ranked says what it needs."""
+    names = (ANSWER, COUNTERFACTUAL, KSTAR)
+    return next((folder / name for name in names if (folder / name).is_file()), folder / ANSWER)
+
+
 def write_answer(answer: Answer, case: Counterfactual | None, folder: Path) -> None:
     """Write answer.json; a counterfactual that cannot be ranked leaves none."""
     (folder / ANSWER).unlink(missing_ok=True)

@@ -18,11 +18,12 @@ from tlt.traces.runs.runfolder import RunFolder
 from tlt.version import VERSION
 
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
+GIVEN = {"--config", "--set", "--phases", "--fitted", "--out", "--force", "--json"}
 SURFACE: dict[str, set[str]] = {
     "sim counterfactual": {
         "RUN", "--config", "--set", "--phases", "--observed", "--policies", "--gpus", "--tp", "--price",
         "--cap", "--tokenizer", "--draws", "--out", "--report", "--responses", "--columns",
-        "--follow",
+        "--follow", "--force", "--json",
     },
     "sim fit-acceptance": {"RUN_FOLDER", "--steps", "--out"},
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
@@ -33,6 +34,7 @@ SURFACE: dict[str, set[str]] = {
     "real train": {"--policies", "--calibration", "--config", "--out", "--set"},
     "real train-fields": set(),
     "real warm-up": {"ARGUMENTS"},  # says where it went
+    "check": {"--json"},
     "report train": {"FOLDER"},
     "trace describe": {"NAME_OR_FILE", "--cap", "--json"},
     "trace sample": {
@@ -55,16 +57,16 @@ SURFACE: dict[str, set[str]] = {
         "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",
         "--force",
     },
-    "sim run": {"--config", "--set", "--policy", "--out", "--report"},
-    "sim compare": {"--config", "--set", "--policies", "--out", "--report", "--draws"},
-    "sim recommend": {
+    "sim run": GIVEN | {"--policy", "--report"},
+    "sim compare": GIVEN | {"--policies", "--report", "--draws"},
+    "sim recommend": GIVEN | {
         "--config", "--set", "--policies", "--out", "--draws", "--gpus-budget", "--gpu", "--tp", "--engines",
         "--schedules", "--price", "--on-policy", "--jobs", "--executor",
     },
     "sim sweep": {"--config", "--set", "--grid", "--executor", "--jobs", "--json", "--out"},
-    "sim kstar": {
-        "--config", "--set", "--draft-configs", "--batches", "--contexts", "--acceptance", "--out",
-    },
+    "sim kstar": GIVEN | {"--draft-configs", "--batches", "--contexts", "--acceptance"},
+    "sim policies": {"--json"},
+    "sim schedules": {"--json"},
     "sim export": {
         "FOLDER", "--config", "--set", "--format", "--draft-configs", "--tolerance", "--method",
         "--draft-model", "--out",

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.advise.bounds import write_bounds
+from tlt.sim.advise.what_if import what_if
 from tlt.sim.comparison import compare
 from tlt.sim.counterfactual.draws import write_draws
 from tlt.sim.counterfactual.fit_to_log import Times, fit_means, fit_scale
@@ -40,6 +41,7 @@ from tlt.traces.results.counterfactual import (
     Counterfactual,
     ObservedStep,
 )
+from tlt.traces.results.what_if import WHAT_IF
 from tlt.traces.runs.runfolder import RunFolder, run_name, write_json
 
 
@@ -66,7 +68,9 @@ def counterfactual(
     compare(policies, out, progress)
     write_bounds(policies.baseline, out)
     if fitted is None or fitted.readings.all:
-        write_draws(policies, out, draws, fitted, lambda policy: progress(policy, -1))
+        write_draws(policies, out, draws, fitted, lambda policy: progress(f"{policy}: errors", -1))
+        ways = what_if(policies, lambda policy: progress(f"{policy}: other acceptance and GPUs", -1))
+        write_json(out / WHAT_IF, ways)
     modelled = RunFolder(out / run_name(policies.names[0])).steps()
     answer = _answer(replay, policies, fitted, modelled, price_usd_per_gpu_hour)
     reordering = any(

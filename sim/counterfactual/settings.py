@@ -39,6 +39,12 @@ class Replay:
     configs: dict[str, Config]
     assumptions: tuple[str, ...]
 
+    @property
+    def units(self) -> int:
+        """How often progress is told: each step of each policy, its errors, its what-if."""
+        steps = next(iter(self.configs.values())).workload.steps
+        return len(self.configs) * (steps + 2)
+
 
 def replay_of(
     observed: Observed,

@@ -20,16 +20,25 @@ if TYPE_CHECKING:
 NO_CHUNKS = float("inf")  # prefill is no part of the step times of a policy
 
 
-def present(folder: Path, with_report: bool = True) -> None:
-    """Write the report of a folder and print its table, verdict and paths; or print the folder alone."""
-    if not with_report:
+def present(folder: Path, with_report: bool = True, as_json: bool = False) -> None:
+    """Write the report of a folder and print its table, verdict and paths, or its answer as JSON.
+
+    Without a report the folder alone is printed, or the answer.
+    """
+    if not with_report and not as_json:
         click.echo(folder)
         return
     from rich.console import Console
 
+    from tlt.analysis.report import answer_file, write_answer_of
     from tlt.analysis.report import present as write_and_print
 
-    write_and_print(folder, Console())
+    if not with_report:
+        write_answer_of(folder)
+    else:
+        write_and_print(folder, Console(quiet=as_json))
+    if as_json:
+        click.echo(answer_file(folder).read_text(encoding="utf-8").rstrip())
 
 
 def refuse_taken(option: str, path: Path, force: bool) -> None:

@@ -78,3 +78,10 @@ def _written(value: object) -> str:
 
 def _expected(error: msgspec.ValidationError) -> str:
     return str(error).partition(", got")[0].removeprefix("Expected ")
+
+
+def listing(spec: msgspec.Struct) -> dict[str, object]:
+    """Return what settings are: the first sentence of their text, and each parameter with its value."""
+    what = " ".join((type(spec).__doc__ or "").strip().split("\n\n")[0].split())
+    parameters = {name: _written(getattr(spec, name)) for name in scalar_fields(spec)}
+    return {"what": what, "parameters": parameters}

@@ -14,6 +14,8 @@ from tlt.commands.options import (
     columns_option,
     configured,
     draws_option,
+    force_option,
+    json_option,
     names_of,
     out_folder,
     policies_option,
@@ -22,7 +24,7 @@ from tlt.commands.options import (
     tokenizer_option,
 )
 from tlt.commands.output import present
-from tlt.commands.progress import progress
+from tlt.commands.progress import progress, stage
 
 
 @click.command()
@@ -46,8 +48,10 @@ from tlt.commands.progress import progress
 @draws_option(99, "Draws of the step times within their error; 0: none.")
 @follow_option
 @out_folder()
+@force_option
+@json_option
 @report_option
-def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> None:
+def counterfactual(run: Path, out: Path, with_report: bool, as_json: bool, **given: Any) -> None:
     """Reproduce RUN with the model, then say what other policies and schedules would have taken.
 
     RUN is a trace of `tlt trace import`, a file or folder that an RL framework wrote, or a run folder or
@@ -61,6 +65,7 @@ def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> Non
     from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
     from tlt.traces.results.counterfactual import OBSERVED_TRACE
+    from tlt.traces.results.study import claim
 
     hardware = {name: given[name] for name in ("gpus", "tp") if given[name] is not None}
     settings = merge(
@@ -70,18 +75,15 @@ def counterfactual(run: Path, out: Path, with_report: bool, **given: Any) -> Non
     options = Options(given["cap"], tokenise=counted, responses=given["responses"], columns=given["columns"])
 
     def read() -> None:
-        with progress(f"reading {run.name}") as shown:
+        with progress(f"reading {run.name}"):
             observed = observe(run, given["phases"], options)
             replay = replay_of(
                 observed, settings, out / OBSERVED_TRACE, names_of(given["policies"]), given["observed"]
             )
-            answer(
-                replay,
-                out,
-                given["draws"],
-                given["price"],
-                lambda policy, step: shown.say(f"{policy}: " + ("errors" if step < 0 else f"step {step}")),
-            )
-        present(out, with_report)
+        asked = {"run": str(run.resolve()), "observed": given["observed"], "price": given["price"]}
+        claim(out, "counterfactual", settings | asked, force=given["force"])
+        with stage("simulating", replay.units) as advance:
+            answer(replay, out, given["draws"], given["price"], lambda policy, _: advance(policy))
+        present(out, with_report, as_json)
 
     followed([run], read, given["follow"])

@@ -11,7 +11,6 @@ from tlt.commands.options import (
     EXISTING_FOLDER,
     FILE,
     HELP,
-    configured,
     draws_option,
     executor_option,
     jobs_option,
@@ -25,14 +24,17 @@ from tlt.commands.output import echo_fields, present
 from tlt.commands.progress import progress, stage
 from tlt.commands.sim.counterfactual import counterfactual
 from tlt.commands.sim.export import export
+from tlt.commands.sim.given import claimed, settings_given, simulates
 from tlt.commands.sim.kstar import kstar
-from tlt.commands.sim.plan import plan_options, refuse_alone, search
+from tlt.commands.sim.lists import policies as list_policies
+from tlt.commands.sim.lists import schedules as list_schedules
+from tlt.commands.sim.plan import PLAN_CHOICES, plan_options, refuse_alone, search
 from tlt.commands.sim.sweep import sweep
 
-with_config = configured("TOML file; `tlt sim fields` lists what it may hold.")
 with_policies = policies_option(
     "Policies on the same lengths, the baseline first: a preset, static:DRAFT, goodput:DRAFT+DRAFT. "
-    "POLICY@SCHEDULE sets the rollout schedule too."
+    "POLICY@SCHEDULE sets the rollout schedule too, NAME(FIELD=VALUE) a parameter; `tlt sim policies` and "
+    "`tlt sim schedules` list them."
 )
 
 
@@ -42,79 +44,61 @@ def sim() -> None:
 
 
 @sim.command()
-@with_config
-@click.option("--policy", help="Replaces the policy of the configuration.")
-@out_folder()
+@simulates
+@click.option("--policy", help="Replaces the policy of the configuration; `tlt sim policies` lists them.")
 @report_option
-def run(
-    config: Path | None,
-    assignments: tuple[str, ...],
-    policy: str | None,
-    out: Path,
-    with_report: bool,
-) -> None:
+def run(policy: str | None, with_report: bool, as_json: bool, **given: Any) -> None:
     """Simulate one policy and write a run folder."""
     from tlt.sim import studies
     from tlt.sim.config import resolve
     from tlt.sim.simulation import Simulation
+    from tlt.sim.unused import refuse_unused
     from tlt.sim.workload import load_workload
-    from tlt.traces.common.settings import settings_of
 
-    settings = settings_of(config, assignments)
+    settings = settings_given(given)
     resolved = resolve(settings, policy)
+    refuse_unused(settings, resolved)
     simulation = Simulation(resolved, load_workload(resolved.workload, resolved.run.seed))
-    studies.run(simulation, policy or studies.label_of(settings), out, stage)
-    present(out, with_report)
+    label = policy or studies.label_of(settings)
+    out = claimed("run", given, settings, policy=label)
+    studies.run(simulation, label, out, stage)
+    present(out, with_report, as_json)
 
 
 @sim.command()
-@with_config
+@simulates
 @with_policies
-@out_folder()
 @report_option
 @draws_option(99, "Draws of the step times within their error, by linear response; 0: none.")
-def compare(
-    config: Path | None,
-    assignments: tuple[str, ...],
-    policies: str | None,
-    out: Path,
-    with_report: bool,
-    draws: int,
-) -> None:
+def compare(policies: str | None, with_report: bool, as_json: bool, draws: int, **given: Any) -> None:
     """Simulate several policies on the same lengths: time, speedup with interval, idle share, tokens/s.
 
-    Intervals cover the spread over steps and the error of the step times; bounds say how far any schedule
-    could go.
+    Intervals cover the spread over steps and the error of the step times; bounds say how far schedules could
+    go.
 
     An interrupted comparison goes on with the policies that are not finished.
     """
     from tlt.sim import studies
     from tlt.sim.policy_set import policy_set
-    from tlt.traces.common.settings import settings_of
 
-    studies.compare(policy_set(settings_of(config, assignments), names_of(policies)), out, draws, stage)
-    present(out, with_report)
+    settings = settings_given(given)
+    checked = policy_set(settings, names_of(policies))
+    out = claimed("compare", given, settings)
+    studies.compare(checked, out, draws, stage)
+    present(out, with_report, as_json)
 
 
 @sim.command()
-@with_config
+@simulates
 @with_policies
-@out_folder()
 @draws_option(39, "Simulations under drawn step times; not with --gpus-budget.")
 @plan_options
 @executor_option
 @jobs_option
 def recommend(
-    config: Path | None,
-    assignments: tuple[str, ...],
-    policies: str | None,
-    out: Path,
-    draws: int,
-    gpus_budget: int | None,
-    executor: Any,
-    jobs: int | None,
-    **choices: Any,
-) -> None:
+    policies: str | None, as_json: bool, draws: int, gpus_budget: int | None, executor: Any, jobs: int | None,
+    **given: Any,
+) -> None:  # fmt: skip
     """Name the policy and the draft configuration by batch size, the gain with its interval, and what it
     may lose.
 
@@ -124,20 +108,22 @@ def recommend(
     from tlt.sim import studies
     from tlt.sim.parallel.executors import executor as opened
     from tlt.sim.policy_set import policy_set
-    from tlt.traces.common.settings import settings_of
 
-    settings, names = settings_of(config, assignments), names_of(policies)
+    settings, names = settings_given(given), names_of(policies)
+    choices = {name: given[name] for name in PLAN_CHOICES}
     if gpus_budget is not None:
+        out = claimed("recommend --gpus-budget", given, settings, gpus_budget=gpus_budget, **choices)
         with progress("searching", counting="simulations") as shown:
             search(settings, names, out, shown.step, gpus_budget=gpus_budget, executor=executor, jobs=jobs,
                    **choices)  # fmt: skip
-        present(out)
+        present(out, as_json=as_json)
         return
     refuse_alone(choices)
     checked = policy_set(settings, names)
+    out = claimed("recommend", given, settings)
     with opened(executor, jobs or 1) as running:  # a process takes seconds to start
         studies.recommend(checked, out, draws, stage, running)
-    present(out)
+    present(out, as_json=as_json)
 
 
 @sim.command("validate-training")
@@ -219,6 +205,8 @@ def calibrations(name: str | None) -> None:
 
 sim.add_command(renamed(validate_training, "retrain"))
 sim.add_command(sweep)
+sim.add_command(list_policies)
+sim.add_command(list_schedules)
 sim.add_command(kstar)
 sim.add_command(export)
 sim.add_command(counterfactual)

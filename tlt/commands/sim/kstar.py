@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from tlt.commands.options import configured, draft_configs_option, names_of, numbers_of, out_folder
+from tlt.commands.options import draft_configs_option, names_of, numbers_of
 from tlt.commands.output import present
+from tlt.commands.sim.given import claimed, settings_given, simulates
 
 
 @click.command()
-@configured("TOML file; `tlt sim fields` lists what it may hold.")
+@simulates
 @draft_configs_option("Candidates such as off,1,2,4; default: chains of 1 to 8, or trees.")
 @click.option("--batches", metavar="N,...", help="Requests that one worker runs at once.")
 @click.option("--contexts", metavar="TOKENS,...", help="Context of each request, in tokens.")
 @click.option(
     "--acceptance", metavar="RATE,...", help="Chances that each further draft is accepted; not for trees."
 )
-@out_folder()
 def kstar(
-    config: Path | None,
-    assignments: tuple[str, ...],
     draft_configs: str | None,
     batches: str | None,
     contexts: str | None,
     acceptance: str | None,
-    out: Path,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Map what to draft, its gain and the break-even acceptance over batch, context and acceptance.
 
@@ -34,16 +33,27 @@ def kstar(
     """
     from tlt.sim.advise.kstar import BATCHES, CONTEXTS, RATES, drafting_configs, kstar_map
     from tlt.sim.config import resolve
-    from tlt.traces.common.settings import settings_of
+    from tlt.sim.defaults import with_kind
+    from tlt.sim.unused import refuse_unused
     from tlt.traces.results.kstar import write_kstar
+    from tltsched.errors import InputError
 
-    resolved = resolve(settings_of(config, assignments), "none")
+    if given["phases"] is not None:
+        raise InputError(
+            "--phases", str(given["phases"]), "nothing here: decode alone is mapped", "leave it out"
+        )
+    settings, named = settings_given(given), names_of(draft_configs) or ()
+    settings = with_kind(settings, [f"static:{name}" for name in named])
+    resolved = resolve(settings, "none")
+    refuse_unused(settings, resolved)
     best = kstar_map(
         resolved,
-        drafting_configs(resolved, names_of(draft_configs) or ()),
+        drafting_configs(resolved, named),
         numbers_of("--batches", batches, int) or BATCHES,
         numbers_of("--contexts", contexts, float) or CONTEXTS,
         numbers_of("--acceptance", acceptance, float) or RATES,
     )
+    asked = {"drafts": draft_configs, "batches": batches, "contexts": contexts, "rates": acceptance}
+    out = claimed("kstar", given, settings, **asked)
     write_kstar(out, best)
-    present(out)
+    present(out, as_json=as_json)

@@ -10,6 +10,7 @@ import click
 
 from tlt.commands.options import names_of, numbers_of
 
+PLAN_CHOICES = ("gpu", "tp", "engines", "schedules", "price", "on_policy")
 SCHEDULES = "synchronous,tail_batching,oversample_partial,repack,bounded_async"
 OPTIONS = (
     click.option("--gpus-budget", type=click.IntRange(min=1), metavar="N",

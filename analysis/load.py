@@ -12,6 +12,7 @@ import pandas as pd
 
 from tlt.analysis.cost_draws import Recommendation, read_recommendation
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.manifest import verify_all
 from tlt.traces.results.answer import LEFT_BEHIND
 from tlt.traces.results.bounds import Bounds, read_bounds
 from tlt.traces.results.what_if import WhatIf, read_what_if
@@ -158,6 +159,7 @@ def load_run(path: Path) -> Run:
     """Read a run folder. Raises InputError if a file is missing or malformed, a cause is unknown, or the
     times of a response are not in order.
     """
+    verify_all(path)
     folder = RunFolder(path)
     summary = folder.summary()
     intervals = folder.intervals()
@@ -188,6 +190,7 @@ def load_runs(path: Path) -> RunSet:
     InputError if the folder is neither, or a file in it is malformed.
     """
     source = open_runs(path)
+    verify_all(source.path)
     runs = tuple(load_run(folder) for folder in source.folders)
     if isinstance(source, RunSource):
         return RunSet(runs[0].summary.name, runs)

@@ -22,6 +22,8 @@ from tlt.analysis.perfetto import to_trace
 from tlt.analysis.plan.picture import draw_plan
 from tlt.analysis.plan.report import TEMPLATE as PLAN_TEMPLATE
 from tlt.analysis.plan.report import answer_of_plan, plan_of, plan_values, print_plan
+from tlt.traces.common.manifest import seal_also
+from tlt.traces.common.writing import write_file
 from tlt.traces.results.answer import ANSWER, Answer
 from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual, read_counterfactual
 from tlt.traces.results.kstar import KSTAR
@@ -139,13 +141,13 @@ def _print_advice(advice: Advice | None, console: Console) -> None:
 def _write(report: Report, folder: Path) -> Path:
     for run in report.runs.runs:
         trace = to_trace(run.summary, run.intervals, run.responses, run.steps, TRACE_EVENTS)
-        (run.path / "trace.json").write_bytes(trace)
+        write_file(run.path / "trace.json", trace)
     save(report.pictures, folder / "pictures")
     write_answer(report.answer, report.case, folder)
     page = folder / "report.html"
     template, more = (PLAN_TEMPLATE, plan_values(report.plan)) if report.plan else (TEMPLATE, {})
     rendered = render(report.runs, report.table, report.answer, report.pictures, template, **more)
-    page.write_text(rendered, encoding="utf-8")
+    write_file(page, rendered.encode())
     return page
 
 
@@ -167,3 +169,4 @@ def write_answer(answer: Answer, case: Counterfactual | None, folder: Path) -> N
     (folder / ANSWER).unlink(missing_ok=True)
     if case is None or not case.needed:
         write_json(folder / ANSWER, answer)
+    seal_also(folder, ANSWER)

@@ -14,6 +14,8 @@ from tlt import sim
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
 from tlt.sim.write_run import run_into
+from tlt.traces.common.manifest import MANIFEST, is_whole, sealed
+from tlt.traces.common.writing import write_file
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.counterfactual import COUNTERFACTUAL
 from tlt.traces.results.what_if import WHAT_IF
@@ -48,11 +50,12 @@ def run_policy(simulation: Simulation, label: str, folder: Path, progress: Progr
     """Simulate one policy into `folder`, unless it holds the same run already; returns whether it ran."""
     fingerprint = _fingerprint(simulation)
     stamp = folder / FINGERPRINT
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint:
+    if stamp.is_file() and stamp.read_bytes() == fingerprint.encode() and is_whole(folder):
         return False
     stamp.unlink(missing_ok=True)
-    run_into(simulation, folder, label, lambda step: progress(label, step))
-    stamp.write_text(fingerprint, encoding="utf-8")  # last: a run that was stopped is done again
+    with sealed(folder):
+        run_into(simulation, folder, label, lambda step: progress(label, step))
+    write_file(stamp, fingerprint.encode())  # last: a run that was stopped or damaged is done again
     return True
 
 
@@ -62,7 +65,7 @@ def compare(policies: PolicySet, out: Path, progress: Progress) -> None:
     `progress(policy, step)` is called after each step.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for stale in STALE:
+    for stale in (MANIFEST, *STALE):
         (out / stale).unlink(missing_ok=True)
     write_trace(policies.trace, out / "lengths.parquet", force=True)
     for name, simulation in policies.simulations.items():

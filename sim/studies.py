@@ -16,6 +16,8 @@ from tlt.sim.config import Config
 from tlt.sim.parallel.executors import SERIAL, Executor
 from tlt.sim.policy_set import PolicySet
 from tlt.sim.simulation import Simulation
+from tlt.traces.common.lock import holding
+from tlt.traces.common.manifest import sealed
 from tlt.traces.common.seeds import ADVICE, generator
 from tlt.traces.results.what_if import WHAT_IF
 from tlt.traces.runs.runfolder import write_json
@@ -41,7 +43,7 @@ def label_of(settings: dict[str, Any]) -> str:
 
 def run(simulation: Simulation, label: str, out: Path, stage: Stage) -> None:
     """Simulate one policy into a run folder, unless it holds the same run already."""
-    with stage(label, simulation.config.workload.steps) as advance:
+    with holding(out), stage(label, simulation.config.workload.steps) as advance:
         comparison.run_policy(simulation, label, out, lambda policy, _: advance(policy))
 
 
@@ -49,23 +51,25 @@ def compare(policies: PolicySet, out: Path, draws: int, stage: Stage) -> None:
     """Simulate every policy into a comparison folder, with bounds, and `draws` of the step times within their
     error by linear response. What an earlier, stopped call finished is kept.
     """
-    _simulate(policies, out, stage)
-    write_bounds(policies.baseline, out)
-    with stage("probing step times", len(policies.names)) as advance:
-        write_cost_draws(policies, out, draws, advance)
-    write_what_if(policies, out, stage)
+    with holding(out), sealed(out):
+        _simulate(policies, out, stage)
+        write_bounds(policies.baseline, out)
+        with stage("probing step times", len(policies.names)) as advance:
+            write_cost_draws(policies, out, draws, advance)
+        write_what_if(policies, out, stage)
 
 
 def recommend(policies: PolicySet, out: Path, draws: int, stage: Stage, executor: Executor = SERIAL) -> None:
     """Compare the policies, each also under `draws` of the step times, and write what to draft at which
     batch.
     """
-    _simulate(policies, out, stage)
-    with stage("probing step times", len(policies.names)) as advance:
-        write_cost_draws(policies, out, draws, advance, executor)
-    write_what_if(policies, out, stage)
-    write_advice(out, advise(policies.baseline, generator(policies.baseline.config.run.seed, ADVICE)))
-    write_bounds(policies.baseline, out)
+    with holding(out), sealed(out):
+        _simulate(policies, out, stage)
+        with stage("probing step times", len(policies.names)) as advance:
+            write_cost_draws(policies, out, draws, advance, executor)
+        write_what_if(policies, out, stage)
+        write_advice(out, advise(policies.baseline, generator(policies.baseline.config.run.seed, ADVICE)))
+        write_bounds(policies.baseline, out)
 
 
 def write_what_if(policies: PolicySet, out: Path, stage: Stage) -> None:

@@ -9,7 +9,7 @@ any run, because one absurd value is never lost again: times only go forward, an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tltsched.commands import SetDraftConfig
 from tltsched.errors import ProtocolError
@@ -27,6 +27,7 @@ from tltsched.events import (
 from tltsched.schedules.base import Schedule
 from tltsched.schedules.cluster_view import ClusterView
 
+Rows = TypeVar("Rows", bound=tuple[Any, ...])
 MOST_S = 1e10  # 317 years
 MOST_REQUESTS = 2**20  # of one engine step
 MOST = 2**53  # tokens, requests, engine steps: what a float still counts
@@ -78,6 +79,13 @@ def _whole(values: Collection[int]) -> bool:
     return not values or (type(sum(values)) is int and min(values) >= -(2**63) and max(values) < 2**63)
 
 
+def _rows(values: Rows) -> Rows:
+    """Return what is a tuple; raises TypeError for whatever else stands in its place."""
+    if type(values) is not tuple:
+        raise TypeError(f"no tuple: {type(values).__name__}")
+    return values
+
+
 def once(values: Collection[int]) -> bool:
     """Return whether no value comes twice."""
     return len(set(values)) == len(values)
@@ -108,7 +116,11 @@ def check_decision(event: DecisionEnded, open_: SetDraftConfig, deepest: int) ->
     """
     if event.draft_config != open_.draft_config:
         return f"was to use draft configuration {open_.draft_config}, not {event.draft_config}"
-    steps, request_steps, accepted = event.engine_steps, event.request_steps, event.accepted_by_position
+    steps, request_steps, accepted = (
+        event.engine_steps,
+        event.request_steps,
+        _rows(event.accepted_by_position),
+    )
     if not counts((steps, request_steps, event.requests, event.context_tokens, *accepted)):
         return "counts cannot be negative, fractions or beyond all bounds"
     if open_.max_engine_steps is not None and steps > open_.max_engine_steps:
@@ -118,7 +130,7 @@ def check_decision(event: DecisionEnded, open_: SetDraftConfig, deepest: int) ->
         return f"counts contradict: {request_steps} requests in {steps} engine steps"
     if not 0 <= event.decode_s <= MOST_S or (event.decode_s == 0 and steps):
         return "engine steps take time"  # the rates of policies divide by it
-    if not once(event.finished) or not counts(event.finished):
+    if not once(_rows(event.finished)) or not counts(event.finished):
         return "a request finishes once"
     return _check_accepted(event, deepest) or _check_by_request(event)
 
@@ -139,8 +151,8 @@ def _check_accepted(event: DecisionEnded, deepest: int) -> str:
 
 def _check_by_request(event: DecisionEnded) -> str:
     """A request had drafts in some of the engine steps, and no more accepted than it had."""
-    rows, depth = event.by_request, event.draft_config.depth
-    if len(rows) == 0:  # what has no length is refused as well
+    rows, depth = _rows(event.by_request), event.draft_config.depth
+    if not rows:
         return ""
     for _, steps, accepted in rows:
         if not (0 <= steps <= event.engine_steps and 0 <= accepted <= steps * depth):
@@ -156,7 +168,7 @@ def _check_by_request(event: DecisionEnded) -> str:
 def check_step(event: StepBegan, step: int, view: ClusterView, schedule: Schedule) -> str:
     """Steps go up; fresh requests have ids that nobody has, and groups that nobody is in."""
     requests = event.requests
-    ids = [request.id for request in requests]
+    ids = [request.id for request in _rows(requests)]
     if not counts((event.step, event.groups, event.samples)) or event.step <= step:
         return f"after step {step} comes a later one"
     tokens = [request.prompt_tokens for request in requests]
@@ -178,7 +190,7 @@ def check_left(
     placed = view.placed.get(event.worker)
     if placed is None:
         return f"worker {event.worker} does not exist or was lost"
-    if not once(event.requests) or not placed.keys() >= set(event.requests).difference(held):
+    if not once(_rows(event.requests)) or not placed.keys() >= set(event.requests).difference(held):
         return f"worker {event.worker} does not generate all of these requests"
     if not set(event.requests).isdisjoint(held):
         return f"worker {event.worker} does not generate all of these requests yet"
@@ -207,7 +219,7 @@ def check_chunks(event: ChunksEnded, view: ClusterView, chunk_tokens: int) -> st
 
 def check_generated(event: RequestsWithdrawn | ChunksEnded, before: Mapping[int, int]) -> str:
     """A response has as many tokens as before, or more."""
-    tokens = event.generated_tokens
+    tokens = _rows(event.generated_tokens)
     if len(tokens) != len(event.requests) or not counts(tokens):
         return "hears how many tokens each request has, from 0"
     if any(now < before[request] for request, now in zip(event.requests, tokens, strict=True)):

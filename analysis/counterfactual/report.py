@@ -23,6 +23,7 @@ from tlt.analysis.drawing.html import page
 from tlt.analysis.drawing.regrets import REGRET_NOTES, instead_text
 from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.analysis.load import RunSet, source_rows
+from tlt.traces.common.writing import write_file
 from tlt.traces.results.answer import ANSWER, Answer, PolicyAnswer
 from tlt.traces.results.counterfactual import COUNTERFACTUAL, Counterfactual
 from tltsched.written.policy_name import folded
@@ -49,7 +50,7 @@ def present_counterfactual(
     picture = draw_counterfactual(case, answer, runs)
     save([picture], folder / "pictures")
     path = folder / f"{NAME}.html"
-    path.write_text(render(case, answer, runs, table, picture), encoding="utf-8")
+    write_file(path, render(case, answer, runs, table, picture).encode())
     _print_observed(case, path, console)
     priced = case.price_usd_per_gpu_hour is not None
     console.print(_terminal(policy_table(answer, priced)))

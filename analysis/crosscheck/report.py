@@ -16,6 +16,7 @@ from tlt.analysis.drawing.figure import Picture, save
 from tlt.analysis.drawing.html import page
 from tlt.analysis.drawing.tables import TextTable, terminal_table
 from tlt.traces.common.intervals import Estimate
+from tlt.traces.common.writing import write_file
 from tlt.traces.runs.runfolder import write_json
 
 NAME = "crosscheck"
@@ -41,7 +42,7 @@ def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Cro
     write_json(measured / f"{NAME}.json", check)
     save(pictures, measured / "pictures")
     path = measured / f"{NAME}.html"
-    path.write_text(render(check, pictures), encoding="utf-8")
+    write_file(path, render(check, pictures).encode())
     console.print(_terminal(check))
     console.print()
     console.print(Text(verdict(check)))

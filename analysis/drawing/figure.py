@@ -15,6 +15,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from tlt.traces.common.writing import write_file
 from tlt.traces.runs.runfolder import CAUSES
 
 STYLE = Path(__file__).with_name("style.mplstyle")
@@ -128,5 +129,5 @@ def save(pictures: list[Picture], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{picture.name}.png" for picture in pictures]
     for path, picture in zip(paths, pictures, strict=True):
-        path.write_bytes(picture.png)
+        write_file(path, picture.png)
     return paths

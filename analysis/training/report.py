@@ -17,6 +17,7 @@ from tlt.analysis.training.pictures import draw_training
 from tlt.analysis.training.run import TrainSet, load_training
 from tlt.analysis.training.tables import tables_of, terminal
 from tlt.analysis.training.verdict import judge_training
+from tlt.traces.common.writing import write_file
 from tlt.traces.results.predicted_training import PredictedTraining, sentences
 from tlt.traces.runs.runfolder import write_json
 
@@ -39,7 +40,7 @@ def present_training(folder: Path, console: Console) -> TrainFacts:
     write_json(folder / f"{NAME}.json", facts)
     save(pictures, folder / "pictures")
     path = folder / f"{NAME}.html"
-    path.write_text(render(runs, facts, pictures, prediction), encoding="utf-8")
+    write_file(path, render(runs, facts, pictures, prediction).encode())
     console.print(terminal(facts))
     console.print()
     console.print(Text(judge_training(facts)))

@@ -14,9 +14,12 @@ from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import numbered
 from tlt.realrun.driver.step import LiveStep, Response
 from tlt.realrun.training_config import TrainConfig
+from tlt.traces.common.manifest import sealed
+from tlt.traces.common.writing import replacing
 from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
+from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
-from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
+from tlt.traces.runs.runfolder import RunFolder, Summary, write_json, write_table
 from tlt.traces.runs.step_log import StepLog
 from tlt.traces.runs.timeline import Timeline
 from tlt.version import VERSION
@@ -43,14 +46,7 @@ def write_measured(
     truncated: Callable[[int, Response], bool],
 ) -> None:
     """Write all files that measured runs have in common; `truncated(step, response)` says who was cut."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "resolved_config.json", config)
-    write_json(folder / "scheduler.json", plan.setup)
-    write_json(folder / ENGINE, engine)
-    with (folder / "records.jsonl").open("wb") as file:
-        file.writelines(numbered(steps))
     engine_steps = engine_step_table(steps)
-    engine_steps.to_parquet(folder / "engine_steps.parquet", index=False)
     log = StepLog()
     for step in steps:
         log.add(step, response_table(step, truncated))
@@ -74,8 +70,15 @@ def write_measured(
         preemptions=sum(row.preempted for step in steps for _, rows in step.engine_steps for row in rows),
         warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
     )
-    write_acceptance(folder, acceptance_table(steps))
-    RunFolder(folder).write(summary, responses, intervals, rows)
+    with sealed(folder):
+        write_json(folder / "resolved_config.json", config)
+        write_json(folder / "scheduler.json", plan.setup)
+        write_json(folder / ENGINE, engine)
+        with replacing(folder / RECORDS) as part, part.open("wb") as file:
+            file.writelines(numbered(steps))
+        write_table(folder / "engine_steps.parquet", engine_steps)
+        write_acceptance(folder, acceptance_table(steps))
+        RunFolder(folder).write(summary, responses, intervals, rows)
 
 
 def response_table(step: LiveStep, truncated: Callable[[int, Response], bool]) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.executor import Executor, WorkerError, await_ready
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, PrepareTraining, Save, Saved
+from tlt.traces.common.manifest import sealed
 from tlt.traces.runs.runfolder import Comparison, write_json
 from tltsched.event_log import CLUSTER, RecordedCluster
 
@@ -48,7 +49,8 @@ def train(
         if not log.complete:
             PolicyRun(config, plan, log, source, out, factory).run(progress)
     runs = tuple(plan.folder for plan in plans)
-    write_json(out / "comparison.json", Comparison(name=config.name, runs=runs))
+    with sealed(out):
+        write_json(out / "comparison.json", Comparison(name=config.name, runs=runs))
 
 
 class PolicyRun:

@@ -12,6 +12,8 @@ from tlt.realrun.driver.step import LiveStep, Response
 from tlt.realrun.driver.write_run import Sources, write_measured
 from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training_config import TrainConfig
+from tlt.traces.common.manifest import sealed
+from tlt.traces.runs.runfolder import write_table
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 
 
@@ -23,9 +25,10 @@ def write_run(log: PolicyLog, config: TrainConfig, plan: PolicyPlan, engine: Eng
         return response.tokens >= config.rollout.max_response_tokens
 
     sources = Sources(lengths=lengths_source(config), acceptance=acceptance_source(log.steps, config))
-    write_measured(log.folder, config, plan, engine, log.steps, sources, truncated)
-    for name, table in training_tables(log.steps, config).items():
-        table.to_parquet(log.folder / f"{name}.parquet", index=False)
+    with sealed(log.folder):
+        write_measured(log.folder, config, plan, engine, log.steps, sources, truncated)
+        for name, table in training_tables(log.steps, config).items():
+            write_table(log.folder / f"{name}.parquet", table)
 
 
 def lengths_source(config: TrainConfig) -> str:

@@ -28,7 +28,7 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.schema import Trace
 from tlt.traces.results.cost_draws import COST_DRAWS, CostDraws
-from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json
+from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, write_json, write_table
 
 PROBE = 0.1  # a share of a factor
 PROBE_DIFFERENCES = 0.3, 0.1  # a share of the spread, an amount of the slope: about what they may be off
@@ -160,7 +160,7 @@ def write_cost_draws(
 def write_draw_files(out: Path, frames: list[pd.DataFrame], error: float, source: str, probe: Trace) -> None:
     """Write cost_draws.parquet, and cost_error.json with what the draws rest on."""
     table = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
-    table.to_parquet(out / "cost_draws.parquet", index=False)
+    write_table(out / "cost_draws.parquet", table)
     probed_steps = int(probe.rows["step"].nunique())
     write_json(
         out / COST_DRAWS, CostDraws(cost_error=error, cost_error_source=source, probe_steps=probed_steps)

@@ -32,6 +32,7 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.workload import replayed
 from tlt.sim.write_run import cost_source
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.manifest import sealed
 from tlt.traces.common.seeds import RESAMPLED_PROMPTS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Trace
@@ -77,7 +78,8 @@ def counterfactual(
         not each.config.cluster.schedule_spec().keeps_order for each in policies.simulations.values()
     )
     answer = msgspec.structs.replace(answer, flags=flags_of(answer, observed, reordering))
-    write_json(out / COUNTERFACTUAL, answer)
+    with sealed(out):
+        write_json(out / COUNTERFACTUAL, answer)
     return answer
 
 

@@ -29,7 +29,9 @@ from tlt.sim.model.requests import StepRequests
 from tlt.sim.model.suffix_drafts import drafter_of
 from tlt.sim.model.worker import Listener, Worker
 from tlt.sim.steptimes.tables import StepCosts
+from tlt.traces.common.manifest import sealed
 from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
+from tlt.traces.common.writing import replacing
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary
@@ -119,13 +121,14 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         Without `records`, or without `acceptance`, that file is left out.
         """
         counts = DraftCounts() if acceptance else None
-        if records:
-            with (folder / RECORDS).open("wb") as file:
-                cluster = self.run(steps, Recorder(file.write), done, counts)
-        else:
-            cluster = self.run(steps, None, done, counts)
-        responses, intervals, step_rows = cluster.tables()
-        summary = summarise(cluster)
-        write_acceptance(folder, cluster.draft_table())
-        RunFolder(folder).write(summary, responses, intervals, step_rows)
+        with sealed(folder):
+            if records:
+                with replacing(folder / RECORDS) as part, part.open("wb") as file:
+                    cluster = self.run(steps, Recorder(file.write), done, counts)
+            else:
+                cluster = self.run(steps, None, done, counts)
+            responses, intervals, step_rows = cluster.tables()
+            summary = summarise(cluster)
+            write_acceptance(folder, cluster.draft_table())
+            RunFolder(folder).write(summary, responses, intervals, step_rows)
         return Outcome(cluster, responses, summary)

@@ -18,11 +18,20 @@ from tlt.sim.search.space import Design
 from tlt.sim.search.successive_halving import Tried
 from tlt.sim.steptimes.errors import FACTORS
 from tlt.sim.workload import describe_lengths
+from tlt.traces.common.manifest import sealed
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.cost_draws import COST_DRAWS
 from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan
-from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, Comparison, RunFolder, file_of, run_name, write_json
+from tlt.traces.runs.runfolder import (
+    COST_DRAW_COLUMNS,
+    Comparison,
+    RunFolder,
+    file_of,
+    run_name,
+    write_json,
+    write_table,
+)
 from tlt.version import VERSION
 
 FOLDER_DRAWS = 99
@@ -31,11 +40,11 @@ NOTHING = float("nan")
 
 def write_files(result: SearchResult, out: Path, progress: Progress) -> None:
     """Write everything into `out`, which is made if it does not exist."""
-    out.mkdir(parents=True, exist_ok=True)
-    while (earlier := file_of(out / COST_DRAWS)).is_file():  # of another comparison
-        earlier.unlink()
-    _write_comparison(result, out, progress)
-    write_plan(out, PlanFiles(_plan(result), _table(result)))
+    with sealed(out):
+        while (earlier := file_of(out / COST_DRAWS)).is_file():  # of another comparison
+            earlier.unlink()
+        _write_comparison(result, out, progress)
+        write_plan(out, PlanFiles(_plan(result), _table(result)))
 
 
 def _write_comparison(result: SearchResult, out: Path, progress: Progress) -> None:
@@ -60,7 +69,7 @@ def _write_comparison(result: SearchResult, out: Path, progress: Progress) -> No
     title = f"finalists: {best.config.hardware.model} on at most {task.space.gpus_budget} GPUs"
     write_json(out / "comparison.json", Comparison(name=title, runs=tuple(names)))
     draws = pd.concat(frames, ignore_index=True).astype(COST_DRAW_COLUMNS)
-    draws.to_parquet(out / "cost_draws.parquet", index=False)
+    write_table(out / "cost_draws.parquet", draws)
     write_advice(out, advise(best, rng))
     write_bounds(reference, out)
 

@@ -27,6 +27,7 @@ from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.manifest import sealed
 from tlt.traces.common.migrate import upgraded_settings
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.results.simulated_replay import (
@@ -40,7 +41,7 @@ from tlt.traces.results.simulated_replay import (
 from tlt.traces.runs.acceptance_counts import NOTHING, position_counts
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS, read_records
-from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct, write_json
+from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct, write_json, write_table
 from tlt.traces.sources import open_runs
 from tlt.version import VERSION
 from tltsched.draft_config import OFF, chain
@@ -138,15 +139,13 @@ def simulate_replay(
     if law is not None and steps:
         drafting = [policy.path for policy in policies if policy.drafts]
         unlike = differences(drafting, np.array(steps))
-    out.mkdir(parents=True, exist_ok=True)
     simulated = [
         _simulate(policy, fitted, law, unlike.only(detail), steps, out / name)
         for name, policy in zip(comparison.runs, policies, strict=True)
     ]
-    write_json(out / "comparison.json", comparison)
-    write_json(
-        out / SIMULATED_REPLAY,
-        SimulatedReplay(
+    with sealed(out):
+        write_json(out / "comparison.json", comparison)
+        result = SimulatedReplay(
             calibration=fitted.name,
             engine=fitted.engine,
             engine_version=fitted.engine_version,
@@ -159,8 +158,8 @@ def simulate_replay(
             acceptance_parameters=unlike.figures(),
             alike_because=unlike.unknown_because,
             policies=tuple(simulated),
-        ),
-    )
+        )
+        write_json(out / SIMULATED_REPLAY, result)
 
 
 def acceptance_of(policies: list[MeasuredPolicy]) -> tuple[PerPosition | None, tuple[int, ...]]:
@@ -195,7 +194,8 @@ def _simulate(
     costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, NoPhases())
     engine_steps = predicted_engine_steps(policy, costs)
     if engine_steps is not None:
-        engine_steps.to_parquet(folder / PREDICTED, index=False)
+        with sealed(folder):
+            write_table(folder / PREDICTED, engine_steps)
     return SimulatedPolicy(
         run=folder.name,
         same_placement=same_placement(policy, responses),

@@ -21,6 +21,7 @@ from tlt.analysis.crosscheck.report import render, verdict
 from tlt.analysis.drawing.estimates import error_text
 from tlt.commands.report import report
 from tlt.sim.validate.replay_measured import simulate_replay
+from tlt.traces.common.manifest import seal_also
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tltsched.errors import InputError
@@ -113,6 +114,7 @@ def test_an_undistorted_run_has_no_flag_that_stops(world: World) -> None:
 
 def _edit(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     change(pd.read_parquet(path)).to_parquet(path, index=False)
+    seal_also(path.parent, path.name)  # as whoever wrote it so would
 
 
 def _other_lengths(world: World) -> None:
@@ -160,6 +162,7 @@ def _basis(world: World, **changes: object) -> None:
     rest = {name: value for name, value in changes.items() if name not in limits}
     calibrated = msgspec.structs.replace(basis.calibrated, **limits)
     write_json(path, msgspec.structs.replace(basis, calibrated=calibrated, **rest))
+    seal_also(path.parent, path.name)
 
 
 def _compiled(rows_marked: int) -> Callable[[World], None]:

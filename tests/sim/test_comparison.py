@@ -176,3 +176,19 @@ def test_cost_draws_start_with_the_fit(tmp_path: Path) -> None:
     advice = advice_of(settings)
     write_advice(tmp_path, advice)
     assert read_struct(tmp_path / "advice.json", Advice) == advice
+
+
+@pytest.mark.parametrize("name", ["steps.parquet", "summary.json", "records.jsonl", "fingerprint.txt"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+def test_a_damaged_run_heals_when_it_is_asked_for_again(tmp_path: Path, name: str, damage: str) -> None:
+    """Without the look at its files, a run that was finished once was never made again."""
+    assert count(tmp_path, small(), ["none"])["none"] == STEPS
+    path = tmp_path / "none" / name
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-9] if damage == "cut" else bytes([*whole[:-9], whole[-9] ^ 4, *whole[-8:]]))
+    assert count(tmp_path, small(), ["none"])["none"] == STEPS
+    assert path.read_bytes() == whole
+    assert not count(tmp_path, small(), ["none"]), "a whole run is kept"

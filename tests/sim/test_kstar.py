@@ -14,6 +14,7 @@ from tlt.sim.advise.kstar import breakeven_rate, drafting_configs, kstar_map
 from tlt.sim.config import resolve
 from tlt.sim.steptimes.calibration import load
 from tlt.sim.steptimes.errors import CostError
+from tlt.traces.common.manifest import seal_also
 from tlt.traces.results.kstar import CONFIGURED, KStarMap, read_kstar, write_kstar
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
@@ -190,6 +191,7 @@ def test_a_map_is_read_back_as_it_was_written(measured: KStarMap, tmp_path: Any)
     pd.testing.assert_frame_equal(again.best, measured.best[again.best.columns], check_dtype=False)
     best = again.best.iloc[1:]
     best.to_parquet(tmp_path / "kstar.parquet")
+    seal_also(tmp_path, "kstar.parquet")
     with pytest.raises(InputError, match="make the map again"):
         read_kstar(tmp_path)
 

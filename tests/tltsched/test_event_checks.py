@@ -185,6 +185,7 @@ def test_what_is_withdrawn_has_not_lost_tokens() -> None:
         ({"requests": (Request(0, 2**63, 10),)}, "whole numbers"),
         ({"requests": (Request(0, "a", 10),)}, "cannot read it"),  # type: ignore[arg-type]
         ({"requests": (3,)}, "cannot read it"),
+        ({"requests": {}}, "no tuple: dict"),
         ({"groups": 3}, "for ever"),  # of which there are two
         ({"groups": 0}, "for ever"),
     ],

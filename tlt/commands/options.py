@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,8 +57,20 @@ def configured(help_text: str) -> Callable[[Command], Command]:
 
 
 def out_folder(help_text: str = "Folder for the results.") -> Callable[[Command], Command]:
-    """Return --out for commands that write a folder."""
-    return click.option("--out", type=FOLDER, required=True, help=help_text)
+    """Return --out for commands that write a folder; nobody else writes to it meanwhile."""
+    option = click.option("--out", type=FOLDER, required=True, help=help_text)
+    return lambda command: option(_holding_out(command))
+
+
+def _holding_out(command: Command) -> Command:
+    @wraps(command)
+    def held(*arguments: Any, **options: Any) -> Any:
+        from tlt.traces.common.lock import holding
+
+        with holding(options["out"]):
+            return command(*arguments, **options)
+
+    return held  # type: ignore[return-value]  # of the same signature
 
 
 def policies_option(help_text: str, metavar: str = "POLICY,...", **more: Any) -> Callable[[Command], Command]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, read_table, write_json
+from tlt.traces.common.manifest import sealed
+from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, read_table, write_json, write_table
 from tltsched.errors import InputError
 
 KSTAR = "kstar.json"
@@ -91,11 +92,10 @@ class KStarMap:
 
 def write_kstar(folder: Path, found: KStarMap) -> None:
     """Write a map; the folder is made if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found.best[list(KSTAR_COLUMNS)].astype(KSTAR_COLUMNS).to_parquet(folder / "kstar.parquet", index=False)
-    table = found.breakeven[list(BREAKEVEN_COLUMNS)].astype(BREAKEVEN_COLUMNS)
-    table.to_parquet(folder / "breakeven.parquet", index=False)
-    write_json(folder / KSTAR, found.about)
+    with sealed(folder):
+        write_table(folder / "kstar.parquet", found.best, KSTAR_COLUMNS)
+        write_table(folder / "breakeven.parquet", found.breakeven, BREAKEVEN_COLUMNS)
+        write_json(folder / KSTAR, found.about)
 
 
 def read_kstar(folder: Path) -> KStarMap:

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import pandas as pd
 
-from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, read_table, write_json
+from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct, read_table, write_json, write_table
 from tltsched.errors import InputError
 
 PLAN = "plan.json"
@@ -105,8 +105,7 @@ class PlanFiles:
 def write_plan(folder: Path, found: PlanFiles) -> None:
     """Write plan.json and plan.parquet."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = found.designs[list(PLAN_COLUMNS)].astype(PLAN_COLUMNS)
-    table.to_parquet(folder / "plan.parquet", index=False)
+    write_table(folder / "plan.parquet", found.designs, PLAN_COLUMNS)
     write_json(folder / PLAN, found.plan)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tlt.traces.common.manifest import verify
 from tlt.traces.common.migrate import upgraded_line
 from tltsched.errors import InputError
 from tltsched.event_log import Record, read
@@ -18,6 +19,7 @@ def record_lines(path: Path) -> Iterator[bytes]:
         raise InputError(
             "run folder", str(path.parent), f"a folder with {path.name}", "run it with records on"
         )
+    verify(path)
     with path.open("rb") as lines:
         yield from map(upgraded_line, lines)
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.engine_steps import read_engine_steps
-from tlt.traces.runs.runfolder import RunFolder, read_table
+from tlt.traces.runs.runfolder import RunFolder, read_table, write_table
 from tltsched.errors import InputError
 
 ACCEPTANCE = "acceptance.parquet"
@@ -64,7 +64,7 @@ def write_acceptance(folder: Path, rows: pd.DataFrame) -> None:
     if rows.empty:
         path.unlink(missing_ok=True)
         return
-    rows[list(ACCEPTANCE_COLUMNS)].astype(ACCEPTANCE_COLUMNS).to_parquet(path, index=False)
+    write_table(path, rows, ACCEPTANCE_COLUMNS)
 
 
 def read_acceptance(folder: Path) -> pd.DataFrame | None:

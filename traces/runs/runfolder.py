@@ -33,6 +33,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from tlt.traces.common import migrate
+from tlt.traces.common.manifest import verify
+from tlt.traces.common.writing import replacing, write_file
 from tltsched.errors import InputError
 
 FORMAT_VERSION = 2  # what version 1 wrote is read by traces.common.migrate
@@ -194,7 +196,13 @@ def run_name(policy: str) -> str:
 
 def write_json(path: Path, value: object) -> None:
     """Write `value` as indented JSON with a newline at the end."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    write_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def write_table(path: Path, rows: pd.DataFrame, columns: dict[str, str] | None = None) -> None:
+    """Write a table as parquet: its columns as they are, or `columns` (name -> dtype) of them."""
+    with replacing(path) as part:
+        (rows if columns is None else _frame(rows, columns)).to_parquet(part, index=False)
 
 
 def file_of(path: Path) -> Path:
@@ -205,6 +213,7 @@ def file_of(path: Path) -> Path:
 
 def read_struct(path: Path, kind: type[T]) -> T:
     """Read a JSON file as `kind`; raises InputError if it is missing or not of that form."""
+    verify(path)
     try:
         return migrate.decode(file_of(path).read_bytes(), kind)
     except FileNotFoundError:
@@ -222,6 +231,7 @@ def read_table(path: Path, columns: dict[str, str]) -> pd.DataFrame:
     path = file_of(path)
     if not path.is_file():
         raise InputError("folder", str(path.parent), f"a folder with {path.name}", "check the path")
+    verify(path)
     try:
         given = pq.read_schema(path).names
         new = migrate.new_names(given, columns)
@@ -248,14 +258,14 @@ class RunFolder:
     ) -> None:
         """Write the summary and the three tables; the folder is made if it does not exist."""
         self.path.mkdir(parents=True, exist_ok=True)
-        _frame(responses, RESPONSE_COLUMNS).to_parquet(self.path / "responses.parquet", index=False)
-        _frame(intervals, INTERVAL_COLUMNS).to_parquet(self.path / "intervals.parquet", index=False)
-        _frame(steps, STEP_COLUMNS).to_parquet(self.path / "steps.parquet", index=False)
+        write_table(self.path / "responses.parquet", responses, RESPONSE_COLUMNS)
+        write_table(self.path / "intervals.parquet", intervals, INTERVAL_COLUMNS)
+        write_table(self.path / "steps.parquet", steps, STEP_COLUMNS)
         write_json(self.path / "summary.json", summary)
 
     def write_schedule(self, facts: ScheduleFacts, rows: pd.DataFrame) -> None:
         """Write what a schedule did beside the time."""
-        _frame(rows, SCHEDULE_COLUMNS).to_parquet(self.path / "schedule.parquet", index=False)
+        write_table(self.path / "schedule.parquet", rows, SCHEDULE_COLUMNS)
         write_json(self.path / "schedule.json", facts)
 
     def schedule(self) -> tuple[ScheduleFacts, pd.DataFrame] | None:

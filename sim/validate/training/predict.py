@@ -22,6 +22,7 @@ from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_trai
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Jackknife, few_words
+from tlt.traces.common.manifest import sealed
 from tlt.traces.results.predicted_training import (
     PREDICTED_TRAINING,
     Figure,
@@ -75,8 +76,9 @@ def predict_training(
         policies=tuple(policies),
         warnings=_warnings(fitted, runs),
     )
-    write_json(out / "comparison.json", comparison)
-    write_json(out / PREDICTED_TRAINING, prediction)
+    with sealed(out):
+        write_json(out / "comparison.json", comparison)
+        write_json(out / PREDICTED_TRAINING, prediction)
     return prediction
 
 

@@ -19,7 +19,7 @@ from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines.exact_engine import ExactEngine
 from tlt.sim.model.engines.jump_engine import JumpEngine
-from tlt.sim.model.engines.running_batch import MARGIN_TOKENS, Limits
+from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
 from tlt.sim.steptimes.calibration import Calibration, load
@@ -122,7 +122,10 @@ class Simulation:
             mixes_prefill(config, self.calibration),
             config.engine.eager_s_per_draft_pass or 0.0,
         )
-        self.limits = Limits(config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching)
+        self.limits = Limits(
+            config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching,
+            most_emitted_of(self.policy.draft_configs),
+        )  # fmt: skip
         if history:
             self.costs = HistoryCosts(self.costs, history)
             self.limits = reusing(self.limits, history)
@@ -148,11 +151,6 @@ class Simulation:
 
     def _check_drafts(self) -> None:
         for draft_config in self.policy.draft_configs:
-            if draft_config.depth >= MARGIN_TOKENS // 2:
-                raise InputError(
-                    "draft_config", str(draft_config), f"depths below {MARGIN_TOKENS // 2}",
-                    "choose a shorter draft",
-                )  # fmt: skip
             if draft_config.depth:
                 self.law.survival(draft_config)  # raises for one that the law does not cover
 

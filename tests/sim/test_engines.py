@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submission
 from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
 from tlt.sim.model.engines.jump_engine import shared_out
-from tlt.sim.model.engines.running_batch import MARGIN_TOKENS, Limits, RequestPool
+from tlt.sim.model.engines.running_batch import Limits, RequestPool
 from tlt.traces.common.arrays import Floats
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig, chain
@@ -199,10 +199,10 @@ def test_a_batch_of_one_takes_requests_one_after_the_other(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["jump", "exact"])
 def test_a_long_draft_in_a_full_cache_does_not_stand_still(mode: str) -> None:
-    deepest = MARGIN_TOKENS // 2 - 1  # what the margin of the pool allows
+    deepest = 31
     told = drive(
         mode,
-        RequestPool(submission([300] * 12), Limits(12, 700.0, False)),
+        RequestPool(submission([300] * 12), Limits(12, 700.0, False, deepest + 1)),
         Geometric(0.99),
         keep(chain(deepest)),
     )

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.sim.small_world import submission
-from tlt.sim.model.engines.running_batch import MARGIN_TOKENS, Limits, RequestPool
+from tlt.sim.model.engines.running_batch import Limits, RequestPool
 
-MOST_PER_ENGINE_STEP = MARGIN_TOKENS // 2  # the pool's own assumption
+MOST_PER_ENGINE_STEP = 9
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -28,8 +28,8 @@ class PoolMachine(RuleBasedStateMachine):
         self, lengths: list[int], samples: int, prompt: int, max_running: int, spare: int, caching: bool
     ) -> None:
         self.count, self.prompt, self.caching = len(lengths), prompt, caching
-        kv_tokens = max(lengths) + prompt + MARGIN_TOKENS + spare
-        self.limits = Limits(max_running, kv_tokens, caching)
+        kv_tokens = max(lengths) + prompt + MOST_PER_ENGINE_STEP + spare
+        self.limits = Limits(max_running, kv_tokens, caching, MOST_PER_ENGINE_STEP)
         group = [index // samples for index in range(self.count)]
         self.pool = RequestPool(submission(lengths, prompt, group), self.limits)
         self.done: list[int] = []
@@ -123,7 +123,20 @@ PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40
 TestPool = PoolMachine.TestCase
 
 
-def test_a_single_request_is_admitted_even_without_the_margin() -> None:
+def test_all_that_fits_is_admitted_and_preempted_only_when_the_cache_is_full() -> None:
+    # A request of 10 prompt tokens needs 11 to begin, 8 for the rest of a block and 10 for two engine steps.
+    pool = RequestPool(submission([50] * 4, prompt_tokens=10), Limits(8, 3 * 29.0, False, 5))
+    assert pool.admit() == 3
+    pool.join(pool.prefill(100).done)
+    pool.preempt()
+    assert len(pool.running) == 3
+    assert pool.crowded_above_tokens() == 3 * 29 - 3 * 13, "another engine step fits, whatever it emits"
+    pool.emitted[pool.running[0]] += 1
+    pool.preempt()
+    assert pool.running.tolist() == [0, 1]
+
+
+def test_a_single_request_is_admitted_even_where_it_hardly_fits() -> None:
     pool = RequestPool(submission([50, 50], prompt_tokens=10), Limits(8, 61.0, False))
     assert pool.admit() == 1
     assert list(pool.waiting) == [1]

@@ -249,7 +249,7 @@ def test_books_close_responses_are_whole_and_records_replay(
 
 def test_a_small_cache_preempts_in_a_whole_run_and_the_summary_says_so(tmp_path: Path) -> None:
     trace = trace_of(lengths_of(3, 2, 40), 30)
-    chosen = with_kv_tokens(SMALL | CHAINS, trace, "static:3", 1000.0)
+    chosen = with_kv_tokens(SMALL | CHAINS, trace, "static:3", 800.0)
     config = config_of(chosen, "static:3")
     run = simulate(config, trace)
     assert run.cluster.log.preemptions > 0

@@ -176,7 +176,7 @@ class JumpEngine(Engine):
         if self.pool.waiting:  # whoever finishes next makes room
             end = min(end, int(trajectory.finish_engine_step[self._state.finished]))
         full = trajectory.engine_step_of_context(self.pool.crowded_above_tokens())
-        if full is not None and full < end:
+        if full is not None and full < end and len(self._order) - self._state.finished > 1:
             return max(full, self._position), True
         return max(end, self._position), False
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
 
 from tlt.sim.model.engines.prefill import CACHE_BLOCK_TOKENS, Chunk, Part, PrefillQueue
 from tlt.traces.common.arrays import Floats, Ints
-
-# Room kept for each running request, so that preemption and admission do not chase each other. Half of it
-# must exceed what one engine step can emit (depth + 1); 64 is about one percent of a full cache, like vLLM's.
-MARGIN_TOKENS = 64
+from tltsched.draft_config import DraftConfig
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -21,8 +19,23 @@ class Limits(msgspec.Struct, frozen=True):
     max_running: int
     kv_tokens: float  # tokens that the KV cache holds
     prefix_caching: bool  # prompts of one group are prefilled once
+    most_emitted: int = 32  # tokens of a request in one engine step: its deepest draft, and the bonus token
     reused_share: float = 0.0  # of a response, kept from an earlier one that its prefill verifies (SPEC-RL)
     reused_from_step: int = 0  # RL step from which there are earlier responses
+
+    @property
+    def held_beyond_tokens(self) -> float:
+        """Return what a request needs beyond its context to go on: two engine steps, and half a block.
+
+        vLLM keeps nothing back: it admits what fits, and preempts when a block is missing. Here a batch that
+        was let in has to run an engine step before it is looked at again, or nobody would get on.
+        """
+        return 2.0 * self.most_emitted + CACHE_BLOCK_TOKENS / 2
+
+
+def most_emitted_of(draft_configs: Iterable[DraftConfig]) -> int:
+    """Return the tokens that a request emits at most in an engine step, the bonus token included."""
+    return 1 + max((draft_config.depth for draft_config in draft_configs), default=0)
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -130,7 +143,7 @@ class RequestPool:
             return 0
         candidates = np.fromiter(self.waiting, np.int64, len(self.waiting))[: self._room()]
         fitting = int(
-            (self._held_with_margin() + self._needed(candidates).cumsum() <= self.limits.kv_tokens).sum()
+            (self._held_tokens() + self._needed(candidates).cumsum() <= self.limits.kv_tokens).sum()
         )
         count = max(fitting, 0 if len(self.running) or self.prefilling else 1)
         admitted = candidates[:count]
@@ -188,13 +201,12 @@ class RequestPool:
 
     def crowded_above_tokens(self) -> float:
         """Return the context at which the batch has to stop and look whether it must preempt."""
-        return self.limits.kv_tokens - self._prefilling_tokens() - len(self.running) * MARGIN_TOKENS / 2
+        beyond = len(self.running) * (self.limits.held_beyond_tokens - self.limits.most_emitted)
+        return self.limits.kv_tokens - self._prefilling_tokens() - beyond
 
     def preempt(self) -> None:
         """Put the newest requests back to the head of the queue until the others can go on."""
-        while (
-            len(self.running) + len(self.prefilling) > 1 and self._held_with_margin() > self.limits.kv_tokens
-        ):
+        while len(self.running) + len(self.prefilling) > 1 and self._held_tokens() > self.limits.kv_tokens:
             if self.prefilling:
                 self.waiting.appendleft(self.prefilling.pop())
             else:
@@ -202,14 +214,14 @@ class RequestPool:
                 self.running = self.running[:-1]
             self.preemptions += 1
 
-    def _held_with_margin(self) -> float:
-        held = float(self.context().sum()) + len(self.running) * MARGIN_TOKENS
-        return held + self._prefilling_tokens()
+    def _held_tokens(self) -> float:
+        beyond = len(self.running) * self.limits.held_beyond_tokens
+        return float(self.context().sum()) + beyond + self._prefilling_tokens()
 
     def _prefilling_tokens(self) -> float:
         return float(self._needed(self.prefilling.indices()).sum()) if self.prefilling else 0.0
 
-    def _needed(self, indices: Ints) -> Ints:
-        """Return the tokens of KV cache that each needs to begin to decode, room to grow included, [n]."""
-        needed = self.requests.prompt_tokens[indices] + self.emitted[indices] + 1 + MARGIN_TOKENS
-        return np.asarray(needed + self._reused(indices), np.int64)
+    def _needed(self, indices: Ints) -> Floats:
+        """Return the tokens of KV cache that each needs to begin to decode, [n]."""
+        needed = self.requests.prompt_tokens[indices] + self.emitted[indices] + 1 + self._reused(indices)
+        return np.asarray(needed + self.limits.held_beyond_tokens, np.float64)

@@ -60,6 +60,7 @@ def _step(rows: pd.DataFrame) -> StepRequests:
         prompt_tokens=rows["prompt_tokens"].to_numpy(np.int64),
         response_tokens=rows["response_tokens"].to_numpy(np.int64),
         truncated=rows["truncated"].to_numpy(bool),
+        offset=np.zeros(len(rows)),
     )
 
 

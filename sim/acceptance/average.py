@@ -21,6 +21,7 @@ from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import from_tokens
 
 MOST_LENGTHS = 64  # quantiles of the lengths
+MOST_OFFSETS = 512  # and where something is known of each request: it differs between equal lengths
 ROUNDS = 12  # survival and engine steps in turn
 NEWTON = 12
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
@@ -34,12 +35,20 @@ class Sample(msgspec.Struct, frozen=True):
     tokens: Floats  # emitted in the cell, times the cell's chance
 
 
-def sample_of(population: Population, response_tokens: Ints) -> Sample:
-    """Return the sample of a population whose responses have these lengths, [n], at least one."""
-    shares = (np.arange(MOST_LENGTHS) + 0.5) / MOST_LENGTHS
+def sample_of(population: Population, response_tokens: Ints, offset: Floats | None = None) -> Sample:
+    """Return the sample of a population whose responses have these lengths, [n], at least one.
+
+    `offset` is what is known of each one's log exponent beforehand, [n].
+    """
+    count = MOST_LENGTHS if offset is None else MOST_OFFSETS
+    shares = (np.arange(count) + 0.5) / count
     lengths: Floats = np.asarray(np.quantile(response_tokens, shares), np.float64)
     scores = LengthScores(response_tokens).of(lengths)
     exponent, tokens = _cells(population, lengths, scores, population.bins(int(lengths.max())))
+    if offset is not None:
+        by_length = np.argsort(response_tokens, kind="stable")
+        known = offset[by_length[(shares * len(by_length)).astype(int)]]
+        exponent = exponent * np.exp(known)[:, None, None]
     return Sample(exponent.ravel(), tokens.ravel())
 
 

@@ -2,13 +2,14 @@
 likelihood.
 
 A request r in bin b has log exponent x[r, b] = X beta + u[r, b], where the fixed effects are a level for
-each RL step, the slope over bins, the excess of the first tokens and the score of the length, and u is
-normal with the covariance of the population. Accepted drafts of an observation have the mean sum n m(exp x)
-over its rows, with m = sum s[j] ** e, and phi times the variance of as many independent draws: phi > 1 is
-what bursts inside a bin add. As this is not linear in x, it is expanded around the present estimate and
-solved as a linear mixed model, again and again (penalised quasi-likelihood: Breslow and Clayton, JASA 88
-(1993) 9-25); variances are those of the largest restricted likelihood. The survivals s of the median
-request are then those under which each position was accepted as often as was counted.
+each RL step, the slope over bins, the excess of the first tokens, the score of the length and, where asked
+for, a level for each kind of prompt, and u is normal with the covariance of the population. Accepted drafts
+of an observation have the mean sum n m(exp x) over its rows, with m = sum s[j] ** e, and phi times the
+variance of as many independent draws: phi > 1 is what bursts inside a bin add. As this is not linear in x,
+it is expanded around the present estimate and solved as a linear mixed model, again and again (penalised
+quasi-likelihood: Breslow and Clayton, JASA 88 (1993) 9-25); variances are those of the largest restricted
+likelihood. The survivals s of the median request are then those under which each position was accepted as
+often as was counted.
 
 Errors are standard errors: of the fixed effects from the mixed model, of the variances from the curvature of
 the likelihood. What lies at the edge of what it may be has none.
@@ -16,6 +17,7 @@ the likelihood. What lies at the edge of what it may be has none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ from tltsched.errors import InputError
 
 ROUNDS = 8
 FEWEST_REQUESTS = 20
+FEWEST_PROMPTS = 5  # of a kind, to have a level of its own
 LEAST_SHARE = 0.005  # of first drafts, accepted or refused: with less all are, but for the ends of responses
 MOST_BLOCKS = 160  # of more, so many are drawn: a fit takes seconds, and the errors are small by then
 EXPONENTS = (-4.0, 4.0)  # logs
@@ -56,6 +59,7 @@ class Fit(msgspec.Struct, frozen=True):
     levels: dict[int, float]  # log exponent over the mean of all steps
     requests: int
     observations: int
+    kinds: dict[str, Estimate] = {}  # log exponent over the mean of all requests, by kind of prompt
 
     @property
     def population(self) -> Population:
@@ -72,16 +76,55 @@ class _Linear(NamedTuple):
     alike: tuple[Floats, Floats, Floats]  # covariance of a group, of a request, of a cell
 
 
+class _Kinds:
+    """Kinds of prompt that have a level of their own, and their shares of all requests, [kinds]."""
+
+    def __init__(self, blocks: Sequence[Block], wanted: bool) -> None:
+        """Take kinds with FEWEST_PROMPTS prompts or more; the others share a level. None: all are alike."""
+        kinds = np.concatenate([block.kind for block in blocks])
+        prompts = Counter(
+            kind
+            for block in blocks
+            for kind, _ in {*zip(block.kind.tolist(), block.group.tolist(), strict=True)}
+        )
+        self.names = tuple(sorted(kind for kind, n in prompts.items() if kind and n >= FEWEST_PROMPTS))
+        rest = (kinds[:, None] != np.array(self.names, str)).all(axis=1)
+        if not rest.any():  # then the first one is what the others are told from
+            self.names = self.names[1:]
+        self.first = "" if rest.any() else min(prompts)
+        if not wanted:
+            self.names = ()
+        self.shares = np.array([(kinds == name).mean() for name in self.names], np.float64)
+
+    def columns(self, kind: np.ndarray) -> Floats:
+        """Return the fixed effects of requests of these kinds, [n]; [n, kinds], of mean 0 over all."""
+        return np.asarray((kind[:, None] == np.array(self.names, str)) - self.shares, np.float64)
+
+    def levels(self, beta: Floats, covariance: Floats) -> dict[str, Estimate]:
+        """Return the level of each kind from the fixed effects [kinds] and their covariance."""
+        if not self.names:
+            return {}
+        kinds = (*self.names, self.first)
+        rows = self.columns(np.array(kinds))
+        errors = np.sqrt(np.diag(rows @ covariance @ rows.T)).tolist()
+        return {
+            kind: Estimate(value, error)
+            for kind, value, error in zip(kinds, (rows @ beta).tolist(), errors, strict=True)
+        }
+
+
 class _Cells:
     """A block with its cells: a request in a bin. The random effects have one entry a cell."""
 
-    def __init__(self, block: Block, steps: Sequence[int]) -> None:
+    def __init__(self, block: Block, steps: Sequence[int], kinds: _Kinds) -> None:
         self.block = block
         key, self.of_row = np.unique(block.request * 64 + block.bin, return_inverse=True)
         request, bin_ = key // 64, key % 64
         level = np.array([[float(block.step == step) for step in steps]])
         columns = [np.minimum(bin_, LAST_BIN), bin_ == 0, block.score[request]]
-        self.fixed = np.hstack([np.column_stack(columns), np.repeat(level, len(key), axis=0)])
+        self.fixed = np.hstack(
+            [np.column_stack(columns), kinds.columns(block.kind[request]), np.repeat(level, len(key), axis=0)]
+        )
         group = block.group[request]
         self.same_group = (group[:, None] == group).astype(np.float64)
         self.same_request = (request[:, None] == request).astype(np.float64)
@@ -115,29 +158,35 @@ class _Cells:
         return shared + cell * np.eye(len(self.effect))
 
 
-def fit(observations: Sequence[Observed]) -> Fit:
-    """Fit one population to runs that had the same drafter; raises InputError if they say too little."""
+def fit(observations: Sequence[Observed], *, by_kind: bool = False) -> Fit:
+    """Fit one population to runs that had the same drafter; raises InputError if they say too little.
+
+    `by_kind` tells kinds of prompts apart, where they are known: the population is then that of one kind.
+    """
     blocks = _chosen([block for each in observations for block in each.blocks])
     counts = sum((each.positions for each in observations[1:]), observations[0].positions)
     _check(blocks, counts)
     steps = sorted({block.step for block in blocks})
-    cells = [_Cells(block, steps) for block in blocks]
+    kinds = _Kinds(blocks, by_kind)
+    effects = 3 + len(kinds.names)
+    cells = [_Cells(block, steps, kinds) for block in blocks]
     grouped = any((np.bincount(block.group) > 1).any() for block in blocks)
     survival = counts.survival()
-    beta, theta = np.zeros(3 + len(steps)), VARIANCES[:, 1].copy()
+    beta, theta = np.zeros(effects + len(steps)), VARIANCES[:, 1].copy()
     free = np.array([True, grouped, True, bool(max(block.bin.max() for block in blocks))])
     theta[~free] = VARIANCES[~free, 0]
     for _ in range(ROUNDS):
         model = [each.expanded(beta, survival) for each in cells]
         theta = _most_likely(model, theta, free)
         beta, error = _solve(model, cells, theta)
-        level = beta[3:].mean()
+        level = beta[effects:].mean()
         survival = _survival(cells, counts, beta, level)
-        beta[3:] -= level
+        beta[effects:] -= level
     return Fit(
         survival, _parameters(model, beta, error, theta, free), float(np.exp(theta[2])),
-        dict(zip(steps, beta[3:].tolist(), strict=True)),
+        dict(zip(steps, beta[effects:].tolist(), strict=True)),
         sum(len(block.score) for block in blocks), sum(len(block.accepted) for block in blocks),
+        kinds.levels(beta[3:effects], error[3:effects, 3:effects]),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS, read_records
 from tlt.traces.runs.request_acceptance import bins, read_acceptance
 from tlt.traces.runs.runfolder import RunFolder
+from tlt.traces.runs.training import prompt_kinds
 from tltsched.errors import InputError
 from tltsched.written.draft_config import parse_draft_config
 
@@ -33,7 +34,7 @@ class Block(msgspec.Struct, frozen=True):
 
     A row is a share of an observation: `engine_steps` in which request `request` drafted `depth` tokens in
     bin `bin`, [rows] each. The others have one entry an observation, `accepted`, or a request: its prompt's
-    group in the block and the score of its length.
+    group in the block, the score of its length, and the kind of its prompt ("": not known).
     """
 
     step: int
@@ -45,6 +46,7 @@ class Block(msgspec.Struct, frozen=True):
     accepted: Floats
     group: Ints
     score: Floats
+    kind: np.ndarray
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -66,6 +68,8 @@ def observed(folder: Path, steps: Ints | None = None) -> Observed:
     responses = responses.reset_index(drop=True)
     tokens = responses["response_tokens"].to_numpy(np.int64)
     responses["score"] = LengthScores(tokens).of(tokens)
+    kinds = prompt_kinds(folder, responses)
+    responses["kind"] = "" if kinds is None else kinds
     rows, by_request = read_acceptance(folder), True
     if rows is not None:
         blocks = list(_of_requests(folder, rows[rows["step"].isin(responses["step"])], responses))
@@ -92,17 +96,18 @@ def _of_requests(folder: Path, rows: pd.DataFrame, responses: pd.DataFrame) -> I
             "run", f"{folder} with trees {', '.join(trees)}", "drafts in chains",
             "fit a run of static:4 or goodput: a tree's acceptance by request is not modelled yet",
         )  # fmt: skip
-    known = ["step", "request", "group", "score"]
+    known = ["step", "request", "group", "score", "kind"]
     rows = rows.merge(responses[known], on=["step", "request"])
     depth = {name: config.depth for name, config in configs.items()}
     rows = rows.assign(depth=rows["draft_config"].astype("str").map(depth))
     for _, mine in rows.groupby(["step", "group"], sort=True):
         requests, of = np.unique(mine["request"].to_numpy(), return_inverse=True)
-        scores = mine.groupby("request", sort=True)["score"].first().to_numpy()
+        of_request = mine.groupby("request", sort=True)[["score", "kind"]].first()
         yield Block(
             int(mine["step"].iloc[0]), np.arange(len(mine)), of, bins(mine["from_token"].to_numpy()),
             mine["depth"].to_numpy(np.int64), mine["request_steps"].to_numpy(np.float64),
-            mine["accepted_tokens"].to_numpy(np.float64), np.zeros(len(requests), np.int64), scores,
+            mine["accepted_tokens"].to_numpy(np.float64), np.zeros(len(requests), np.int64),
+            of_request["score"].to_numpy(), of_request["kind"].to_numpy(str),
         )  # fmt: skip
 
 
@@ -136,7 +141,7 @@ def _stretches(steps: pd.DataFrame, responses: pd.DataFrame) -> Block:
         int(steps["step"].iloc[0]), rows["stretch"].to_numpy(), rows["request"].to_numpy(),
         rows["bin"].to_numpy(), depth[used][first][rows["stretch"]], rows["count"].to_numpy(np.float64),
         np.bincount(stretch, steps["accepted_tokens"].to_numpy(np.float64)[used]).astype(np.float64), groups,
-        responses["score"].to_numpy(),
+        responses["score"].to_numpy(), responses["kind"].to_numpy(str),
     )  # fmt: skip
 
 

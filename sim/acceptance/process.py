@@ -38,15 +38,19 @@ class Acceptance:
         population: Population = ALIKE,
         response_tokens: Ints | None = None,
         survival_of: SurvivalOf = "run",
+        offset: Floats | None = None,
     ) -> None:
-        """`response_tokens`: of all responses of the run, [n]; needed where requests differ."""
+        """`response_tokens`: of all responses of the run, [n]; needed where requests differ.
+
+        `offset`: what is known of each one's log exponent beforehand, [n].
+        """
         assert population.is_uniform or response_tokens is not None, "averages are over a workload"
         lengths = np.empty(0, np.int64) if response_tokens is None else response_tokens
         self.law, self.population, self._survival_of = law, population, survival_of
         self.bins = population.bins(int(lengths.max(initial=1)))
         self._scores = LengthScores(lengths)
         averaged = survival_of == "run" and not population.is_uniform and len(lengths)
-        self._sample = sample_of(population, lengths) if averaged else None
+        self._sample = sample_of(population, lengths, offset) if averaged else None
         self._survival: dict[DraftConfig, Floats] = {}
         self._alike: dict[tuple[DraftConfig, float], tuple[float, float, Floats]] = {}
 

@@ -124,6 +124,7 @@ class Cluster(Listener):
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
         count = len(fresh.group)
         exponents = self.acceptance.exponents(fresh.response_tokens, fresh.group, self.rng)
+        exponents = exponents * np.exp(fresh.offset)[:, None]
         ids = self.requests.add(fresh, exponents)
         hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
         columns = (ids, fresh.group, fresh.prompt_tokens, hints)

@@ -22,6 +22,8 @@ class StepRequests(msgspec.Struct, frozen=True):
     prompt_tokens: Ints
     response_tokens: Ints
     truncated: np.ndarray
+    offset: Floats
+    """What is known beforehand of each request's acceptance: added to the log exponent that is drawn."""
 
 
 class Stream:
@@ -58,7 +60,7 @@ class Stream:
         parts = [self._group(samples) for _ in range(groups)]
         if not parts:
             none = np.empty(0, np.int64)
-            return StepRequests(none, none, none, none.astype(bool))
+            return StepRequests(none, none, none, none.astype(bool), np.empty(0))
         return StepRequests(
             *(
                 np.concatenate([getattr(part, field) for part in parts])
@@ -81,6 +83,7 @@ class Stream:
             step.prompt_tokens[rows],
             step.response_tokens[rows],
             step.truncated[rows],
+            step.offset[rows],
         )
 
 

@@ -92,6 +92,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return whether model, GPU and tensor parallelism are those."""
         return (canonical(self.model), self.tp) == (canonical(model), tp) and self.is_on(gpu)
 
+    def times(self, factor: float) -> Calibration:
+        """Return the calibration with all its step times times a factor."""
+        return msgspec.structs.replace(self, coefficients=self.coefficients.times(factor))
+
     def describe(self) -> str:
         """Return one line that says what the step times rest on."""
         engine = f"{self.engine} {self.engine_version}"

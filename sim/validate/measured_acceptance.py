@@ -3,7 +3,7 @@ differ.
 
 Survivals are averages over the request-steps of those rollouts; how requests differ is fitted to the same
 ones (tlt.sim.acceptance.fit), or, where that cannot be known from the run, none is taken to differ, which
-is told.
+is told. Where the run says of which kind each prompt is, kinds have levels of their own.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from tlt.sim.acceptance.fit import Estimate, fit
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.acceptance.observations import observed
 from tlt.sim.acceptance.population import ALIKE, Population
 from tlt.sim.acceptance.process import Acceptance
-from tlt.traces.common.arrays import Ints
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import Figure
 from tlt.traces.runs.runfolder import RunFolder
+from tlt.traces.runs.training import prompt_kinds
 from tltsched.errors import InputError
 
-# What of a fit is used: nothing, what a request keeps for its whole response, or all of it.
-Detail = Literal["one mean", "spread", "spread and slope"]
+# What of a fit is used: nothing, what a request keeps for its whole response, all that differs between
+# requests of any prompts, or the kind of their prompt as well.
+Detail = Literal["one mean", "spread", "spread and slope", "kind of prompt"]
 BY_POSITION = ("position_spread", "position_slope", "start_excess")
 Z95 = 1.96
 
@@ -37,6 +40,8 @@ class Differences(msgspec.Struct, frozen=True):
     population: Population = ALIKE
     parameters: dict[str, Estimate] = {}
     unknown_because: str = ""
+    kinds: dict[str, Estimate] = {}  # level of each kind of prompt
+    levels: dict[int, float] = {}  # log exponent of each RL step, its responses being alike
 
     def figures(self) -> dict[str, Figure]:
         """Return the parameters with their 95 % intervals."""
@@ -54,21 +59,33 @@ class Differences(msgspec.Struct, frozen=True):
         """Return the population with so much of its detail."""
         if detail == "one mean":
             return ALIKE
-        rest = {} if detail == "spread and slope" else dict.fromkeys(BY_POSITION, 0.0)
+        rest = dict.fromkeys(BY_POSITION, 0.0) if detail == "spread" else {}
         return msgspec.structs.replace(self.population, **rest)
 
+    def offsets(self, folder: Path, responses: pd.DataFrame) -> Floats:
+        """Return what the kinds of their prompts say of the log exponents of responses of a run, [n]."""
+        kinds = prompt_kinds(folder, responses) if self.kinds else None
+        if kinds is None:
+            return np.zeros(len(responses))
+        rest = self.kinds.get("", Estimate(0.0)).value
+        return np.array([self.kinds[kind].value if kind in self.kinds else rest for kind in kinds])
 
-def differences(folders: Sequence[Path], steps: Ints) -> Differences:
-    """Fit how requests differ to some rollouts, [n], of runs with one drafter."""
+
+def differences(folders: Sequence[Path], steps: Ints, detail: Detail = "kind of prompt") -> Differences:
+    """Fit how requests differ to some rollouts, [n], of runs with one drafter, in so much detail."""
     try:
-        fitted = fit([observed(folder, steps) for folder in folders])
+        fitted = fit([observed(folder, steps) for folder in folders], by_kind=detail == "kind of prompt")
     except InputError as error:
         return Differences(unknown_because=str(error))
-    return Differences(fitted.population, fitted.parameters)
+    return Differences(fitted.population, fitted.parameters, "", fitted.kinds, fitted.levels)
 
 
-def acceptance_on(law: PerPosition, population: Population, folder: Path, steps: Ints) -> Acceptance:
+def acceptance_on(
+    law: PerPosition, unlike: Differences, detail: Detail, folder: Path, steps: Ints
+) -> Acceptance:
     """Return the process whose averages over some rollouts, [n], of a run are those of the law."""
     responses = RunFolder(folder).responses()
-    lengths = responses.loc[responses["step"].isin(steps), "response_tokens"].to_numpy(np.int64)
-    return Acceptance(law, population, lengths)
+    responses = responses[responses["step"].isin(steps)]
+    lengths = responses["response_tokens"].to_numpy(np.int64)
+    offset = unlike.offsets(folder, responses) if unlike.kinds else None
+    return Acceptance(law, unlike.only(detail), lengths, offset=offset)

@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.acceptance.laws import PerPosition
-from tlt.sim.acceptance.population import Population
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.drafter import DrafterConfig
-from tlt.sim.model.engines.running_batch import Limits
+from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import NoPhases, Phases
 from tlt.sim.model.requests import StepRequests
 from tlt.sim.steptimes.calibration import Calibration, load
@@ -94,6 +93,7 @@ class MeasuredPolicy:
         self.kv_tokens = read_struct(engine, EngineFacts).kv_tokens if engine.is_file() else 0
         policy = self.setup.policy.build(scheduler_rng(0, 0), self.setup.step_times)
         self.when_off: WhenOff = policy.when_off
+        self.most_emitted = most_emitted_of(policy.draft_configs)
         self.drafts = self.when_off != "not_configured" or any(draft.depth for draft in policy.draft_configs)
         ids = self.responses.groupby("step", sort=True)["request"]
         whole = all((rows.to_numpy() == np.arange(len(rows))).all() for _, rows in ids)
@@ -108,22 +108,22 @@ class MeasuredPolicy:
         """Return the recorded events and commands."""
         return read_records(self.path / RECORDS)
 
-    def requests(self) -> list[StepRequests]:
-        """Return the requests, rollout by rollout."""
+    def requests(self, unlike: Differences) -> list[StepRequests]:
+        """Return the requests, rollout by rollout, with what their kinds say of their acceptance."""
+        responses = self.responses.assign(offset=unlike.offsets(self.path, self.responses))
         return [
             StepRequests(
                 group=rows["group"].to_numpy(np.int64),
                 prompt_tokens=rows["prompt_tokens"].to_numpy(np.int64),
                 response_tokens=rows["response_tokens"].to_numpy(np.int64),
                 truncated=rows["truncated"].to_numpy(bool),
+                offset=rows["offset"].to_numpy(np.float64),
             )
-            for _, rows in self.responses.groupby("step", sort=True)
+            for _, rows in responses.groupby("step", sort=True)
         ]
 
 
-def simulate_replay(
-    measured: Path, calibration: Path, out: Path, detail: Detail = "spread and slope"
-) -> None:
+def simulate_replay(measured: Path, calibration: Path, out: Path, detail: Detail = "kind of prompt") -> None:
     """Simulate every policy of the measured comparison (or run) `measured` into the comparison folder `out`.
 
     `calibration` is a calibration.json (or the name of a shipped one); `detail` says what is used of how
@@ -138,9 +138,9 @@ def simulate_replay(
     unlike = Differences()
     if law is not None and steps:
         drafting = [policy.path for policy in policies if policy.drafts]
-        unlike = differences(drafting, np.array(steps))
+        unlike = differences(drafting, np.array(steps), detail)
     simulated = [
-        _simulate(policy, fitted, law, unlike.only(detail), steps, out / name)
+        _simulate(policy, fitted, law, unlike, detail, steps, out / name)
         for name, policy in zip(comparison.runs, policies, strict=True)
     ]
     with sealed(out):
@@ -184,14 +184,15 @@ def _simulate(
     policy: MeasuredPolicy,
     calibration: Calibration,
     law: PerPosition | None,
-    population: Population,
+    unlike: Differences,
+    detail: Detail,
     steps: tuple[int, ...],
     folder: Path,
 ) -> SimulatedPolicy:
     """Simulate one policy, write its run folder and its predicted engine steps."""
     drafter = DrafterConfig(exists=policy.drafts)
-    acceptance = acceptance_on(law, population, policy.path, np.array(steps)) if law else None
-    costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, NoPhases())
+    acceptance = acceptance_on(law, unlike, detail, policy.path, np.array(steps)) if law else None
+    costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, NoPhases(), unlike)
     engine_steps = predicted_engine_steps(policy, costs)
     if engine_steps is not None:
         with sealed(folder):
@@ -210,25 +211,27 @@ def simulate_into(
     acceptance: Acceptance | None,
     drafter: DrafterConfig,
     phases: Phases,
+    unlike: Differences,
 ) -> tuple[StepCosts, pd.DataFrame]:
     """Simulate all steps of a policy with its requests and schedulers, and write the run folder.
 
-    Draws follow from the scheduler's seed. Returns the step times and the simulated responses.
+    `unlike` says how requests of known kinds differ. Draws follow from the scheduler's seed. Returns the step
+    times and the simulated responses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = read_struct(policy.path / "resolved_config.json", dict[str, Any])
     write_json(folder / "resolved_config.json", upgraded_settings(settings))
     write_json(folder / "scheduler.json", policy.setup)
     max_running = policy.settings.engine.max_running
-    costs = StepCosts(
-        calibration.coefficients, policy.when_off, max_running, calibration.chunk_tokens, 0, 0.0,
-        calibration.mixes_prefill,
-    )  # fmt: skip
+    costs = costs_of(policy, calibration)
     assembly = Assembly(
         setup=policy.setup,
         costs=costs,
         limits=Limits(
-            max_running, policy.kv_tokens or NO_LIMIT_TOKENS, policy.settings.engine.prefix_caching
+            max_running,
+            policy.kv_tokens or NO_LIMIT_TOKENS,
+            policy.settings.engine.prefix_caching,
+            policy.most_emitted,
         ),
         acceptance=acceptance or Acceptance(PerPosition((0.0,))),
         drafter=drafter,
@@ -248,7 +251,15 @@ def simulate_into(
             warnings=(),
         )
 
-    return costs, assembly.run_into(folder, policy.requests(), summary_of).responses
+    return costs, assembly.run_into(folder, policy.requests(unlike), summary_of).responses
+
+
+def costs_of(policy: MeasuredPolicy, calibration: Calibration) -> StepCosts:
+    """Return the step times of a measured run's engine."""
+    return StepCosts(
+        calibration.coefficients, policy.when_off, policy.settings.engine.max_running,
+        calibration.chunk_tokens, 0, 0.0, calibration.mixes_prefill,
+    )  # fmt: skip
 
 
 def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:

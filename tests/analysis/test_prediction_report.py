@@ -55,7 +55,7 @@ def _drift(verdict: Verdict, recovery: Figure | None) -> DriftFit:
 def _policy(name: str, drift: DriftFit | None) -> PredictedPolicy:
     length = 3.0 if drift else None
     return PredictedPolicy(
-        run=name, policy=name,
+        run=name, policy=name, engine_factor=1.0,
         fit=TrainingFit(
             steps=tuple(range(STEPS // 2)), survival_by_position=(0.8, 0.6) if drift else (), drift=drift,
             no_drift_because="" if drift else "nothing was drafted",

@@ -15,7 +15,9 @@ from tltsched.schedules import PRESETS
 
 def requests(*lengths: int, prompt_tokens: int = 10) -> StepRequests:
     n = len(lengths)
-    return StepRequests(np.arange(n), np.full(n, prompt_tokens), np.array(lengths), np.zeros(n, bool))
+    return StepRequests(
+        np.arange(n), np.full(n, prompt_tokens), np.array(lengths), np.zeros(n, bool), np.zeros(n)
+    )
 
 
 def test_one_request_alone_takes_its_steps() -> None:

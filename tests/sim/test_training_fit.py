@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingRun]:
 
 
 def _law(run: TrainingRun) -> FittedLaw:
-    law = fit_drift(run, np.arange(len(run.steps)))
+    law = fit_drift(run, np.arange(len(run.steps)), {})
     assert isinstance(law, FittedLaw)
     return law
 

@@ -16,6 +16,7 @@ from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.drafter import Drafter, DrafterConfig
 from tlt.sim.steptimes.calibration import load
+from tlt.sim.validate.measured_acceptance import Differences
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
@@ -66,7 +67,9 @@ def write_training_run(
     policy = MeasuredPolicy(asked)
     law = PerPosition(SURVIVAL) if policy.drafts else None
     drafter = msgspec.structs.replace(drafter, exists=policy.drafts)
-    simulate_into(path, policy, load(str(calibration)), Acceptance(law), drafter, KnownPhases())
+    simulate_into(
+        path, policy, load(str(calibration)), Acceptance(law), drafter, KnownPhases(), Differences()
+    )
     folder = RunFolder(path)
     write_json(path / "scheduler.json", msgspec.structs.replace(policy.setup, seed=3))  # other luck
     tables = folder.responses(), folder.intervals(), folder.steps()

@@ -4,13 +4,17 @@ rewards.parquet    a row a response (REWARD_COLUMNS)
 updates.parquet    a row an RL step (UPDATE_COLUMNS)
 heads.parquet      a row a training step of the drafter's head (HEAD_COLUMNS)
 probes.parquet     a row an RL step, head and position (PROBE_COLUMNS)
+prompts.parquet    a row a prompt whose kind is known (PROMPT_COLUMNS); left out where none is
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
+
+from tlt.traces.runs.runfolder import read_table
 
 PREEMPTION_AIM_S = 0.1  # within which a drafter's trainer has to make way for the next phase
 REWARD_COLUMNS = {
@@ -46,6 +50,24 @@ PROBE_COLUMNS = {
     "greedy": "float64",  # share of chains accepted up to here when both sides are greedy
     "sampled": "float64",  # the same, expected, when drafts and target are sampled at temperature 1
 }
+PROMPT_COLUMNS = {
+    "step": "int32",
+    "group": "int32",
+    "kind": "str",  # the family, task or data set that the prompt is of
+}
+
+
+def prompt_kinds(folder: Path, responses: pd.DataFrame) -> pd.Series[str] | None:
+    """Return the kind of prompt of each response (step, group), "" if not known; None without the file.
+
+    Raises InputError for a file of another form.
+    """
+    path = folder / "prompts.parquet"
+    if not path.is_file():
+        return None
+    rows = read_table(path, PROMPT_COLUMNS).drop_duplicates(["step", "group"])
+    kinds = responses[["step", "group"]].merge(rows, on=["step", "group"], how="left")["kind"].fillna("")
+    return kinds.set_axis(responses.index)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,10 @@ throughout, or else from probes of the initial head; f and R from probes of the 
 initial one on the same responses, so that hard prompts do not count as drift. In units of a head that is
 trained in full, which tlt.sim.model.drafter counts in, exponents are y / f and the drift d / f.
 
+Where it is known how requests differ, x is the level of each step with responses alike in length and kind
+(tlt.sim.acceptance.fit), that of the initial head being the served one's over the ratio of the two, if it
+scatters less: what a step's prompts happen to be is no drift then.
+
 Intervals are over steps. Where the one of d holds 0, no drift is visible and none is simulated. Where the one
 of the mean log ratio of the two heads reaches 0, nearly, training is not seen to help: there is no recovery.
 """
@@ -31,6 +35,7 @@ from tlt.traces.runs.acceptance_counts import PositionCounts
 MIN_POINTS = 3  # steps through which a slope is drawn
 ROLLOUTS = "the rollouts: one head served throughout"
 PROBED = "probes of the initial head on the responses of each step"
+ALIKE = "the rollouts, responses alike in length and kind"
 # Grids of the second fit; each is refined once around the best point.
 FULLY_TRAINED = (0.2, 1.0, 33)  # f: lowest, highest, points
 # R: over the tokens of a step and of all steps, beyond which it cannot be told from a lower f; points.
@@ -46,8 +51,11 @@ class FittedLaw(msgspec.Struct, frozen=True):
     survival: Floats
 
 
-def fit_drift(run: TrainingRun, fitted: Ints) -> FittedLaw | str:
-    """Fit the law to the steps `fitted`, [n], which are from 0 on, or return why it cannot be."""
+def fit_drift(run: TrainingRun, fitted: Ints, levels: dict[int, float]) -> FittedLaw | str:
+    """Fit the law to the steps `fitted`, [n], which are from 0 on, or return why it cannot be.
+
+    `levels`: log exponent of steps with responses alike, where it is known.
+    """
     counts = [run.counts[step] for step in fitted]
     law = common_law(counts)
     rollouts = series("serving", "rollout", fitted, counts, law)
@@ -55,9 +63,9 @@ def fit_drift(run: TrainingRun, fitted: Ints) -> FittedLaw | str:
         return "nothing was drafted"
     versions = run.versions()[fitted]
     if (versions == versions[0]).all():
-        return _fit(run, fitted, law, rollouts, rollouts, None)
+        return _fit(run, fitted, law, rollouts, rollouts, None, levels)
     served, initial = _probes(run, fitted)
-    return _fit(run, fitted, law, rollouts, initial, served)
+    return _fit(run, fitted, law, rollouts, initial, served, levels)
 
 
 def _probes(run: TrainingRun, fitted: Ints) -> tuple[HeadSeries, HeadSeries]:
@@ -80,13 +88,15 @@ def _fit(
     rollouts: HeadSeries,
     still: HeadSeries,
     served: HeadSeries | None,
+    levels: dict[int, float],
 ) -> FittedLaw | str:
     """Fit d to the head that stood still, f and R to the served one where it was trained, then the level."""
     if len(still.steps) < MIN_POINTS:
         return f"acceptance is known in {len(still.steps)} steps, {MIN_POINTS} are needed"
     tokens = run.trained_tokens()[: int(fitted[-1]) + 1]
     weights = without_each(len(still.steps))
-    slopes = np.array([_slope(still, row) for row in weights])
+    alike = _alike(still, served, levels)
+    slopes = np.array([_slope(alike or still, row) for row in weights])
     reach = _reach(slopes)
     verdict: Verdict = "none visible"
     if reach is not None and reach[0] > 0.0:
@@ -113,7 +123,7 @@ def _fit(
     level = float(np.exp(shift.mean()))
     fit = DriftFit(
         steps=tuple(fitted.tolist()),
-        measured_on=PROBED if served else ROLLOUTS,
+        measured_on=ALIKE if alike else PROBED if served else ROLLOUTS,
         per_update=Figure(value=float(slopes[0] / trained[0]), interval=_reach(slopes / trained)),
         verdict=verdict,
         initial_exponent=Figure(value=float(1.0 / trained[0]), interval=_reach(1.0 / trained, positive=True)),
@@ -123,6 +133,29 @@ def _fit(
         points=rollouts.points() + (served.points() + still.points() if served else ()),
     )
     return FittedLaw(fit, law ** (level * trained[0]))
+
+
+def _alike(still: HeadSeries, served: HeadSeries | None, levels: dict[int, float]) -> HeadSeries | None:
+    """Return the head that stood still as it were on responses alike.
+
+    None where that is not known, or scatters more than the head does as it was counted.
+    """
+    if any(step not in levels for step in still.steps.tolist()):
+        return None
+    log = np.array([levels[step] for step in still.steps.tolist()])
+    if served is not None:
+        steps, ratio = _ratio(served, still)
+        if len(steps) < len(still.steps):
+            return None
+        log = log - ratio
+    if _scatter(still.steps, log) >= _scatter(still.steps, np.log(still.exponents)):
+        return None
+    return msgspec.structs.replace(still, exponents=np.exp(log))
+
+
+def _scatter(steps: Ints, log: Floats) -> float:
+    """Return the sum of squares around the straight line through log exponents, [n]."""
+    return float(((log - np.polyval(np.polyfit(steps, log, 1), steps)) ** 2).sum())
 
 
 def _reach(figures: Floats, *, positive: bool = False) -> tuple[float, float] | None:

@@ -9,12 +9,15 @@ import pandas as pd
 
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES
+from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.validate.measured_acceptance import Differences
+from tlt.sim.validate.replay_measured import costs_of, predicted_engine_steps
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.predicted_training import Median, TrainingFit
 from tlt.traces.runs.acceptance_counts import NOTHING
+from tlt.traces.runs.engine_steps import read_engine_steps
 
 Unit = Literal["s", "s/response", "s/token", "tokens/s"]
 
@@ -46,7 +49,7 @@ def fit_training(run: TrainingRun, fitted: Ints, unlike: Differences) -> Trainin
 
     `unlike` is how requests differ in them.
     """
-    law = fit_drift(run, fitted)
+    law = fit_drift(run, fitted, unlike.levels)
     if isinstance(law, FittedLaw):
         survival, drift, reason = law.survival, law.drift, ""
     else:
@@ -60,6 +63,24 @@ def fit_training(run: TrainingRun, fitted: Ints, unlike: Differences) -> Trainin
         acceptance_parameters=unlike.figures(),
         alike_because=unlike.unknown_because,
     )
+
+
+def engine_factor(run: TrainingRun, steps: Ints, calibration: Calibration) -> float:
+    """Return the seconds of some rollouts, [n], over those of their engine steps by the calibration.
+
+    A worker's rollout lasts from the step's begin to its last engine step. 1 where no engine steps are kept.
+    """
+    coefficients = calibration.coefficients
+    rows = predicted_engine_steps(run.policy, costs_of(run.policy, calibration))
+    prompts = read_engine_steps(run.policy.path, "prompt_tokens")
+    if rows is None or prompts is None:
+        return 1.0
+    prefill_s = coefficients.prefill_chunk_s + prompts["prompt_tokens"] * coefficients.prefill_s_per_token
+    rows["predicted_s"] = rows["predicted_s"].where(prompts["prompt_tokens"] == 0, prefill_s)
+    rows = rows[rows["step"].isin(steps)]
+    ends_s = (rows["t_s"] + rows["seconds"]).groupby([rows["step"], rows["worker"]]).max()
+    begun_s = run.steps.set_index("step")["start_s"].reindex(ends_s.index.get_level_values(0))
+    return float((ends_s - begun_s.to_numpy()).sum() / rows["predicted_s"].sum())
 
 
 def drafter_config(run: TrainingRun, fit: TrainingFit) -> DrafterConfig:

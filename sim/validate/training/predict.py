@@ -1,7 +1,8 @@
 """Fits a measured training run on the first half of its steps, and simulates all of them.
 
 The second half is what the prediction is judged by: same lengths, same schedulers and seeds, the step times
-of a calibration, and everything else as the first half had it. All steps are simulated, from the first on, so
+of a calibration times what the engines of the first half took over it, and everything else as the first half
+had it. All steps are simulated, from the first on, so
 that schedulers and drafter come to the second half by their own way.
 """
 
@@ -18,7 +19,7 @@ from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
 from tlt.sim.validate.replay_measured import same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
-from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
+from tlt.sim.validate.training.fit import FittedPhases, drafter_config, engine_factor, fit_training
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Jackknife, few_words
@@ -53,7 +54,7 @@ class TrainSettings(msgspec.Struct, frozen=True):
 
 
 def predict_training(
-    measured: Path, calibration: str, out: Path, detail: Detail = "spread and slope"
+    measured: Path, calibration: str, out: Path, detail: Detail = "kind of prompt"
 ) -> PredictedTraining:
     """Fit and simulate every policy of the measured training comparison (or run) into the folder `out`.
 
@@ -91,20 +92,22 @@ def _predict_training(
     run: TrainingRun, calibration: Calibration, detail: Detail, folder: Path
 ) -> PredictedPolicy:
     steps = first_half(run)
-    unlike = differences([run.policy.path], steps) if run.policy.drafts else Differences()
-    fit = fit_training(run, steps, unlike)
+    unlike = differences([run.policy.path], steps, detail) if run.policy.drafts else Differences()
+    fit, factor = fit_training(run, steps, unlike), engine_factor(run, steps, calibration)
     acceptance = None
     if fit.survival_by_position:
         law = PerPosition(fit.survival_by_position, ACCEPTANCE)
-        acceptance = acceptance_on(law, unlike.only(detail), run.policy.path, steps)
+        acceptance = acceptance_on(law, unlike, detail, run.policy.path, steps)
     _, responses = simulate_into(
-        folder, run.policy, calibration, acceptance, drafter_config(run, fit), FittedPhases(fit)
-    )
+        folder, run.policy, calibration.times(factor), acceptance, drafter_config(run, fit),
+        FittedPhases(fit), unlike,
+    )  # fmt: skip
     predictions = _predictions(run, fit, folder)
     return PredictedPolicy(
         run=folder.name,
         policy=run.policy.summary.policy,
         fit=fit,
+        engine_factor=factor,
         steps=predictions,
         errors=prediction_errors(predictions),
         same_placement=same_placement(run.policy, responses),
@@ -192,7 +195,7 @@ def drift_curve(measured: Path, name: str) -> DriftCurve:
     """
     run = TrainingRun(open_run(measured, "--save-drift").path)
     steps = np.arange(len(run.steps))
-    law = fit_drift(run, steps)
+    law = fit_drift(run, steps, differences([run.policy.path], steps).levels)
     if not isinstance(law, FittedLaw):
         raise InputError("--save-drift", str(measured), "a run whose drift can be fitted", law)
     summary = run.policy.summary

@@ -29,6 +29,10 @@ class ArithmeticProblems:
         """Return the prompt of every group of a step."""
         return [encode(self._tokenizer, problem.question) for problem in self._of(step)]
 
+    def kinds(self, step: int) -> list[str]:
+        """Return the family of every prompt of a step."""
+        return [problem.task for problem in self._of(step)]
+
     def score(self, step: int, group: int, response: tuple[int, ...]) -> float:
         """Return the reward of a response to the prompt of `group`, 0 to 1."""
         return score(self._of(step)[group], decode(self._tokenizer, response))

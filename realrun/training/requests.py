@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.training.problems.load import load_problems
+from tlt.realrun.training.problems.load import CheckedProblems, load_problems
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.seeds import RESPONSES, sequence
 from tltsched.errors import InputError
@@ -29,6 +29,11 @@ class RequestSource:
                 f"less than {most} (engine.max_context_tokens)",
                 "lower it, or raise engine.max_context_tokens so that a prompt fits as well",
             )  # fmt: skip
+
+    def kinds(self, step: int) -> tuple[str, ...]:
+        """Return the kind of each prompt of an RL step; none if the problems do not say."""
+        told = self._problems.kinds if isinstance(self._problems, CheckedProblems) else None
+        return told(step) if told else ()
 
     def requests(self, step: int) -> tuple[EngineRequest, ...]:
         """Return the requests of an RL step, ordered by id."""

@@ -81,7 +81,7 @@ class PolicyRun:
                 every = self.config.checkpoint_every
                 if every and ((step + 1) % every == 0 or last):
                     self._save(executor)
-                write_run(self.log, self.config, self.plan, engine)
+                write_run(self.log, self.config, self.plan, engine, self.source.kinds)
                 progress(f"{self.plan.name}: step {step + 1}")
         self.log.finish()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -14,11 +14,23 @@ from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.manifest import sealed
 from tlt.traces.runs.runfolder import write_table
-from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
+from tlt.traces.runs.training import (
+    HEAD_COLUMNS,
+    PROBE_COLUMNS,
+    PROMPT_COLUMNS,
+    REWARD_COLUMNS,
+    UPDATE_COLUMNS,
+)
 
 
-def write_run(log: PolicyLog, config: TrainConfig, plan: PolicyPlan, engine: EngineRecord) -> None:
-    """Write all files of the policy's run folder from the steps that are finished."""
+def write_run(
+    log: PolicyLog, config: TrainConfig, plan: PolicyPlan, engine: EngineRecord,
+    kinds: Callable[[int], tuple[str, ...]],
+) -> None:  # fmt: skip
+    """Write all files of the policy's run folder from the steps that are finished.
+
+    `kinds` gives the kind of each prompt of a step, none if that is not known.
+    """
 
     def truncated(step: int, response: Response) -> bool:
         del step
@@ -29,6 +41,12 @@ def write_run(log: PolicyLog, config: TrainConfig, plan: PolicyPlan, engine: Eng
         write_measured(log.folder, config, plan, engine, log.steps, sources, truncated)
         for name, table in training_tables(log.steps, config).items():
             write_table(log.folder / f"{name}.parquet", table)
+        prompts = [
+            (step.step, group, kind) for step in log.steps for group, kind in enumerate(kinds(step.step))
+        ]
+        if prompts:
+            table = pd.DataFrame(prompts, columns=list(PROMPT_COLUMNS)).astype(PROMPT_COLUMNS)
+            write_table(log.folder / "prompts.parquet", table)
 
 
 def lengths_source(config: TrainConfig) -> str:

@@ -77,6 +77,17 @@ class CheckedProblems:
             prompts.append(ids)
         return prompts
 
+    def kinds(self, step: int) -> tuple[str, ...]:
+        """Return the kind of each prompt of a step, none if the module does not say; raises InputError."""
+        told: Callable[[int], Sequence[str]] | None = getattr(self._problems, "kinds", None)
+        kinds = () if told is None else tuple(map(str, told(step)))
+        if kinds and len(kinds) != self._setup.prompts:
+            where, wanted = f"kinds({step}) of {self._setup.module}", self._setup.prompts
+            raise InputError(
+                where, f"{len(kinds)} kinds", f"{wanted} (rollout.prompts)", "return one a group"
+            )
+        return kinds
+
     def score(self, step: int, group: int, response: tuple[int, ...]) -> float:
         """Return the reward of a response; raises InputError if it is no finite number."""
         reward = self._problems.score(step, group, response)

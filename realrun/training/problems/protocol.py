@@ -2,7 +2,8 @@
 
 A module of the user provides `make_problems(setup: ProblemsSetup) -> Problems`. Every worker calls it in its
 own process, so problems must follow from the setup alone. Steps from 1,000,000 on are those of a head's
-warm-up and measurement: no training step asks what they ask.
+warm-up and measurement: no training step asks what they ask. They may have a third method besides,
+`kinds(step)`, with the family, task or data set of each prompt of a step: kinds differ in acceptance.
 """
 
 from __future__ import annotations

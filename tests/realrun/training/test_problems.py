@@ -35,6 +35,9 @@ class Digits:
         right = self.rows[step * self.count + group]
         return sum(token == right for token in response) / max(len(response), 1)
 
+    def kinds(self, step):
+        return ["odd" if row % 2 else "even" for row, _ in self.prompts(step)]
+
 def make_problems(setup):
     return Digits(setup)
 """
@@ -136,6 +139,17 @@ def test_prompts_that_are_no_rows_of_token_ids_are_named(tmp_path: Path, prompts
         load_problems(config_of(tmp_path, module=module, settings={"first": 1})).prompts(0)
 
 
+def test_kinds_of_prompts_are_one_a_group_or_left_out(tmp_path: Path) -> None:
+    settings = {"first": 5}
+    told = load_problems(config_of(tmp_path, module=own(tmp_path / "a"), settings=settings))
+    assert told.kinds(0) == ("odd", "even")  # type: ignore[attr-defined]
+    silent = own(tmp_path / "b", OWN.replace("def kinds", "def other"))
+    assert load_problems(config_of(tmp_path, module=silent, settings=settings)).kinds(0) == ()  # type: ignore[attr-defined]
+    short = own(tmp_path / "c", OWN.replace("self.prompts(step)]", "self.prompts(step)[:1]]"))
+    with pytest.raises(InputError, match="1 kinds"):
+        load_problems(config_of(tmp_path, module=short, settings=settings)).kinds(0)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("reward", ["None", "float('nan')", "'1'"])
 def test_a_reward_that_is_no_number_is_named(tmp_path: Path, reward: str) -> None:
     module = own(tmp_path / "mine", OWN.replace("return sum(", f"return {reward} if group else sum("))
@@ -201,6 +215,8 @@ def test_own_problems_are_trained_on(tmp_path: Path) -> None:
     )
     train(config, ["none"], tmp_path / "run", lambda _: None, factory="tests.realrun.fakes:make_engine")
     rewards = pd.read_parquet(tmp_path / "run" / "none" / "rewards.parquet")
+    prompts = pd.read_parquet(tmp_path / "run" / "none" / "prompts.parquet")
+    assert prompts["kind"].tolist() == ["odd", "even"] * 4
     # The fake engine says 7 and nothing else; rows 5 to 12 are asked, two responses each.
     assert rewards["reward"].tolist() == [0, 0, 0, 0, 1, 1, 0, 0] + [0] * 8
     assert rewards["step"].tolist() == [0] * 8 + [1] * 8

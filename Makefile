@@ -2,6 +2,7 @@
 # make check  the fast lane of make test: no engine to install, tests that take seconds each left out
 # make test   set up and run lint, types, import contracts and tests, those of the live engine on CPU included
 # make validate   calibrate vLLM on this machine's CPU, replay lengths on it, hold the simulator against it
+# make versions   the plugin in every version of vLLM that it knows, on CPU: installs each, 20 to 40 minutes
 # make clean  remove what the two leave behind
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo check test lint types contracts unit real validate evidence clean
+.PHONY: demo check test lint types contracts unit real validate versions evidence clean
 
 demo: $(VENV)/.run
 	$(BIN)/tlt sim recommend --config sim/presets/demo.toml --out out/demo
@@ -45,6 +46,10 @@ validate: real
 	$(BIN)/tlt real replay --config realrun/presets/cpu-smollm2.toml --calibration out/cpu/calibration.json \
 	  --policies none,static:2,static:4,tlt_chains,goodput:off+1+2+4 --out out/cpu/replay
 	$(BIN)/tlt report crosscheck out/cpu/replay --calibration out/cpu/calibration.json
+
+versions: real
+	test -d out/smollm2/model || $(BIN)/tlt real model SmolLM2-135M --out out/smollm2
+	PYTHON=$(BIN)/python plugin/versions.sh out/smollm2/model out/plugin-versions
 
 # Figures of evidence/records and the tables made from them; several minutes.
 evidence: $(VENV)/.dev

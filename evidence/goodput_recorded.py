@@ -16,9 +16,10 @@ import numpy as np
 from scipy.optimize import brentq
 
 from evidence.recording import RUNS
+from tlt.plugin.requests import bin_of
 from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.records import RECORDS, read_records
-from tlt.traces.runs.request_acceptance import bin_of, read_acceptance
+from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import RunFolder
 from tltsched.draft_config import DraftConfig, chain
 from tltsched.events import DecisionEnded, RolloutBegan

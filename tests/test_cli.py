@@ -79,6 +79,8 @@ SURFACE: dict[str, set[str]] = {
     "real calibrate": {"--config", "--set", "--out", "--compare"},
     "real replay": {"--config", "--set", "--policies", "--calibration", "--out", "--report"},
     "real check-export": {"FILE", "--max-running"},
+    "real collect": {"FOLDER"},
+    "real step-times": {"CALIBRATION", "--max-running", "--out", "--policy"},
     "real fields": set(),
     "report run": {"FOLDER", "--open-step"},
     "report decisions": {"FOLDER", "--against"},

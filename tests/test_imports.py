@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-PACKAGES = ("tltsched", "tlt", "tlt.sim", "tlt.traces", "tlt.realrun", "tlt.analysis", "tlt.commands")
+PACKAGES = (
+    "tltsched", "tlt", "tlt.plugin", "tlt.sim", "tlt.traces", "tlt.realrun", "tlt.analysis", "tlt.commands"
+)  # fmt: skip
 SCRIPT = """
 import importlib, sys
 print(importlib.import_module(sys.argv[1]).__file__)

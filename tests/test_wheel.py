@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tltsched", "sim", "traces", "realrun", "analysis")
+FOLDERS = ("tltsched", "sim", "traces", "realrun", "analysis", "plugin/tlt_vllm")
 CHEAP = ("workload.steps=1", "workload.prompts_per_step=4", "hardware.gpus=8", "run.records=false")
 
 
@@ -25,9 +25,9 @@ def tracked() -> set[str]:
     listed = subprocess.run(
         ["git", "ls-files", *FOLDERS, "tlt"], cwd=PROJECT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    links = {f"tlt/{folder}" for folder in FOLDERS}
+    links = {f"tlt/{folder.partition('/')[0]}" for folder in FOLDERS}
     return {
-        name if name.startswith(("tlt/", "tltsched/")) else f"tlt/{name}"
+        name if name.startswith(("tlt/", "tltsched/")) else f"tlt/{name.replace('/tlt_vllm', '', 1)}"
         for name in listed
         if name not in links
     }

@@ -7,9 +7,9 @@ import pandas as pd
 
 from tlt.analysis.drawing.tables import TextTable
 from tlt.analysis.load import Run
+from tlt.plugin.requests import FIRST_BIN_TOKENS
 from tlt.traces.common.arrays import Floats
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, lengths_with_bonus
-from tlt.traces.runs.request_acceptance import FIRST_BIN_TOKENS
 
 FEWEST_STEPS = 20  # engine steps of a response in a bin; with fewer its acceptance there says nothing
 FEWEST_PAIRS = 30

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from tlt.plugin.engine_step import EngineStepFacts
 from tlt.realrun.calibrate.measurement_plan import (
     ARRIVAL_ENGINE_STEPS,
     SMALLEST_CHUNK_TOKENS,
@@ -16,7 +17,7 @@ from tlt.realrun.calibrate.measurement_plan import (
     Cell,
     Plan,
 )
-from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
+from tlt.realrun.engine.protocol import Engine, EngineRequest
 
 # Token ids of made-up prompts: few enough for any vocabulary, and no special tokens of the usual ones.
 TOKEN_IDS = range(20, 250)

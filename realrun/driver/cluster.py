@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tlt.realrun.driver.clock import PolicyClock
-from tlt.realrun.driver.records import in_order
 from tlt.realrun.driver.step import Drafter, Interval, LiveStep, Loss, Response
 from tlt.realrun.driver.update import advantages, head_length, minibatches
 from tlt.realrun.engine.protocol import EngineRequest
@@ -34,6 +33,7 @@ from tlt.realrun.workers.messages import (
     Work,
 )
 from tlt.traces.runs.acceptance import length_with_bonus
+from tlt.traces.runs.records import in_order
 from tltsched.commands import (
     Assign,
     BeginPhase,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from tlt.plugin.drafting import chains_of
 from tlt.realrun.config import RealConfig
 from tlt.traces.runs.runfolder import run_name
 from tltsched.cluster import ClusterConfig
@@ -15,7 +15,7 @@ from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.policies.base import Policy
-from tltsched.step_times import AnyTimes, StepTimeTable
+from tltsched.step_times import StepTimeTable
 
 StepTimesOf = Callable[[tuple[DraftConfig, ...], int], StepTimeTable]
 """Takes draft configurations and the largest batch; returns calibrated step times."""
@@ -56,7 +56,7 @@ def plan_policies(
 def _plan(
     config: RealConfig, name: str, spec: PolicySpec, folder: str, step_times: StepTimesOf | None
 ) -> PolicyPlan:
-    policy = spec.build(random.Random(0), AnyTimes())  # noqa: S311 -- only to ask what it drafts
+    policy = chains_of("--policies", name, spec)
     _check(config, name, policy)
     times = None
     if spec.needs_times:
@@ -82,18 +82,6 @@ def _plan(
 
 
 def _check(config: RealConfig, name: str, policy: Policy) -> None:
-    trees = [str(draft) for draft in policy.draft_configs if not draft.is_chain]
-    if trees:
-        raise InputError(
-            "--policies", f"{name} with tree {trees[0]}", "chains: vLLM verifies no trees",
-            "use static:K, or another policy that drafts chains",
-        )  # fmt: skip
-    if policy.when_off == "drafter_dropped":
-        raise InputError(
-            "--policies", f"{name} with when_off drafter_dropped",
-            "when_off k0: vLLM keeps the drafter in step",
-            "use static:K, or another policy that keeps it in step",
-        )  # fmt: skip
     missing = sorted({draft.depth for draft in policy.draft_configs if draft.depth} - set(config.drafter.ks))
     if missing:
         raise InputError(

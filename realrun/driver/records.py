@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from tlt.realrun.driver.step import LiveStep
-from tltsched.commands import Command
 from tltsched.event_log import Record, encode, read
-
-
-def in_order(owners: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:
-    """Merge the lines of several owners by time; the commands of an event stay right behind it."""
-    merged = heapq.merge(*(_blocks(lines) for lines in owners), key=lambda block: block[0].t_s)
-    return tuple(encode(record) for block in merged for record in block)
-
-
-def _blocks(lines: Sequence[bytes]) -> Iterator[list[Record]]:
-    """Yield each event with its commands."""
-    block: list[Record] = []
-    for record in read(lines):
-        if block and not isinstance(record.body, Command):
-            yield block
-            block = []
-        block.append(record)
-    if block:
-        yield block
 
 
 def numbered(steps: Iterable[LiveStep]) -> Iterator[bytes]:

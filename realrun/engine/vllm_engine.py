@@ -1,6 +1,6 @@
 """The real engine: vLLM 0.32.0 in this process, with K chosen every engine step through its own scheduler.
 
-Theory of operation. vLLM takes a scheduler class. Ours is vLLM's own with realrun.engine.vllm_hooks mixed in:
+Theory of operation. vLLM takes a scheduler class. Ours is vLLM's own with tlt.plugin.hooks mixed in:
 it writes the K that `step` was given into the plan of each engine step, and reads each engine step's facts
 when its outputs come back. The table of K by batch size stays configured, with every K of `drafter.ks` in it,
 so that vLLM captures the graphs of each.
@@ -23,20 +23,39 @@ in `batch`,
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts
+from tlt.plugin.graphs import CompileWatch
+from tlt.plugin.hooks import EngineStep, EngineStepHooks, Row
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
-from tlt.realrun.engine.compile_watch import CompileWatch
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
-from tlt.realrun.engine.vllm_hooks import EngineStepHooks
+from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_lookup import GroupLookup
 from tlt.realrun.engine.vllm_settings import engine_arguments
 from tltsched.errors import InputError
 
 WARM_PROMPT_TOKENS = 8
 WARM_STEPS = 6  # prefill, two to fill the pipeline, and some that verify
+
+
+class SteppedHooks(EngineStepHooks):
+    """The scheduler of an engine that is stepped from outside, with a K for each engine step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.next_k = 0
+        self.engine_steps: deque[EngineStep] = deque()
+
+    def _on_plan(self, plan: Any, rows: list[Row]) -> None:
+        del rows
+        plan.num_spec_tokens_to_schedule = self.next_k
+
+    def _on_output(self, output: Any, engine_step: EngineStep) -> None:
+        del output
+        self.engine_steps.append(engine_step)
 
 
 class VllmEngine:
@@ -47,7 +66,7 @@ class VllmEngine:
     """
 
     def __init__(self, llm: Any, config: RealConfig, speculating: bool) -> None:
-        """`llm` is a vLLM LLMEngine whose scheduler class has CycleHooks mixed in."""
+        """`llm` is a vLLM LLMEngine whose scheduler class has SteppedHooks mixed in."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -261,7 +280,7 @@ def _scheduler_class(device: str) -> type:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    return type("HookedScheduler", (EngineStepHooks, AsyncScheduler if device == "cuda" else Scheduler), {})
+    return type("HookedScheduler", (SteppedHooks, AsyncScheduler if device == "cuda" else Scheduler), {})
 
 
 def _workspace() -> Any:

@@ -7,14 +7,13 @@ from itertools import pairwise
 from math import ceil
 from typing import Any
 
+from tlt.plugin.drafting import GRAPH_BATCHES, batches_up_to, graph_tokens, k_table
 from tlt.realrun.config import RealConfig
 from tltsched.errors import InputError
 
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 8192}  # most tokens that one engine step computes
 BLOCK_TOKENS = {"cpu": 32, "cuda": 16}  # of a KV cache of given size
 GIGABYTE = 2**30
-# Batches whose graphs are captured; between two of them a batch is padded to the larger one.
-GRAPH_BATCHES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224)
 
 
 def engine_arguments(config: RealConfig, speculating: bool) -> dict[str, Any]:
@@ -66,20 +65,13 @@ def chunk_tokens(config: RealConfig) -> int:
 
 
 def graph_sizes(config: RealConfig, speculating: bool) -> list[int]:
-    """Return the token counts to capture graphs of: every graph batch with every K.
-
-    vLLM's own choice ends at 512 tokens, so that K = 4 at batch 128 would run without graphs.
-    """
-    batches = graph_batches(config)
-    ks = (0, *config.drafter.ks) if speculating else (0,)
-    return sorted({batch * (k + 1) for batch in batches for k in ks})
+    """Return the token counts to capture graphs of."""
+    return graph_tokens(graph_batches(config), (0, *config.drafter.ks) if speculating else (0,))
 
 
 def graph_batches(config: RealConfig) -> tuple[int, ...]:
     """Return the batches whose graphs are captured: those asked for, and the largest one."""
-    largest = config.engine.max_running
-    asked = sorted(set(config.engine.graph_batches or GRAPH_BATCHES))
-    return (*(batch for batch in asked if batch < largest), largest)
+    return batches_up_to(config.engine.max_running, config.engine.graph_batches or GRAPH_BATCHES)
 
 
 def speculation(config: RealConfig) -> dict[str, Any]:
@@ -101,20 +93,6 @@ def speculation(config: RealConfig) -> dict[str, Any]:
         settings["rejection_sample_method"] = "synthetic"
         settings["synthetic_acceptance_rates"] = survival(drafter.synthetic_survival, max(drafter.ks))
     return settings
-
-
-def k_table(ks: Sequence[int], max_running: int) -> list[tuple[int, int, int]]:
-    """Return ranges (first batch, last batch, K) in which every K stands once.
-
-    vLLM captures graphs for the K that it finds in this table. Which K it uses is written into each plan, so
-    the batches named here have no meaning.
-    """
-    distinct = sorted(set(ks))
-    if not distinct or distinct[0] < 0 or distinct[-1] < 1 or len(distinct) > max_running:
-        allowed = f"1 to {max_running} (engine.max_running) different values, the largest at least 1"
-        raise InputError("drafter.ks", tuple(ks), allowed, "correct the list")
-    last = len(distinct)
-    return [(i, max_running if i == last else i, k) for i, k in enumerate(distinct, start=1)]
 
 
 def survival(rates: Sequence[float], largest: int) -> list[float]:

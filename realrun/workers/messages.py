@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tlt.plugin.requests import AcceptanceCount
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.training_config import TrainConfig
@@ -173,16 +174,6 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request: int
     tokens: int
     finish_s: float
-
-
-class AcceptanceCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Engine steps that verified `depth` drafts of a request in one bin of its position."""
-
-    request: int
-    from_token: int
-    depth: int
-    request_steps: int
-    accepted_tokens: int
 
 
 class Report(Message, frozen=True, tag="report", gc=False):

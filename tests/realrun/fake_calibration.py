@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import msgspec
 
+from tlt.plugin.engine_step import EngineStepFacts
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
+from tlt.realrun.engine.protocol import EngineRequest
 
 FLOOR_S = 0.006
 TOKEN_S = 2e-5

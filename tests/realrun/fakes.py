@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
+from tlt.realrun.engine.protocol import EngineRequest
 from tlt.traces.common.settings import merge
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tlt.plugin.engine_step import EngineStepFacts
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.engine.protocol import Engine, EngineRequest, EngineStepFacts
+from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models.drafter import make_draft_model, make_head
 from tlt.realrun.models.target import prepare_model
 

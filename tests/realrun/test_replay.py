@@ -17,7 +17,6 @@ import pytest
 from tests.realrun.fakes import config_of, flat_times
 from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import plan_policies
-from tlt.realrun.driver.records import in_order
 from tlt.realrun.driver.step import LiveStep, decode_step
 from tlt.realrun.driver.write_run import acceptance_table
 from tlt.realrun.replay.replay import replay
@@ -25,6 +24,7 @@ from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.executor import WorkerError
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Origin, Trace
+from tlt.traces.runs.records import in_order
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.commands import Command

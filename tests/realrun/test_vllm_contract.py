@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.realrun.small_models import need_vllm
+from tlt.plugin import graphs
+from tlt.plugin.drafting import k_table
+from tlt.plugin.graphs import CompileWatch
 from tlt.realrun.config import DrafterConfig, EngineConfig, RealConfig
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.engine.compile_watch import CompileWatch
-from tlt.realrun.engine.repairs import graph_dispatch
-from tlt.realrun.engine.vllm_settings import graph_sizes, k_table
+from tlt.realrun.engine.vllm_settings import graph_sizes
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
@@ -180,7 +181,7 @@ def test_every_batch_finds_a_full_graph_at_every_k(repaired: bool) -> None:
     )  # fmt: skip
     CudaGraphManager._init_candidates(manager)
     if repaired:
-        graph_dispatch.widen_candidates(manager._candidates)
+        graphs.widen_candidates(manager._candidates)
     modes = [
         CudaGraphManager.dispatch(manager, batch, batch * (k + 1), k + 1, 0).cg_mode
         for k in ks

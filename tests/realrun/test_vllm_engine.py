@@ -15,8 +15,9 @@ import pytest
 from evidence.lossless_sampling import compare, draw
 from tests.realrun.fakes import flat_times
 from tests.realrun.small_models import KS, PROMPT_TOKENS, need, need_vllm, requests, run, tiny_config
+from tlt.plugin.engine_step import EngineStepFacts
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts
+from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 from tlt.realrun.workers.worker import Worker
 from tlt.traces.common.seeds import scheduler_rng

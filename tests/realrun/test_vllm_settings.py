@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from tests.realrun.small_models import need
+from tlt.plugin import graphs
+from tlt.plugin.drafting import k_table
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig, WorkersConfig
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.engine.repairs import cpu_sampling, graph_dispatch
-from tlt.realrun.engine.vllm_hooks import EngineStepHooks
+from tlt.realrun.engine.repairs import cpu_sampling
+from tlt.realrun.engine.vllm_engine import SteppedHooks
 from tlt.realrun.engine.vllm_settings import (
     chunk_tokens,
     engine_arguments,
     graph_batches,
     graph_sizes,
-    k_table,
     speculation,
     survival,
 )
@@ -155,7 +156,7 @@ def test_a_batch_finds_the_nearest_graph_of_its_own_query_length() -> None:
     for tokens in (5, 6):
         candidates[tokens, 0] = [three, wide]
     candidates[7, 0] = candidates[8, 0] = [wide]
-    graph_dispatch.widen_candidates(candidates)
+    graphs.widen_candidates(candidates)
     assert candidates[3, 0] == [two, three, mixed]  # a batch of one with three tokens no longer misses out
     assert candidates[5, 0] == [three, wide]
     assert candidates[7, 0] == [wide]
@@ -194,7 +195,7 @@ class Base:
         return "applied"
 
 
-class Hooked(EngineStepHooks, Base):
+class Hooked(SteppedHooks, Base):
     """As tlt.realrun.engine.vllm_engine mixes it."""
 
 

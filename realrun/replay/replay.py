@@ -23,7 +23,9 @@ from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.executor import Executor, await_ready
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, Prepare
+from tlt.realrun.workers.ray_executor import RayExecutor
 from tlt.realrun.workers.split import SplitExecutor
+from tltsched.errors import InputError
 from tltsched.event_log import CLUSTER, RecordedCluster
 
 
@@ -34,11 +36,13 @@ def replay(
     progress: Progress,
     step_times: StepTimesOf | None = None,
     factory: str = MAKE_ENGINE,
+    on_ray: bool = False,
 ) -> None:
     """Run all rollouts of all policies and write the comparison folder `out`; the first is the baseline.
 
     A replay that was stopped goes on. `step_times` comes from a calibration; `factory` names the engine, as
-    `module:function`. Raises InputError, and WorkerError if no worker is left.
+    `module:function`; `on_ray` puts the workers on a Ray cluster instead of this machine. Raises InputError,
+    and WorkerError if no worker is left.
     """
     plans = plan_policies(config, policies, step_times)
     workload = Workload(config)
@@ -47,17 +51,22 @@ def replay(
         return
     dead = {loss.worker for loss in log.losses()}
     workers = tuple(worker for worker in range(config.workers.count) if worker not in dead)
-    with _executor(config, workers, out, {plan.speculating for plan in plans}) as executor:
+    kinds = {plan.speculating for plan in plans}
+    with _executor(config, workers, out / LOGS, kinds, on_ray) as executor:
         Replay(config, plans, workload, log, executor, workers, factory).run(progress)
 
 
 def _executor(
-    config: RealConfig, workers: tuple[int, ...], out: Path, kinds: set[bool]
-) -> LocalExecutor | SplitExecutor:
+    config: RealConfig, workers: tuple[int, ...], logs: Path, kinds: set[bool], on_ray: bool
+) -> LocalExecutor | SplitExecutor | RayExecutor:
     """Return the processes of the workers; `kinds` says which engines are needed, by whether they draft."""
+    if on_ray and config.engine.graphs == "stock":
+        raise InputError("engine.graphs", "stock", "every_k with --executor ray", "leave one of them out")
+    if on_ray:
+        return RayExecutor(config, workers, logs)
     if config.engine.graphs == "stock":
-        return SplitExecutor(config, workers, out / LOGS, kinds)
-    return LocalExecutor(config, workers, out / LOGS)
+        return SplitExecutor(config, workers, logs, kinds)
+    return LocalExecutor(config, workers, logs)
 
 
 class Replay:

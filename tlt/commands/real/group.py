@@ -122,11 +122,18 @@ def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path, old:
     show_default=True,
 )
 @calibration_option
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Workers as processes here, or on the nodes of a Ray cluster (RAY_ADDRESS, else a new one).",
+)
 @out_folder("Folder.")
 @report_option
 def replay(
     config: Path | None, assignments: tuple[str, ...], policies: str, calibration: Path | None,
-    out: Path, with_report: bool,
+    executor: str, out: Path, with_report: bool,
 ) -> None:  # fmt: skip
     """Generate the same lengths under each policy, policies interleaved, and compare them.
 
@@ -139,7 +146,7 @@ def replay(
     names = names_of(policies) or []
     with progress("starting", len(names) * resolved.workload.rollouts + 1) as shown:
         try:
-            run_all(resolved, names, out, shown.step, step_times_of(calibration))
+            run_all(resolved, names, out, shown.step, step_times_of(calibration), on_ray=executor == "ray")
         except WorkerError as error:
             raise click.ClickException(str(error)) from None
     present(out, with_report)

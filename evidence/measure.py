@@ -41,6 +41,7 @@ ON_REQUEST = (
 # A module each.
 SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz", "event_fuzz")
 NEED_ENGINE = (
+    "borrowed",  # or an environment with aisimulate
     "vllm_bench",
     "exported_table",
     "hook_overhead",

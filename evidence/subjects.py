@@ -23,6 +23,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "roofline_vs_measured": "How far an assumed step time may be off",
         "roofline_drafting": "What drafting costs on engines that nobody calibrated",
         "roofline_ranking": "Whether assumed step times rank as calibrated ones do",
+        "borrowed": "Step times out of another project's tables",
         "between_sessions": "How far two calibrations of the same thing are apart",
     },
     "The simulator against what others published": {
@@ -67,6 +68,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "demo_assumptions": "What the demonstration's answer hangs on",
         "fresh_clone": "A fresh clone",
         "import_fuzz": "1,000 broken and hostile files",
+        "event_fuzz": "Events of a driver that errs",
         "key_fuzz": "Logs with a known truth: waits, tools, generations, units, shares",
         "import_large": "A file of 5 GB",
         "large_file": "A CSV of ten million rows",

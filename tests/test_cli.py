@@ -71,6 +71,10 @@ SURFACE: dict[str, set[str]] = {
         "FOLDER", "--config", "--set", "--format", "--draft-configs", "--tolerance", "--method",
         "--draft-model", "--out",
     },
+    "sim borrow": {
+        "--config", "--set", "--python", "--model", "--system", "--engine", "--expert-parallel", "--head",
+        "--ks", "--own", "--out",
+    },
     "sim fields": set(),
     "sim calibrations": {"NAME"},
     "real model": {

@@ -23,6 +23,7 @@ from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoin
 MIXED_DERIVED = (
     "derived: an engine step that prefills beside a batch follows from the other terms; none was timed"
 )
+CHUNK_TOKENS = 8192.0
 SHIPPED = Path(__file__).parent / "calibrations"
 Number = TypeVar("Number", int, float)
 
@@ -54,6 +55,14 @@ class Ranges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     verify_tokens: tuple[int, int]
 
 
+class Borrowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """That the step times are another project's, and how many engine steps of one's own corrected them."""
+
+    table: str
+    version: str
+    own_points: int
+
+
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that the simulator needs to know about one engine, model and device."""
 
@@ -72,11 +81,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     coefficients: Coefficients
     residuals: Residuals
     ranges: Ranges
-    chunk_tokens: float = 8192.0  # prompt tokens that one engine step prefills at most
+    chunk_tokens: float = CHUNK_TOKENS  # prompt tokens that one engine step prefills at most
     points: tuple[Point, ...]
     prefill_points: tuple[PrefillPoint, ...]
     mixed_points: tuple[MixedPoint, ...] = ()
     settings: str = ""  # of the engine, in words; empty: not recorded
+    borrowed: Borrowed | None = None  # None: points and law are of the same engine
 
     @property
     def mixes_prefill(self) -> bool:
@@ -99,6 +109,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def describe(self) -> str:
         """Return one line that says what the step times rest on."""
         engine = f"{self.engine} {self.engine_version}"
+        if self.borrowed:
+            own = self.borrowed.own_points
+            corrected = f"corrected by {own} own points" if own else "not corrected by own points"
+            engine = f"{self.borrowed.table} {self.borrowed.version} for {engine}, {corrected}"
         return f"{self.provenance}: {engine}, {self.device}, {self.date} ({self.name})"
 
 

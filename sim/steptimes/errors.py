@@ -17,6 +17,7 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.results.calibration_points import Point
 
 FACTORS = ("target", "kv", "drafter")
+NONE = (0.0, 0.0, 0.0)
 NORMAL_PER_MEDIAN = 1.4826
 # Measured (`python -m evidence.measure between_sessions`): calibrations of one model and GPU, of a session.
 # Of plain steps, as which the KV cache is taken to move, and of steps that draft, beyond plain ones. A step
@@ -32,13 +33,19 @@ ROOFLINE_SDS = (0.20, 0.20, 0.21)
 # Measured: the roofline pinned to a plain step and a cycle at batch 1, on the other points of the 7B shapes.
 PINNED_BIASES = (0.0, -0.12, 0.0)
 PINNED_SDS = (0.06, 0.06, 0.15)
+# Others' tables. Biases: measured (`python -m evidence.borrowed`) on a dense 7B shape, H100 and H200.
+# Spreads: assumed to be some three times as wide, since no other model was held against them. With own
+# points they are what is left on points that the six did not include.
+BORROWED_BIASES = (0.03, 0.0, 0.08)
+BORROWED_SDS = (0.10, 0.10, 0.15)
+CORRECTED_SDS = (0.03, 0.08, 0.06)
 
 
 class CostError(msgspec.Struct, frozen=True, kw_only=True):
     """Biases and spreads of the logs of FACTORS, and what they rest on."""
 
     share: float  # spread of single points about the law
-    biases: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    biases: tuple[float, float, float] = NONE
     sds: tuple[float, float, float]
     source: str
 
@@ -66,6 +73,11 @@ def cost_error(calibration: Calibration | None, pinned: bool = False) -> CostErr
         biases, sds = (PINNED_BIASES, PINNED_SDS) if pinned else (ROOFLINE_BIASES, ROOFLINE_SDS)
         how = "roofline, pinned to your two steps" if pinned else "assumed: no calibration"
         return CostError(share=sds[0], biases=biases, sds=sds, source=how)
+    if calibration.borrowed and not pinned:
+        corrected = calibration.borrowed.own_points > 0
+        biases, sds = (NONE, CORRECTED_SDS) if corrected else (BORROWED_BIASES, BORROWED_SDS)
+        how = f"others' tables, {'corrected by own points' if corrected else 'uncorrected'}"
+        return CostError(share=sds[0], biases=biases, sds=sds, source=f"{how}: {calibration.name}")
     residuals = calibration.residuals
     share = NORMAL_PER_MEDIAN * residuals.held_out_median
     source = f"{residuals.validation}: {calibration.name}"

@@ -9,7 +9,7 @@ import msgspec
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
 
-Provenance = Literal["measured", "published", "assumed"]
+Provenance = Literal["measured", "published", "borrowed", "assumed"]
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

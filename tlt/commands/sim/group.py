@@ -22,6 +22,7 @@ from tlt.commands.options import (
 )
 from tlt.commands.output import echo_fields, present
 from tlt.commands.progress import progress, stage
+from tlt.commands.sim.borrow import borrow
 from tlt.commands.sim.counterfactual import counterfactual
 from tlt.commands.sim.export import export
 from tlt.commands.sim.given import claimed, settings_given, simulates
@@ -210,3 +211,4 @@ sim.add_command(list_schedules)
 sim.add_command(kstar)
 sim.add_command(export)
 sim.add_command(counterfactual)
+sim.add_command(borrow)

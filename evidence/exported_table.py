@@ -23,7 +23,7 @@ from evidence.recording import OTHERS, PROJECT, device, tlt, write, write_raw
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig, WorkloadConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.vllm_settings import engine_arguments
-from tlt.realrun.replay.workload import Workload
+from tlt.realrun.replay.workload import RecordedLengths
 
 SURVIVAL = (0.8, 0.64, 0.5, 0.4)
 STATIC = (1, 2, 3, 4)
@@ -75,7 +75,7 @@ def serve(folder: str, speculation: dict[str, Any] | None) -> None:
         arguments["speculative_config"] = speculation
         arguments["max_num_batched_tokens"] = 2048
     llm = LLM(**arguments)
-    rollouts = Workload(config).rollouts
+    rollouts = RecordedLengths(config).rollouts
     print("ready", flush=True)
     for line in sys.stdin:
         requests = rollouts[int(line)]
@@ -152,7 +152,7 @@ def main(folder: str, calibration: str) -> None:
     from tlt.traces.lengths.files import write_trace
 
     with tempfile.TemporaryDirectory() as root:
-        write_trace(Workload(config_of(folder)).trace, Path(root) / "lengths.parquet", force=True)
+        write_trace(RecordedLengths(config_of(folder)).trace, Path(root) / "lengths.parquet", force=True)
         table = export(folder, calibration, Path(root))
     policies = {"none": None, "table": synthetic(table)}
     policies |= {f"static:{k}": synthetic(static(folder, k)) for k in STATIC}

@@ -5,11 +5,12 @@ One TOML file and `--set section.field=value`, as for the simulator; the schedul
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from tlt.traces.common.settings import Section
+from tltsched.errors import InputError
 
 Count = Annotated[int, Meta(ge=1)]
 Dtype = Literal["bfloat16", "float32"]
@@ -76,6 +77,38 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, description="sampling temperature; 0: greedy")] = 1.0
 
 
+class TasksConfig(Section, frozen=True, kw_only=True):
+    """What the model is asked and how answers are scored: a module, a file or random tokens."""
+
+    module: Annotated[
+        str,
+        Meta(description="own problems: a Python file, or the name of a module, that has make_problems"),
+    ] = ""
+    settings: Annotated[
+        dict[str, Any], Meta(description="what tasks.module is given as setup.settings, and checks itself")
+    ] = {}  # noqa: RUF012 -- msgspec copies it
+    prompts: Annotated[
+        str, Meta(description="own prompts: JSONL with question, answer and scorer (number or exact)")
+    ] = ""
+    random_prompt_tokens: Annotated[
+        int,
+        Meta(ge=0, description="prompts of random tokens of this length (a model without tokenizer); 0: off"),
+    ] = 0
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The settings that say where problems come from; at most one."""
+        kinds = ("module", "prompts", "random_prompt_tokens")
+        return tuple(f"tasks.{name}" for name in kinds if getattr(self, name))
+
+    def __post_init__(self) -> None:
+        if len(self.given) > 1:
+            raise InputError("tasks", " and ".join(self.given), "one of them", "remove the others")
+        if self.settings and not self.module:
+            allowed = "none without tasks.module"
+            raise InputError("tasks.settings", self.settings, allowed, "set tasks.module as well")
+
+
 class WorkloadConfig(Section, frozen=True, kw_only=True):
     """What is generated."""
 
@@ -85,7 +118,9 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
     longest_tokens: Annotated[
         int, Meta(ge=0, description="scale lengths so that the longest drawn is this; 0: as recorded")
     ] = 256
-    max_response_tokens: Annotated[Count, Meta(description="cut longer responses, before scaling")] = 32_768
+    max_response_tokens: Annotated[
+        Count, Meta(description="cut longer responses, before scaling; with [tasks] the longest response")
+    ] = 32_768
     prompt_tokens: Annotated[Count, Meta(description="tokens of a prompt")] = 32
     samples_per_prompt: Annotated[
         Count, Meta(description="responses that share a prompt; workload.requests is a multiple of it")
@@ -152,5 +187,30 @@ class RealConfig(Section, frozen=True, kw_only=True):
     drafter: DrafterConfig = DrafterConfig()
     engine: EngineConfig = EngineConfig()
     workload: WorkloadConfig = WorkloadConfig()
+    tasks: Annotated[
+        TasksConfig,
+        Meta(
+            description="what a replay asks in place of recorded lengths: responses end where the model ends "
+            "them, at workload.max_response_tokens at the latest"
+        ),
+    ] = TasksConfig()
     workers: WorkersConfig = WorkersConfig()
     calibration: CalibrationConfig = CalibrationConfig()
+
+    def __post_init__(self) -> None:
+        if self.tasks.given and self.workload.replay_steps:
+            raise InputError(
+                "workload.replay_steps", True, "false with [tasks], which say what is asked",
+                "leave one of them out",
+            )  # fmt: skip
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of one rollout; raises InputError where they have no equal number of samples."""
+        if self.workload.requests % self.workload.samples_per_prompt:
+            raise InputError(
+                "workload.requests", self.workload.requests,
+                f"a multiple of workload.samples_per_prompt = {self.workload.samples_per_prompt}",
+                "change one of them",
+            )  # fmt: skip
+        return self.workload.requests // self.workload.samples_per_prompt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -12,6 +12,7 @@ from tlt.realrun.config import (
     EngineConfig,
     ModelConfig,
     RealConfig,
+    TasksConfig,
     WorkersConfig,
     WorkloadConfig,
 )
@@ -27,34 +28,6 @@ PackedAttention = Annotated[
     Attention,
     Meta(description="kernel for packed rows: flash over borders (CUDA, 16 bit), or a mask (anywhere)"),
 ]
-
-
-class TasksConfig(Section, frozen=True, kw_only=True):
-    """What the policy is asked and how answers are scored: a module, a file or random tokens."""
-
-    module: Annotated[
-        str,
-        Meta(description="own problems: a Python file, or the name of a module, that has make_problems"),
-    ] = ""
-    settings: Annotated[
-        dict[str, Any], Meta(description="what tasks.module is given as setup.settings, and checks itself")
-    ] = {}  # noqa: RUF012 -- msgspec copies it
-    prompts: Annotated[
-        str, Meta(description="own prompts: JSONL with question, answer and scorer (number or exact)")
-    ] = ""
-    random_prompt_tokens: Annotated[
-        int,
-        Meta(ge=0, description="prompts of random tokens of this length (a model without tokenizer); 0: off"),
-    ] = 0
-
-    def __post_init__(self) -> None:
-        kinds = ("module", "prompts", "random_prompt_tokens")
-        given = [f"tasks.{name}" for name in kinds if getattr(self, name)]
-        if len(given) > 1:
-            raise InputError("tasks", " and ".join(given), "one of them", "remove the others")
-        if self.settings and not self.module:
-            allowed = "none without tasks.module"
-            raise InputError("tasks.settings", self.settings, allowed, "set tasks.module as well")
 
 
 class AdamWConfig(Section, frozen=True, kw_only=True):
@@ -163,6 +136,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
                 "engine.graphs", self.engine.graphs, "every_k in training",
                 "the engine shares its process with the trainer and a second engine: leave it out",
             )  # fmt: skip
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of one step."""
+        return self.rollout.prompts
 
     def engine_settings(self) -> RealConfig:
         """Return the part that an engine and an executor read."""

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training.problems.questions import number, parse_answer
+from tlt.realrun.problems.questions import number, parse_answer
 from tlt.traces.common.seeds import HELD_OUT_PROBLEMS, PROBLEMS, WARM_UP_PROBLEMS, Stream, generator
 from tltsched.errors import InputError
 

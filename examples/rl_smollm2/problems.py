@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tlt.realrun.problems.protocol import ProblemsSetup
+from tlt.realrun.problems.questions import decode, encode, load_tokenizer
 from tlt.realrun.prompts import Prompt
-from tlt.realrun.training.problems.protocol import ProblemsSetup
-from tlt.realrun.training.problems.questions import decode, encode, load_tokenizer
 
 from .families import Problem, make_step, score
 from .settings import TaskSettings

@@ -12,7 +12,7 @@ import click
 from tlt.commands.main import main
 from tlt.commands.options import EXISTING_FOLDER, PATH, configured
 from tlt.realrun.engine import vllm_compat
-from tlt.realrun.training.problems.protocol import ProblemsSetup
+from tlt.realrun.problems.protocol import ProblemsSetup
 from tlt.traces.common.settings import convert, merge, settings_of
 
 from .settings import TaskSettings, WarmUpFile

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tlt.realrun.training.problems.questions import MARK
+from tlt.realrun.problems.questions import MARK
 from tltsched.errors import look_up
 
 from .expressions import apply, reductions

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tlt.realrun.training.problems.questions import chat, load_tokenizer
+from tlt.realrun.problems.questions import chat, load_tokenizer
 from tlt.traces.common.seeds import Stream
 from tltsched.errors import InputError
 

@@ -13,7 +13,7 @@ import sys
 from tlt.plugin import graphs
 from tlt.plugin.versions import installed_version as installed_version
 from tlt.realrun.config import EngineConfig
-from tlt.realrun.engine.repairs import cpu_sampling, kernel_registry
+from tlt.realrun.engine.repairs import cpu_sampling, cpu_seeds, kernel_registry
 from tltsched.errors import InputError
 
 VERSION = "0.32.0"
@@ -52,6 +52,7 @@ def prepare(engine: EngineConfig) -> None:
         hide_cuda_companions()
         use_threads(engine.threads)
         cpu_sampling.repair()
+        cpu_seeds.repair()
         kernel_registry.repair()
     elif engine.graphs == "every_k":  # stock means as it is
         graphs.repair()

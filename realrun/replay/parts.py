@@ -2,7 +2,8 @@
 
     replay.json            what the parts belong to (Stamp)
     parts/POLICY/0003.msgpack one finished rollout (LiveStep); removed when all are done
-    comparison.json, lengths.parquet, engine.json, and a run folder a policy (tlt.traces.runs.runfolder)
+    comparison.json, engine.json, lengths.parquet (where they are forced), and a run folder a policy
+                           (tlt.traces.runs.runfolder)
 
 A run folder holds the rounds that all policies have finished, so that a replay that was stopped can be read
 and compared; the same command goes on with what is missing.
@@ -25,7 +26,6 @@ from tlt.realrun.driver.records import records_of
 from tlt.realrun.driver.step import LiveStep, Loss, decode_step
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.messages import EngineInfo
-from tlt.traces.lengths.files import write_trace
 from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
 from tltsched.errors import InputError
 from tltsched.event_log import CLUSTER, Record, encode, worker_owner
@@ -62,7 +62,7 @@ class RunLog:
         shutil.rmtree(out / PARTS, ignore_errors=True)
         (out / ENGINE).unlink(missing_ok=True)
         out.mkdir(parents=True, exist_ok=True)
-        write_trace(workload.trace, out / "lengths.parquet", force=True)
+        workload.write(out)
         for plan in plans:
             (out / PARTS / plan.folder).mkdir(parents=True)
         write_json(out / STAMP, self._stamp)

@@ -17,8 +17,9 @@ from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf, plan_policies
 from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
 from tlt.realrun.driver.step import Drafter, LiveStep
 from tlt.realrun.engine.factory import MAKE_ENGINE
+from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.replay.parts import RunLog
-from tlt.realrun.replay.workload import Workload
+from tlt.realrun.replay.workload import Workload, workload_of
 from tlt.realrun.replay.write_run import write_run
 from tlt.realrun.workers.executor import Executor, await_ready
 from tlt.realrun.workers.local import LocalExecutor
@@ -45,7 +46,7 @@ def replay(
     and WorkerError if no worker is left.
     """
     plans = plan_policies(config, policies, step_times)
-    workload = Workload(config)
+    workload = workload_of(config)
     log = RunLog(out, config, plans, workload)
     if log.complete:
         return
@@ -129,10 +130,11 @@ class Replay:
         return Cluster(plan.name, make_scheduler, self.executor, self.workers, clock, drafter)
 
     def _check(self, rollout: LiveStep) -> None:
-        """Make sure that each request was generated once, as long as asked."""
-        asked = {request.id: request.response_tokens for request in self.workload.rollouts[rollout.step]}
+        """Make sure that each request was generated once, as long as asked or, of its own length, at most."""
+        asked = {request.id: request for request in self.workload.rollouts[rollout.step]}
         done = {response.request: response.tokens for response in rollout.responses}
-        if len(rollout.responses) != len(done) or done != asked:
+        fits = done.keys() == asked.keys() and all(_fits(asked[each], done[each]) for each in done)
+        if len(rollout.responses) != len(done) or not fits:
             raise RuntimeError(f"rollout {rollout.step} of {rollout.policy} lost, repeated or cut a response")
 
     def _write(self, rounds: int, engine: EngineRecord) -> None:
@@ -142,3 +144,7 @@ class Replay:
                 self.log.out / plan.folder, self.config, plan, kept, self.log.losses(), self.workload, engine
             )
         self.log.compare()
+
+
+def _fits(request: EngineRequest, tokens: int) -> bool:
+    return tokens == request.response_tokens or (not request.forced and 0 < tokens < request.response_tokens)

@@ -1,6 +1,9 @@
-"""What every policy generates: the same lengths and the same prompts, rollout by rollout."""
+"""What every policy generates: the same prompts, and the same lengths or as long as the model says."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -8,8 +11,10 @@ import pandas as pd
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
+from tlt.realrun.problems.load import load_problems
 from tlt.realrun.prompts import make_prompts
-from tlt.traces.common.seeds import PROMPTS, generator
+from tlt.traces.common.seeds import PROMPTS, generator, response_seed
+from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.schema import KIND_LABELS, Origin, Trace
 from tlt.traces.lengths.shipped import load_histogram, load_trace
@@ -18,8 +23,28 @@ from tltsched.errors import InputError
 SHORTEST_TOKENS = 2  # the first token comes out of prefill: a response of one is never decoded
 
 
-class Workload:
+class Workload(Protocol):
     """The requests of all rollouts; ids count from 0 in each."""
+
+    rollouts: list[tuple[EngineRequest, ...]]
+
+    def describe(self) -> str:
+        """Return one line that says where the lengths come from."""
+
+    def truncated(self, step: int, request: int, tokens: int) -> bool:
+        """Return whether a response of so many tokens was cut."""
+
+    def write(self, out: Path) -> None:
+        """Write to the comparison folder `out` what is known of the lengths before anything runs."""
+
+
+def workload_of(config: RealConfig) -> Workload:
+    """Return what a replay generates; raises InputError where a request does not fit the engine."""
+    return NaturalLengths(config) if config.tasks.given else RecordedLengths(config)
+
+
+class RecordedLengths:
+    """Lengths that are forced on all policies alike."""
 
     def __init__(self, config: RealConfig) -> None:
         """Draw lengths and prompts from the seed, or take them from a trace file (`workload.replay_steps`).
@@ -35,21 +60,67 @@ class Workload:
             rows.loc[mine.index, "prompt_tokens"] = lengths
             self.rollouts.append(requests)
         self.trace = Trace(rows, origin)
-        self._check(config)
+        self._cut = {int(str(step)): mine["truncated"].tolist() for step, mine in rows.groupby("step")}
+        longest = int((rows["prompt_tokens"] + rows["response_tokens"]).max())
+        _check_fits(config, longest, "drawn", "workload.longest_tokens or workload.max_response_tokens")
 
     def describe(self) -> str:
         """Return one line that says where the lengths come from."""
         return describe_origin(self.trace.origin)
 
-    def _check(self, config: RealConfig) -> None:
-        rows = self.trace.rows
-        longest = int((rows["prompt_tokens"] + rows["response_tokens"]).max())
-        if longest > config.engine.max_context_tokens:
-            raise InputError(
-                "engine.max_context_tokens", config.engine.max_context_tokens,
-                f"{longest:,} or more, the longest prompt and response drawn",
-                "raise it, or lower workload.longest_tokens or workload.max_response_tokens",
-            )  # fmt: skip
+    def truncated(self, step: int, request: int, tokens: int) -> bool:
+        """Return whether the response was cut where it was recorded."""
+        del tokens
+        return bool(self._cut[step][request])
+
+    def write(self, out: Path) -> None:
+        """Write the lengths to `out`."""
+        write_trace(self.trace, out / "lengths.parquet", force=True)
+
+
+class NaturalLengths:
+    """Problems whose responses end where the model ends them: as long as they turn out, by policy.
+
+    Prompts and sampling seeds are those of all policies; with drafts, tokens follow from the drafts too.
+    """
+
+    def __init__(self, config: RealConfig) -> None:
+        """Make the problems (`tasks`); raises InputError if one does not fit the engine."""
+        samples, self._longest = config.workload.samples_per_prompt, config.workload.max_response_tokens
+        problems = load_problems(config)
+        self.rollouts = [
+            tuple(
+                EngineRequest(
+                    number, prompt, self._longest, forced=False,
+                    seed=response_seed(config.seed, rollout, number), group=group if samples > 1 else -1,
+                )
+                for group, prompt in enumerate(problems.prompts(rollout))
+                for number in range(group * samples, (group + 1) * samples)
+            )
+            for rollout in range(config.workload.rollouts)
+        ]  # fmt: skip
+        longest = max(len(each.prompt_token_ids) for requests in self.rollouts for each in requests)
+        _check_fits(config, longest + self._longest, "asked", "workload.max_response_tokens")
+
+    def describe(self) -> str:
+        """Return one line that says where the lengths come from."""
+        return f"measured: natural lengths of this run, at most {self._longest:,} tokens."
+
+    def truncated(self, step: int, request: int, tokens: int) -> bool:
+        """Return whether the response ended at the limit."""
+        del step, request
+        return tokens >= self._longest
+
+    def write(self, out: Path) -> None:
+        """Write nothing: each policy's run folder has its own lengths."""
+
+
+def _check_fits(config: RealConfig, longest: int, how: str, remedy: str) -> None:
+    if longest > config.engine.max_context_tokens:
+        raise InputError(
+            "engine.max_context_tokens", config.engine.max_context_tokens,
+            f"{longest:,} or more, the longest prompt and response {how}", f"raise it, or lower {remedy}",
+        )  # fmt: skip
 
 
 def describe_origin(origin: Origin) -> str:
@@ -95,16 +166,10 @@ def _recorded(config: RealConfig) -> Trace:
 
 def _lengths(config: RealConfig) -> Trace:
     workload = config.workload
-    if workload.requests % workload.samples_per_prompt:
-        raise InputError(
-            "workload.requests", workload.requests,
-            f"a multiple of workload.samples_per_prompt = {workload.samples_per_prompt}",
-            "change one of them",
-        )  # fmt: skip
     trace = generate(
         load_histogram(workload.lengths),
         steps=workload.rollouts,
-        prompts_per_step=workload.requests // workload.samples_per_prompt,
+        prompts_per_step=config.prompts,
         samples_per_prompt=workload.samples_per_prompt,
         max_response_tokens=workload.max_response_tokens,
         prompt_tokens=workload.prompt_tokens,

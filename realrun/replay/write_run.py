@@ -18,11 +18,9 @@ def write_run(
     workload: Workload, engine: EngineRecord,
 ) -> None:  # fmt: skip
     """Write all files of a run folder; `losses` are the workers that died in any policy's turn."""
-    rows = workload.trace.rows
-    cut = {step: asked["truncated"].tolist() for step, asked in rows.groupby("step")}
 
     def truncated(step: int, response: Response) -> bool:
-        return bool(cut[step][response.request])
+        return workload.truncated(step, response.request, response.tokens)
 
     sources = Sources(
         lengths=workload.describe(), acceptance=_acceptance(config), warnings=_warnings(config, losses)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.training.problems.load import CheckedProblems, load_problems
+from tlt.realrun.problems.load import CheckedProblems, load_problems
 from tlt.realrun.training_config import TrainConfig
-from tlt.traces.common.seeds import RESPONSES, sequence
+from tlt.traces.common.seeds import response_seed
 from tltsched.errors import InputError
 
 
@@ -47,11 +47,6 @@ class RequestSource:
                 length = forced or longest
                 requests.append(EngineRequest(number, prompt, length, forced is not None, seed, group))
         return tuple(requests)
-
-
-def response_seed(seed: int, step: int, request: int) -> int:
-    """Return the sampling seed of one response, so that it does not depend on which worker makes it."""
-    return int(sequence(seed, RESPONSES, step, request).generate_state(1)[0])
 
 
 def _forced_lengths(path: Path, config: TrainConfig) -> dict[tuple[int, int], int]:

@@ -14,12 +14,12 @@ import torch
 
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models.drafter import aux_layers
+from tlt.realrun.problems.load import load_problems
 from tlt.realrun.training.drafter import Drafter
 from tlt.realrun.training.flat_state import read_state, write_state
 from tlt.realrun.training.policy.collective import Collective
 from tlt.realrun.training.policy.grpo import Update
 from tlt.realrun.training.policy.model import Sample, Scored, load_policy
-from tlt.realrun.training.problems.load import load_problems
 from tlt.realrun.workers.messages import HeadStep, Phase, PrepareTraining, Probe, Publish
 
 POLICY = "policy.safetensors"

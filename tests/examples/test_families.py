@@ -29,7 +29,7 @@ from examples.rl_smollm2.settings import TaskSettings
 from tests.realrun.byte_tokenizer import model_folder
 from tests.realrun.small_models import need
 from tests.realrun.steps_digest import PROMPTS, SEED, digest
-from tlt.realrun.training.problems.protocol import ProblemsSetup
+from tlt.realrun.problems.protocol import ProblemsSetup
 from tltsched.errors import InputError
 
 CONFIG = TaskSettings()

@@ -11,7 +11,7 @@ import pytest
 
 from examples.rl_smollm2.settings import TaskSettings, WarmUpFile
 from tests.realrun.byte_tokenizer import model_folder, tokens
-from tlt.realrun.training.problems.load import load_problems
+from tlt.realrun.problems.load import load_problems
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.settings import convert, merge, settings_of
 

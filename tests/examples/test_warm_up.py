@@ -20,7 +20,7 @@ from examples.rl_smollm2.worked_samples import WorkedSample, make_samples, sampl
 from tests.realrun.byte_tokenizer import write_tokenizer
 from tests.realrun.small_models import need
 from tlt.realrun.models.target import prepare_model
-from tlt.realrun.training.problems.questions import encode
+from tlt.realrun.problems.questions import encode
 from tltsched.errors import InputError
 
 pytestmark = pytest.mark.slow

@@ -145,6 +145,38 @@ def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:
     return FakeEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
 
 
+class EndingEngine(FakeEngine):
+    """Ends a response of natural length where its sampling seed says."""
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        super().submit([each if each.forced else self._ending(each) for each in requests])
+
+    def _ending(self, request: EngineRequest) -> EngineRequest:
+        assert request.seed is not None
+        ends = 2 + request.seed % (2 * request.response_tokens)
+        return msgspec.structs.replace(request, response_tokens=min(ends, request.response_tokens))
+
+
+def make_ending_engine(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that ends responses itself."""
+    return EndingEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
+class OverlongEngine(FakeEngine):
+    """Generates one token more than the most that was asked for."""
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        longer = [
+            msgspec.structs.replace(each, response_tokens=each.response_tokens + 1) for each in requests
+        ]
+        super().submit(longer)
+
+
+def make_overlong_engine(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that does not keep to limits."""
+    return OverlongEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
 class MortalEngine(FakeEngine):
     """Kills its process at a given engine step if it is the first to take the file that orders it.
 

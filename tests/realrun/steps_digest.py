@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.realrun.byte_tokenizer import tokens
-from tlt.realrun.training.problems.protocol import Problems
+from tlt.realrun.problems.protocol import Problems
 
 SAID = ("Answer: 4", "so it is 8.\nAnswer: 8.", "Answer: 1,0", "none", "", "Answer: -5")
 STEPS, PROMPTS, SEED = 3, 6, 3

@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 
 from tests.realrun.fakes import config_of, flat_times
+from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import plan_policies
 from tlt.realrun.driver.step import LiveStep, decode_step
 from tlt.realrun.driver.write_run import acceptance_table
 from tlt.realrun.replay.replay import replay
-from tlt.realrun.replay.workload import Workload
+from tlt.realrun.replay.workload import NaturalLengths, RecordedLengths
 from tlt.realrun.workers.executor import WorkerError
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Origin, Trace
@@ -256,15 +257,15 @@ def test_policies_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:
 
 def test_requests_that_do_not_fit_the_engine_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"engine\.max_context_tokens"):
-        Workload(config_of(tmp_path, engine={"max_context_tokens": 40}))
+        RecordedLengths(config_of(tmp_path, engine={"max_context_tokens": 40}))
 
 
 def test_lengths_do_not_depend_on_the_engine(tmp_path: Path) -> None:
-    first = Workload(config_of(tmp_path, engine={"max_running": 2}))
-    second = Workload(config_of(tmp_path, workers={"count": 3}))
+    first = RecordedLengths(config_of(tmp_path, engine={"max_running": 2}))
+    second = RecordedLengths(config_of(tmp_path, workers={"count": 3}))
     assert first.rollouts == second.rollouts
     assert first.rollouts[0] != first.rollouts[1]
-    recorded = Workload(
+    recorded = RecordedLengths(
         config_of(tmp_path, workload={"longest_tokens": 0, "max_response_tokens": 500, "requests": 40})
     )
     assert max(request.response_tokens for request in recorded.rollouts[0]) <= 500
@@ -350,18 +351,68 @@ def test_a_recorded_trace_is_replayed_with_its_steps_groups_and_prompts(tmp_path
     write_trace(Trace(rows, Origin(source="a test", kind="rollout")), tmp_path / "trace.parquet")
     chosen = {"lengths": str(tmp_path / "trace.parquet"), "replay_steps": True, "rollouts": 2}
     config = config_of(tmp_path, workload=chosen)
-    first, second = Workload(config).rollouts
+    first, second = RecordedLengths(config).rollouts
     assert [(len(each.prompt_token_ids), each.response_tokens) for each in first] == [(6, 4), (6, 30), (9, 2)]
     assert first[0].prompt_token_ids == first[1].prompt_token_ids != first[2].prompt_token_ids
     assert [each.group for each in first] == [0, 0, 1]
     assert [len(each.prompt_token_ids) for each in second] == [8, 8], "workload.prompt_tokens fills gaps"
     with pytest.raises(InputError, match=r"at most the 2 steps"):
-        Workload(config_of(tmp_path, workload=chosen | {"rollouts": 3}))
+        RecordedLengths(config_of(tmp_path, workload=chosen | {"rollouts": 3}))
 
 
 def test_responses_of_a_group_share_their_prompt(tmp_path: Path) -> None:
-    (requests,) = Workload(config_of(tmp_path, workload={"samples_per_prompt": 4, "rollouts": 1})).rollouts
+    (requests,) = RecordedLengths(
+        config_of(tmp_path, workload={"samples_per_prompt": 4, "rollouts": 1})
+    ).rollouts
     assert len({request.prompt_token_ids for request in requests}) == 3
     assert [request.group for request in requests] == [0] * 4 + [1] * 4 + [2] * 4
     with pytest.raises(InputError, match=r"workload\.samples_per_prompt = 5"):
-        Workload(config_of(tmp_path, workload={"samples_per_prompt": 5}))
+        RecordedLengths(config_of(tmp_path, workload={"samples_per_prompt": 5}))
+
+
+def natural(folder: Path, **workload: int) -> RealConfig:
+    return config_of(
+        folder, tasks={"random_prompt_tokens": 6},
+        workload={"max_response_tokens": 40, "rollouts": 2, "samples_per_prompt": 4} | workload,
+    )  # fmt: skip
+
+
+def test_problems_are_answered_at_natural_lengths(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    replay(natural(tmp_path), ("none", "static:2"), out, silent, flat_times, f"{FAKES}:make_ending_engine")
+    assert not (out / "lengths.parquet").exists(), "no lengths are those of all policies"
+    for folder in ("none", "static-2"):
+        check_run(out / folder, 2)
+        run = RunFolder(out / folder)
+        responses = run.responses()
+        assert responses["response_tokens"].nunique() > 3
+        assert (responses["truncated"] == (responses["response_tokens"] == 40)).all()
+        assert 0 < responses["truncated"].sum() < len(responses)
+        assert responses.groupby("step")["group"].agg(list).tolist() == [[0] * 4 + [1] * 4 + [2] * 4] * 2
+        assert run.summary().lengths_source.startswith("measured: natural")
+
+
+def test_problems_have_seeds_of_their_own_and_come_from_the_run_alone(tmp_path: Path) -> None:
+    first, second = NaturalLengths(natural(tmp_path)).rollouts
+    assert len({each.seed for each in (*first, *second)}) == len(first) + len(second)
+    assert first[0].prompt_token_ids == first[3].prompt_token_ids != first[4].prompt_token_ids
+    assert first[0].prompt_token_ids != second[0].prompt_token_ids
+    assert NaturalLengths(natural(tmp_path)).rollouts == [first, second]
+    assert not any(each.forced for each in first)
+
+
+def test_problems_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"engine\.max_context_tokens.*the longest prompt and response asked"
+    ):
+        NaturalLengths(natural(tmp_path, max_response_tokens=100_000))
+    with pytest.raises(msgspec.ValidationError, match=r"workload\.replay_steps"):
+        config_of(tmp_path, tasks={"random_prompt_tokens": 6}, workload={"replay_steps": True})
+
+
+def test_a_response_longer_than_asked_stops_the_replay(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="lost, repeated or cut"):
+        replay(
+            natural(tmp_path), ("none",), tmp_path / "out", silent, flat_times,
+            f"{FAKES}:make_overlong_engine",
+        )  # fmt: skip

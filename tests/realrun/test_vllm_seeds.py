@@ -9,6 +9,7 @@ import pytest
 
 from evidence.lossless_sampling import compare
 from tests.realrun.small_models import need_vllm, run, tiny_config
+from tlt.realrun.engine import vllm_settings
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_engine import VllmEngine, make_engine
 
@@ -30,6 +31,21 @@ def test_a_seeded_response_is_the_same_in_every_batch(tmp_path: Path) -> None:
         run(engine, part, (0,))
         assert engine.responses() == {request.id: together[request.id] for request in part}
     assert len(set(together.values())) == len(submitted)
+    engine.close()
+
+
+def test_a_prompt_in_parts_does_not_move_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_vllm()
+    monkeypatch.setitem(vllm_settings.CHUNK_TOKENS, "cpu", 64)
+    engine = make_engine(tiny_config(tmp_path, temperature=1.0), speculating=False)
+    prompts = [tuple(range(1 + i, 51 + i)) for i in range(4)]
+    submitted = [EngineRequest(i, prompt, 20, seed=100 + i) for i, prompt in enumerate(prompts)]
+    facts = run(engine, submitted, (0,))
+    assert sum(each.prompt_tokens > 0 for each in facts) > 2, "the prompts did not fit one engine step"
+    together = engine.responses()
+    for request in submitted:
+        run(engine, [request], (0,))
+        assert engine.responses() == {request.id: together[request.id]}
     engine.close()
 
 

@@ -45,7 +45,7 @@ RESAMPLED_PROMPTS = Stream("prompts of further steps after the one that was obse
 
 # --- a live engine ------------------------------------------------------------------------------------------
 PROMPTS = Stream("prompts of a replay, by rollout", (2,))
-RESPONSES = Stream("sampling seeds of a training run, by step and request", (3,))
+RESPONSES = Stream("sampling seeds of a training run or a natural replay, by step and request", (3,))
 HEAD_BATCHES = Stream("what a worker trains the head on, by step and worker", (4,))
 PROBLEMS = Stream("problems of a training run, by step and index; own prompts by pass", (4,))
 WARM_UP_PROBLEMS = Stream("problems that a policy is warmed up on, by step and index", (5,))
@@ -60,3 +60,8 @@ def sequence(seed: int, stream: Stream, *member: int) -> np.random.SeedSequence:
 def generator(seed: int, stream: Stream, *member: int) -> np.random.Generator:
     """Return the generator of a member of a stream."""
     return np.random.default_rng(sequence(seed, stream, *member))
+
+
+def response_seed(seed: int, step: int, request: int) -> int:
+    """Return the sampling seed of one response, so that it does not depend on which worker makes it."""
+    return int(sequence(seed, RESPONSES, step, request).generate_state(1)[0])

@@ -13,14 +13,14 @@ from tlt.realrun.engine.factory import engine_factory
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models.drafter import aux_layers
 from tlt.realrun.models.target import target_config
+from tlt.realrun.problems.load import load_problems
 from tlt.realrun.prompts import vocabulary
 from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head, draft_ids, export_head, new_head
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
-from tlt.realrun.training.problems.load import load_problems
-from tlt.realrun.training.requests import response_seed
 from tlt.realrun.training_config import TrainConfig
+from tlt.traces.common.seeds import response_seed
 
 BEFORE_RL = 1_000_000  # steps from here on are not those of a training run
 AFTER_RL = 2_000_000

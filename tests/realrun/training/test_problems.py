@@ -15,7 +15,7 @@ from tests.realrun.small_models import need
 from tests.realrun.steps_digest import PROMPTS, SEED, digest
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConfig
 from tlt.realrun.models.target import prepare_model
-from tlt.realrun.training.problems.load import load_problems
+from tlt.realrun.problems.load import load_problems
 from tlt.realrun.training_config import RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
 from tltsched.errors import InputError
 

@@ -12,9 +12,9 @@ import pytest
 from tests.realrun.byte_tokenizer import model_folder
 from tests.realrun.steps_digest import PROMPTS, SEED, digest
 from tlt.realrun.config import ModelConfig
-from tlt.realrun.training.problems.load import load_problems
-from tlt.realrun.training.problems.protocol import ProblemsSetup
-from tlt.realrun.training.problems.questions import (
+from tlt.realrun.problems.load import load_problems
+from tlt.realrun.problems.protocol import ProblemsSetup
+from tlt.realrun.problems.questions import (
     SCORERS,
     Question,
     QuestionsOfFile,

@@ -14,17 +14,18 @@ from operator import index
 from pathlib import Path
 from types import ModuleType
 
+from tlt.realrun.config import RealConfig
+from tlt.realrun.problems.protocol import Problems, ProblemsSetup
+from tlt.realrun.problems.questions import QuestionsOfFile
+from tlt.realrun.problems.random_tokens import RandomTokens
 from tlt.realrun.prompts import Prompt, vocabulary
-from tlt.realrun.training.problems.protocol import Problems, ProblemsSetup
-from tlt.realrun.training.problems.questions import QuestionsOfFile
-from tlt.realrun.training.problems.random_tokens import RandomTokens
 from tlt.realrun.training_config import TrainConfig
 from tltsched.errors import InputError
 
 MAKER = "make_problems"
 
 
-def load_problems(config: TrainConfig) -> Problems:
+def load_problems(config: RealConfig | TrainConfig) -> Problems:
     """Return the problems of a run.
 
     Raises InputError if `config.tasks` names none, the module cannot be had or makes something else, or the
@@ -32,7 +33,7 @@ def load_problems(config: TrainConfig) -> Problems:
     """
     tasks = config.tasks
     setup = ProblemsSetup(
-        model_folder=Path(config.model.folder), seed=config.seed, prompts=config.rollout.prompts,
+        model_folder=Path(config.model.folder), seed=config.seed, prompts=config.prompts,
         module=tasks.module, settings=tasks.settings,
     )  # fmt: skip
     if tasks.module:
@@ -60,9 +61,7 @@ class CheckedProblems:
         asked = self._problems.prompts(step)
         where, wanted = f"prompts({step}) of {self._setup.module}", self._setup.prompts
         if len(asked) != wanted:
-            raise InputError(
-                where, f"{len(asked)} prompts", f"{wanted} (rollout.prompts)", "return one a group"
-            )
+            raise InputError(where, f"{len(asked)} prompts", f"{wanted}, one a group", "return as many")
         prompts = []
         for group, prompt in enumerate(asked):
             try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tlt.realrun.problems.protocol import ProblemsSetup
 from tlt.realrun.prompts import Prompt, random_prompts, vocabulary
-from tlt.realrun.training.problems.protocol import ProblemsSetup
 from tlt.traces.common.seeds import PROBLEMS, generator
 
 

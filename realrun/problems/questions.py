@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from tlt.realrun.engine import vllm_compat
+from tlt.realrun.problems.protocol import ProblemsSetup
 from tlt.realrun.prompts import Prompt
-from tlt.realrun.training.problems.protocol import ProblemsSetup
 from tlt.traces.common.seeds import PROBLEMS, generator
 from tltsched.errors import InputError
 

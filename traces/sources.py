@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlt.traces.importers.reading.head import holds_trace
+from tlt.traces.live.run_folder import collect_if_new
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.errors import InputError
 
@@ -76,7 +77,7 @@ Source = Runs | TraceFile | FrameworkLog
 
 
 def open_source(path: Path) -> Source:
-    """Return what a path means.
+    """Return what a path means; the run folder of a job that the plugin watches is made first.
 
     Raises InputError if there is nothing there, or for a comparison that names no run, one twice, or one that
     does not lie beside it.
@@ -84,6 +85,7 @@ def open_source(path: Path) -> Source:
     if not path.exists():
         raise InputError("PATH", str(path), "a file or folder that exists", "check the path")
     folder = path.parent if path.name in (COMPARISON, *OF_A_RUN) else path
+    collect_if_new(folder)
     if (folder / COMPARISON).is_file() and path.name not in OF_A_RUN:
         return ComparisonSource(folder, _checked(folder, read_struct(folder / COMPARISON, Comparison).runs))
     if (folder / SUMMARY).is_file():

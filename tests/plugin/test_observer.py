@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from tests.plugin.fake_engine import engine, run
 from tlt.analysis.crosscheck.decisions import replay_decisions
 from tlt.plugin.facts import Advice, EngineFacts, Finished, RolloutOver, Step
 from tlt.plugin.settings import Settings, StepTimesSettings
+from tlt.traces.common.manifest import verify_all
 from tlt.traces.live.engines import read_engines
 from tlt.traces.live.run_folder import collect
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import RunFolder, write_json
+from tlt.traces.sources import open_runs
 from tltsched.draft_config import OFF, chain
 from tltsched.step_times import DraftConfigTimes, StepTimeTable
 
@@ -134,6 +137,22 @@ def test_sleep_and_weights_end_a_rollout(tmp_path: Path, act: Any, reason: str) 
     (log,) = read_engines(tmp_path)
     assert [rollout.reason for rollout in log.rollouts] == [reason, "shutdown"]
     assert collect(tmp_path).steps == 2
+
+
+def test_reading_a_job_makes_its_run_folder_and_again_when_more_came(tmp_path: Path) -> None:
+    scheduler = engine(settings(tmp_path))
+    run(scheduler, LENGTHS)
+    scheduler._tlt._writer.close()
+    assert [folder.name for folder in open_runs(tmp_path).folders] == [tmp_path.name]
+    made = RunFolder(tmp_path).responses()
+    assert len(made) == len(LENGTHS)
+    verify_all(tmp_path)
+    second = engine(settings(tmp_path))
+    run(second, LENGTHS, first=8)
+    second.shutdown()
+    os.utime(tmp_path / "summary.json", (0, 0))  # two writes in one tick of the clock look alike
+    open_runs(tmp_path)
+    assert len(RunFolder(tmp_path).responses()) == 2 * len(LENGTHS)
 
 
 def test_a_short_pause_ends_no_rollout(tmp_path: Path) -> None:

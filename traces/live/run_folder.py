@@ -11,12 +11,14 @@ import msgspec
 import pandas as pd
 
 from tlt.plugin.facts import ENGINE, EngineFacts, Step
-from tlt.traces.live.engines import EngineLog, read_engines
+from tlt.traces.common.manifest import sealed
+from tlt.traces.common.writing import replacing
+from tlt.traces.live.engines import EngineLog, is_live, newest_s, read_engines
 from tlt.traces.live.steps import ABORTED, Job, JobStep
 from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS, ENGINE_STEPS
 from tlt.traces.runs.records import RECORDS, in_order
 from tlt.traces.runs.request_acceptance import write_acceptance
-from tlt.traces.runs.runfolder import RESPONSE_COLUMNS, RunFolder, Summary, write_json
+from tlt.traces.runs.runfolder import RESPONSE_COLUMNS, RunFolder, Summary, write_json, write_table
 from tlt.traces.runs.step_log import StepLog, StepState
 from tlt.traces.runs.timeline import Timeline
 from tlt.version import VERSION
@@ -39,22 +41,31 @@ def collect(folder: Path) -> Summary:
     job = Job(engines)
     if not job.steps:
         raise InputError("FOLDER", str(folder), "a job that finished a response", "let it run on")
-    setup = _setup(folder, engines)
-    write_json(folder / "scheduler.json", setup)
-    write_json(folder / "resolved_config.json", _settings(engines))
-    write_json(folder / ENGINE, engines[0].about)
-    with (folder / RECORDS).open("wb") as file:
-        file.writelines(_records(job))
     rows = [(step, engine, each) for step in job.steps for engine, part in step.parts for each in part.steps]
-    engine_step_table(job, rows).to_parquet(folder / ENGINE_STEPS, index=False)
     log = StepLog()
     for step in job.steps:
         log.add(_state(job, step), response_table(job, step))
     responses, intervals, steps = log.tables(timelines(job))
-    write_acceptance(folder, acceptance_table(job))
     summary = _summary(job, responses, sum(each.preempted for _, _, each in rows))
-    RunFolder(folder).write(summary, responses, intervals, steps)
+    setup = _setup(folder, engines)
+    with sealed(folder):
+        write_json(folder / "scheduler.json", setup)
+        write_json(folder / "resolved_config.json", _settings(engines))
+        write_json(folder / ENGINE, engines[0].about)
+        with replacing(folder / RECORDS) as part, part.open("wb") as file:
+            file.writelines(_records(job))
+        write_table(folder / ENGINE_STEPS, engine_step_table(job, rows))
+        write_acceptance(folder, acceptance_table(job))
+        RunFolder(folder).write(summary, responses, intervals, steps)
     return summary
+
+
+def collect_if_new(folder: Path) -> None:
+    """Write the run folder of a job if the plugin has written there since it was made; raises InputError."""
+    if is_live(folder):
+        made = folder / "summary.json"
+        if not made.is_file() or made.stat().st_mtime < newest_s(folder):
+            collect(folder)
 
 
 def _check_one_job(folder: Path, engines: list[EngineLog]) -> None:

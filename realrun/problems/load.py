@@ -48,6 +48,11 @@ def load_problems(config: RealConfig | TrainConfig) -> Problems:
     )
 
 
+def kinds_of(problems: Problems, step: int) -> tuple[str, ...]:
+    """Return the kind of each prompt of a step; none if the problems do not say."""
+    return problems.kinds(step) if isinstance(problems, CheckedProblems) else ()
+
+
 class CheckedProblems:
     """Problems of a user's module, with what they return held against what training needs."""
 

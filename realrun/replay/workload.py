@@ -11,7 +11,7 @@ import pandas as pd
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.problems.load import load_problems
+from tlt.realrun.problems.load import kinds_of, load_problems
 from tlt.realrun.prompts import make_prompts
 from tlt.traces.common.seeds import PROMPTS, generator, response_seed
 from tlt.traces.lengths.files import write_trace
@@ -33,6 +33,9 @@ class Workload(Protocol):
 
     def truncated(self, step: int, request: int, tokens: int) -> bool:
         """Return whether a response of so many tokens was cut."""
+
+    def kinds(self, step: int) -> tuple[str, ...]:
+        """Return the kind of each prompt of a rollout; none where they are not known."""
 
     def write(self, out: Path) -> None:
         """Write to the comparison folder `out` what is known of the lengths before anything runs."""
@@ -73,6 +76,11 @@ class RecordedLengths:
         del tokens
         return bool(self._cut[step][request])
 
+    def kinds(self, step: int) -> tuple[str, ...]:
+        """Return none: recorded lengths come without."""
+        del step
+        return ()
+
     def write(self, out: Path) -> None:
         """Write the lengths to `out`."""
         write_trace(self.trace, out / "lengths.parquet", force=True)
@@ -87,14 +95,14 @@ class NaturalLengths:
     def __init__(self, config: RealConfig) -> None:
         """Make the problems (`tasks`); raises InputError if one does not fit the engine."""
         samples, self._longest = config.workload.samples_per_prompt, config.workload.max_response_tokens
-        problems = load_problems(config)
+        self._problems = load_problems(config)
         self.rollouts = [
             tuple(
                 EngineRequest(
                     number, prompt, self._longest, forced=False,
-                    seed=response_seed(config.seed, rollout, number), group=group if samples > 1 else -1,
+                    seed=response_seed(config.seed, rollout, number), group=group,
                 )
-                for group, prompt in enumerate(problems.prompts(rollout))
+                for group, prompt in enumerate(self._problems.prompts(rollout))
                 for number in range(group * samples, (group + 1) * samples)
             )
             for rollout in range(config.workload.rollouts)
@@ -110,6 +118,10 @@ class NaturalLengths:
         """Return whether the response ended at the limit."""
         del step, request
         return tokens >= self._longest
+
+    def kinds(self, step: int) -> tuple[str, ...]:
+        """Return the kind of each prompt of a rollout, as the problems say."""
+        return kinds_of(self._problems, step)
 
     def write(self, out: Path) -> None:
         """Write nothing: each policy's run folder has its own lengths."""

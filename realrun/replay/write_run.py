@@ -11,6 +11,8 @@ from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep, Loss, Response
 from tlt.realrun.driver.write_run import Sources, write_measured
 from tlt.realrun.replay.workload import Workload
+from tlt.traces.common.manifest import sealed
+from tlt.traces.runs.training import write_kinds
 
 
 def write_run(
@@ -25,7 +27,9 @@ def write_run(
     sources = Sources(
         lengths=workload.describe(), acceptance=_acceptance(config), warnings=_warnings(config, losses)
     )
-    write_measured(folder, config, plan, engine, rollouts, sources, truncated)
+    with sealed(folder):
+        write_measured(folder, config, plan, engine, rollouts, sources, truncated)
+        write_kinds(folder, {rollout.step: workload.kinds(rollout.step) for rollout in rollouts})
 
 
 def _acceptance(config: RealConfig) -> str:

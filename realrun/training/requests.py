@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.problems.load import CheckedProblems, load_problems
+from tlt.realrun.problems.load import kinds_of, load_problems
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.seeds import response_seed
 from tltsched.errors import InputError
@@ -32,8 +32,7 @@ class RequestSource:
 
     def kinds(self, step: int) -> tuple[str, ...]:
         """Return the kind of each prompt of an RL step; none if the problems do not say."""
-        told = self._problems.kinds if isinstance(self._problems, CheckedProblems) else None
-        return told(step) if told else ()
+        return kinds_of(self._problems, step)
 
     def requests(self, step: int) -> tuple[EngineRequest, ...]:
         """Return the requests of an RL step, ordered by id."""

@@ -17,9 +17,9 @@ from tlt.traces.runs.runfolder import write_table
 from tlt.traces.runs.training import (
     HEAD_COLUMNS,
     PROBE_COLUMNS,
-    PROMPT_COLUMNS,
     REWARD_COLUMNS,
     UPDATE_COLUMNS,
+    write_kinds,
 )
 
 
@@ -41,12 +41,7 @@ def write_run(
         write_measured(log.folder, config, plan, engine, log.steps, sources, truncated)
         for name, table in training_tables(log.steps, config).items():
             write_table(log.folder / f"{name}.parquet", table)
-        prompts = [
-            (step.step, group, kind) for step in log.steps for group, kind in enumerate(kinds(step.step))
-        ]
-        if prompts:
-            table = pd.DataFrame(prompts, columns=list(PROMPT_COLUMNS)).astype(PROMPT_COLUMNS)
-            write_table(log.folder / "prompts.parquet", table)
+        write_kinds(log.folder, {step.step: kinds(step.step) for step in log.steps})
 
 
 def lengths_source(config: TrainConfig) -> str:

@@ -28,6 +28,7 @@ from tlt.traces.lengths.schema import Origin, Trace
 from tlt.traces.runs.records import in_order
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
+from tlt.traces.runs.training import prompt_kinds
 from tltsched.commands import Command
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup, read
@@ -390,6 +391,33 @@ def test_problems_are_answered_at_natural_lengths(tmp_path: Path) -> None:
         assert 0 < responses["truncated"].sum() < len(responses)
         assert responses.groupby("step")["group"].agg(list).tolist() == [[0] * 4 + [1] * 4 + [2] * 4] * 2
         assert run.summary().lengths_source.startswith("measured: natural")
+
+
+def test_kinds_of_problems_are_kept(tmp_path: Path) -> None:
+    module = tmp_path / "asked.py"
+    module.write_text(
+        "class Asked:\n"
+        "    def prompts(self, step): return [(1, 2), (3,), (4, step + 5)]\n"
+        "    def kinds(self, step): return ('sum', 'word', f'of {step}')\n"
+        "    def score(self, step, group, response): return 0.0\n"
+        "def make_problems(setup): return Asked()\n"
+    )
+    config = config_of(
+        tmp_path, tasks={"module": str(module)},
+        workload={"max_response_tokens": 9, "rollouts": 2, "samples_per_prompt": 4},
+    )  # fmt: skip
+    replay(config, ("none",), tmp_path / "out", silent, flat_times, f"{FAKES}:make_ending_engine")
+    folder = tmp_path / "out" / "none"
+    kinds = prompt_kinds(folder, RunFolder(folder).responses())
+    assert kinds is not None
+    assert kinds.tolist() == [
+        *["sum"] * 4,
+        *["word"] * 4,
+        *["of 0"] * 4,
+        *["sum"] * 4,
+        *["word"] * 4,
+        *["of 1"] * 4,
+    ]
 
 
 def test_problems_have_seeds_of_their_own_and_come_from_the_run_alone(tmp_path: Path) -> None:

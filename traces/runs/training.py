@@ -9,12 +9,13 @@ prompts.parquet    a row a prompt whose kind is known (PROMPT_COLUMNS); left out
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from tlt.traces.runs.runfolder import read_table
+from tlt.traces.runs.runfolder import read_table, write_table
 
 PREEMPTION_AIM_S = 0.1  # within which a drafter's trainer has to make way for the next phase
 REWARD_COLUMNS = {
@@ -55,6 +56,14 @@ PROMPT_COLUMNS = {
     "group": "int32",
     "kind": "str",  # the family, task or data set that the prompt is of
 }
+
+
+def write_kinds(folder: Path, kinds: Mapping[int, Sequence[str]]) -> None:
+    """Write the kind of each prompt by step; no file where none is known."""
+    rows = [(step, group, kind) for step, told in kinds.items() for group, kind in enumerate(told)]
+    if rows:
+        table = pd.DataFrame(rows, columns=list(PROMPT_COLUMNS)).astype(PROMPT_COLUMNS)
+        write_table(folder / "prompts.parquet", table)
 
 
 def prompt_kinds(folder: Path, responses: pd.DataFrame) -> pd.Series[str] | None:

@@ -42,19 +42,26 @@ def calibrate(
     """Measure the engine of `config` and write the points to the JSON file `out`.
 
     `out` with .partial.jsonl appended keeps the repeats until then. `make_engine` is `module:function`.
-    Raises InputError for a configuration that leaves nothing to measure or a partial file of another one.
+    Raises InputError for a configuration that leaves nothing to measure or a partial file of another one, and
+    WorkerError if a neighbour does not run or an engine's process ends.
     """
-    plan, partial = make_plan(config), _partial(config, out)
-    sweep = Sweep(config, plan, partial, progress)
+    plan, partial, logs = make_plan(config), _partial(config, out), out.parent / "logs"
     out.parent.mkdir(parents=True, exist_ok=True)
-    with neighbours(config, make_engine, out.parent / "logs"):
+    with neighbours(config, make_engine, logs, partial.path) as others:
+
+        def watched(work: float, of: float, what: str) -> None:
+            others.check()
+            progress(work, of, what)
+
+        sweep = Sweep(config, plan, partial, watched)
         if in_processes_apart(config):
             for kind in sweep.kinds:
                 task = KindTask(config, make_engine, str(out), kind)
-                run_apart(_measure_apart, task, out.parent / "logs", progress)
-            sweep = Sweep(config, plan, _partial(config, out), progress)
+                run_apart(_measure_apart, task, logs, watched)
+            sweep = Sweep(config, plan, _partial(config, out), watched)
         else:
             sweep.run(make_engine, sweep.kinds)
+        others.check()
     measured = sweep.measured()
     fresh = out.with_name(f"{out.name}.new")
     write_json(fresh, measured)

@@ -259,7 +259,7 @@ class Cluster:
         if self.learning is not None:
             raise WorkerError(
                 f"worker {worker} died in step {state.step} of {self.policy}: {why}\n"
-                "start the same command again: it goes on from the last checkpoint"
+                "start the same command again: it goes on from the last checkpoint, if there is one"
             )
         if len(self.workers) == 1:
             raise WorkerError(f"worker {worker}, the last one, died: {why}")

@@ -20,6 +20,7 @@ from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json, write_table
+from tlt.traces.runs.stalls import stalls
 from tlt.traces.runs.step_log import StepLog
 from tlt.traces.runs.timeline import Timeline
 from tlt.version import VERSION
@@ -68,7 +69,7 @@ def write_measured(
         seed=config.seed,
         tool_version=VERSION,
         preemptions=sum(row.preempted for step in steps for _, rows in step.engine_steps for row in rows),
-        warnings=(*sources.warnings, *_compiled(plan, engine_steps)),
+        warnings=(*sources.warnings, *_stalled(engine_steps), *_compiled(plan, engine_steps)),
     )
     with sealed(folder):
         write_json(folder / "resolved_config.json", config)
@@ -134,6 +135,12 @@ def acceptance_table(steps: Sequence[LiveStep]) -> pd.DataFrame:
     return cells.assign(
         draft_config=cells["depth"].map(names),
         drafted_tokens=cells["depth"] * cells["request_steps"],
+    )
+
+
+def _stalled(engine_steps: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(
+        f"{stall.text()}: its figures hold that time, measure it again" for stall in stalls(engine_steps)
     )
 
 

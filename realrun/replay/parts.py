@@ -12,7 +12,6 @@ and compared; the same command goes on with what is missing.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +20,13 @@ import msgspec
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
+from tlt.realrun.driver.part_file import SUFFIX, read_parts, write_part
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import records_of
-from tlt.realrun.driver.step import LiveStep, Loss, decode_step
+from tlt.realrun.driver.step import LiveStep, Loss
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.messages import EngineInfo
+from tlt.traces.common.manifest import sealed
 from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
 from tltsched.errors import InputError
 from tltsched.event_log import CLUSTER, Record, encode, worker_owner
@@ -54,7 +55,8 @@ class RunLog:
         self._stamp = Stamp(_fingerprint(config, plans, workload))
         self._kept: dict[str, dict[int, LiveStep]] = {plan.name: {} for plan in plans}
         self.complete = False
-        if (out / STAMP).is_file():
+        begun = (out / STAMP).is_file() or any(out.glob(f"{PARTS}/*/*{SUFFIX}"))
+        if begun:
             if self._reopen():
                 return
         elif out.is_dir() and any(out.iterdir()):
@@ -69,8 +71,15 @@ class RunLog:
 
     def _reopen(self) -> bool:
         """Read what is finished; returns False if nothing is, so that other settings may begin here."""
-        stamp = read_struct(self.out / STAMP, Stamp)
-        if not stamp.complete and not any(self.out.glob(f"{PARTS}/*/*.msgpack")):
+        parts = any(self.out.glob(f"{PARTS}/*/*{SUFFIX}"))
+        try:
+            stamp = read_struct(self.out / STAMP, Stamp)
+        except InputError:
+            if not parts:
+                raise
+            stamp = self._stamp  # it is gone or damaged; each part says what it belongs to
+            write_json(self.out / STAMP, stamp)
+        if not stamp.complete and not parts:
             return False
         if stamp.fingerprint != self._stamp.fingerprint:
             raise InputError(
@@ -79,8 +88,7 @@ class RunLog:
             )  # fmt: skip
         self.complete = stamp.complete
         for plan in self._plans:
-            for path in sorted((self.out / PARTS / plan.folder).glob("*.msgpack")):
-                rollout = decode_step(path.read_bytes())
+            for _, rollout in read_parts(self.out / PARTS / plan.folder, self._stamp.fingerprint):
                 self._kept[plan.name][rollout.step] = rollout
         return True
 
@@ -117,10 +125,7 @@ class RunLog:
     def keep(self, rollout: LiveStep) -> None:
         """Write a finished rollout, whole or not at all."""
         (plan,) = [plan for plan in self._plans if plan.name == rollout.policy]
-        path = self.out / PARTS / plan.folder / f"{rollout.step:04}.msgpack"
-        part = path.with_suffix(".new")
-        part.write_bytes(msgspec.msgpack.encode(rollout))
-        os.replace(part, path)
+        write_part(self.out / PARTS / plan.folder, self._stamp.fingerprint, rollout)
         self._kept[rollout.policy][rollout.step] = rollout
 
     def note_engine(self, info: EngineInfo, warm_up_s: float) -> EngineRecord:
@@ -142,7 +147,8 @@ class RunLog:
     def compare(self) -> None:
         """Write comparison.json, once there is a run folder of each policy."""
         names = tuple(plan.folder for plan in self._plans)
-        write_json(self.out / "comparison.json", Comparison(name=self._config.name, runs=names))
+        with sealed(self.out):
+            write_json(self.out / "comparison.json", Comparison(name=self._config.name, runs=names))
 
     def finish(self) -> None:
         """Note that nothing is missing, and remove the parts."""

@@ -9,15 +9,16 @@ A step that is newer than the checkpoint is forgotten when the run goes on, beca
 
 from __future__ import annotations
 
-import os
+import hashlib
 import shutil
 from pathlib import Path
 
 import msgspec
 
+from tlt.realrun.driver.part_file import part_paths, read_parts, write_part
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import records_of
-from tlt.realrun.driver.step import LiveStep, decode_step
+from tlt.realrun.driver.step import LiveStep
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError
@@ -53,30 +54,48 @@ class PolicyLog:
                     "--out", str(folder), "a new folder, or one of the same settings",
                     "choose another one: measurements are not overwritten",
                 )  # fmt: skip
+            self._check_steps(stamp, config.steps)
             self.complete = stamp.complete and stamp.config.steps == config.steps
         elif folder.is_dir() and any(folder.iterdir()):
             raise InputError("--out", str(folder), "a new or empty folder", "choose another one")
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
         (folder / HEADS).mkdir(exist_ok=True)
         self._stamp = Stamp(config, policy)
+        of_run = msgspec.json.encode((_without_steps(config), policy))
+        self._fingerprint = hashlib.sha256(of_run).hexdigest()
         if not self.complete:
             write_json(folder / STAMP, self._stamp)
         self._read()
+
+    def _check_steps(self, stamp: Stamp, steps: int) -> None:
+        """Refuse steps that a finished run cannot have without losing what was measured."""
+        if not stamp.complete or steps == stamp.config.steps:
+            return
+        if steps < stamp.config.steps:
+            raise InputError(
+                "steps", steps, f"the {stamp.config.steps} of the finished run in {self.folder}, or more",
+                "choose another --out: measurements are not overwritten",
+            )  # fmt: skip
+        if self.checkpoint() is None:
+            raise InputError(
+                "steps", steps, f"{stamp.config.steps}: the finished run in {self.folder} left no checkpoint",
+                "choose another --out, with checkpoint_every above 0 if it is to grow",
+            )  # fmt: skip
 
     def _read(self) -> None:
         """Read the parts that the checkpoint, or the end of the run, covers; forget the others."""
         saved = self.checkpoint()
         last = int(saved.name) if saved else 0
-        for path in sorted((self.folder / PARTS).glob("*.msgpack")):
-            if int(path.stem) >= last and not self.complete:
-                path.unlink()
-                continue
-            self.steps.append(decode_step(path.read_bytes()))
+        if not self.complete:
+            for path in part_paths(self.folder / PARTS):
+                if int(path.stem) >= last:
+                    path.unlink()
+        self.steps += [step for _, step in read_parts(self.folder / PARTS, self._fingerprint)]
 
     def checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint; its name is the step that starts from it."""
-        saved = sorted((self.folder / CHECKPOINTS).glob("[0-9]*"))
-        return saved[-1] if saved else None
+        saved = (self.folder / CHECKPOINTS).glob("[0-9]*")
+        return max(saved, key=lambda place: int(place.name), default=None)
 
     def new_checkpoint(self) -> Path:
         """Return an empty folder for the parts of a checkpoint."""
@@ -95,10 +114,7 @@ class PolicyLog:
 
     def keep(self, step: LiveStep) -> None:
         """Write a finished step, whole or not at all."""
-        path = self.folder / PARTS / f"{step.step:04}.msgpack"
-        new = path.with_suffix(".new")
-        new.write_bytes(msgspec.msgpack.encode(step))
-        os.replace(new, path)
+        write_part(self.folder / PARTS, self._fingerprint, step)
         self.steps.append(step)
 
     def records(self, owner: str) -> list[Record]:

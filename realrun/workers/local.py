@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Self
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.workers import vital_signs
 from tlt.realrun.workers.executor import Heard, Lost, WorkerError, judge
-from tlt.realrun.workers.messages import Close, Order, decode_answer, encode
+from tlt.realrun.workers.messages import Close, Order, Report, Work, decode_answer, encode
 from tlt.realrun.workers.process import PATIENCE_S, finish, start_child
 from tlt.realrun.workers.service import MakeService, Service, serve
+from tlt.realrun.workers.vital_signs import VitalSigns
 
 
 class LocalExecutor:
@@ -40,6 +42,8 @@ class LocalExecutor:
         self._connections: dict[int, Connection] = {}
         self._processes: dict[int, SpawnProcess] = {}
         self._ready: deque[int] = deque()
+        self._signs = VitalSigns()
+        self._working: set[int] = set()  # that have requests to generate
         try:
             for worker in workers:
                 started = start_child(partial(work, make_service), config, place(worker), self._logs[worker])
@@ -62,17 +66,29 @@ class LocalExecutor:
 
     def send(self, worker: int, order: Order) -> None:
         """Send an order; nothing happens if the worker is dead."""
+        if isinstance(order, Work):
+            self._working.add(worker)
         with suppress(OSError, KeyError):
             self._connections[worker].send_bytes(encode(order))
 
     def receive(self) -> tuple[int, Heard]:
-        """Wait for the next answer. Each worker gets its turn. Raises WorkerError if none is left."""
+        """Wait for the next answer. Each worker gets its turn.
+
+        A worker that shows no sign of life is ended and reported as Lost (vital_signs says when). Raises
+        WorkerError if none is left.
+        """
         if not self._connections:
             raise WorkerError("no worker is left")
-        if not self._ready:
-            readable = wait(list(self._connections.values()))
+        while not self._ready:
+            readable = wait(list(self._connections.values()), vital_signs.LOOK_S)
             self._ready.extend(worker for worker, pipe in self._connections.items() if pipe in readable)
+            pids = {worker: self.pid(worker) for worker in self._connections if worker not in self._ready}
+            for worker, why in self._signs.look(pids, self._working).items():
+                self._processes[worker].kill()
+                self._end(worker)
+                return worker, Lost(f"{why} and was ended")
         worker = self._ready.popleft()
+        self._signs.forget(worker)
         try:
             answer = judge(decode_answer(self._connections[worker].recv_bytes()))
         except (EOFError, OSError):
@@ -80,6 +96,8 @@ class LocalExecutor:
         else:
             if isinstance(answer, Lost):
                 self._end(worker)
+            elif not isinstance(answer, Report) or answer.over:
+                self._working.discard(worker)
         return worker, answer
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.workers.vital_signs import STOPPED, seen
 from tltsched.errors import InputError
 
 LAST = -100  # priority of what is done at exit
@@ -39,7 +40,12 @@ def start_child(
 
 
 def finish(process: SpawnProcess) -> None:
-    """Make sure that a process is gone: it may be deep in a computation, so wait, ask, then kill."""
+    """Make sure that a process is gone: it may be deep in a computation, so wait, ask, then kill.
+
+    One that is stopped hears nothing else.
+    """
+    if process.pid is not None and seen(process.pid)[0] in STOPPED:
+        process.kill()
     process.join(PATIENCE_S)
     if process.is_alive():
         process.terminate()

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 from tests.realrun.fakes import config_of, flat_times
 from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import EngineRecord
+from tlt.realrun.driver.part_file import part_paths, read_parts, write_part
 from tlt.realrun.driver.plan import plan_policies
 from tlt.realrun.driver.step import LiveStep, decode_step
 from tlt.realrun.driver.write_run import acceptance_table
@@ -233,6 +236,81 @@ def test_a_folder_in_which_nothing_was_measured_is_free(tmp_path: Path) -> None:
     (foreign / "thesis.txt").touch()
     with pytest.raises(InputError, match="a new or empty folder"):
         replay(config_of(tmp_path), ("none",), foreign, silent, None, engine)
+
+
+def stopped_replay(folder: Path) -> dict[Path, bytes]:
+    """Return the parts of a replay of three rollouts of two policies that was stopped in the last one."""
+
+    def stop(what: str) -> None:
+        if what == "static:2, rollout 3":
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        again(folder, stop)
+    return {path: path.read_bytes() for path in sorted((folder / "out").glob("parts/*/*.msgpack"))}
+
+
+def again(folder: Path, progress: Callable[[str], None] = silent) -> None:
+    config = config_of(folder, workload={"rollouts": 3})
+    replay(config, ("none", "static:2"), folder / "out", progress, None, f"{FAKES}:make_engine")
+
+
+@pytest.mark.parametrize("damage", [b"", None])
+def test_finished_rollouts_outlive_a_damaged_stamp(tmp_path: Path, damage: bytes | None) -> None:
+    """They were out of reach once: refused with the stamp, and refused without it."""
+    parts = stopped_replay(tmp_path)
+    assert len(parts) >= 4
+    stamp = tmp_path / "out" / "replay.json"
+    stamp.unlink()
+    if damage is not None:
+        stamp.write_bytes(damage)
+    done: list[str] = []
+    again(tmp_path, done.append)
+    assert len(done) == 1 + 6 - len(parts), "what was measured is not measured again"
+    assert RunFolder(tmp_path / "out" / "static-2").summary().steps == 3
+
+
+def test_parts_of_other_settings_are_not_taken(tmp_path: Path) -> None:
+    parts = stopped_replay(tmp_path)
+    (tmp_path / "out" / "replay.json").unlink()
+    other = config_of(tmp_path, seed=1, workload={"rollouts": 3})
+    with pytest.raises(InputError, match="measurements are not overwritten"):
+        replay(other, ("none", "static:2"), tmp_path / "out", silent, None, f"{FAKES}:make_engine")
+    assert {path: path.read_bytes() for path in parts} == parts
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_part_is_named_and_can_be_measured_again(tmp_path: Path, damage: str) -> None:
+    parts = stopped_replay(tmp_path)
+    path = max(path for path in parts if path.parent.name == "none")
+    whole = bytearray(parts[path])
+    if damage == "flipped":
+        whole[len(whole) // 2] ^= 1
+    path.write_bytes({"cut": whole[:-20], "flipped": whole}[damage])
+    with pytest.raises(InputError, match=rf"{path.name}.*delete it and the later ones beside it"):
+        again(tmp_path)
+    path.unlink()
+    again(tmp_path)
+    assert RunFolder(tmp_path / "out" / "none").summary().steps == 3
+
+
+def test_steps_are_kept_by_number_beyond_four_digits(tmp_path: Path) -> None:
+    (rollout,) = [step for _, step in read_parts(*one_part(tmp_path))]
+    (tmp_path / "parts").mkdir()
+    for number in (9_999, 10_000):
+        write_part(tmp_path / "parts", "run", msgspec.structs.replace(rollout, step=number))
+    assert [path.stem for path in part_paths(tmp_path / "parts")] == ["9999", "10000"]
+    (tmp_path / "parts" / "0001.msgpack").write_bytes(msgspec.msgpack.encode(rollout))  # as once
+    assert [step.step for _, step in read_parts(tmp_path / "parts", "run")] == [0, 9_999, 10_000]
+
+
+def one_part(folder: Path) -> tuple[Path, str]:
+    """Return the folder of one part, and what it belongs to."""
+    path = min(stopped_replay(folder))
+    for other in path.parent.iterdir():
+        if other != path:
+            other.unlink()
+    return path.parent, msgspec.msgpack.decode(path.read_bytes())["run"]
 
 
 def test_policies_that_vllm_cannot_run_are_refused(tmp_path: Path) -> None:

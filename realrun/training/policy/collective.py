@@ -44,13 +44,13 @@ class Collective:
         if size == 1:
             return
         wait = timedelta(seconds=timeout_s)
-        self._store = dist.TCPStore(host, port, size, rank == 0, timeout=wait)
+        self._store = _store(host, port, size, rank, wait)
         self._nccl = device == "cuda" and self._own_gpus(rank)
         if self._nccl:
             self._group = _nccl(self._store, rank, size, wait)
             self.sum_([torch.zeros(1, device=device)])  # connects, while all ranks are known to be there
         else:
-            self._group = dist.ProcessGroupGloo(self._store, rank, size, wait)
+            self._group = _gloo(self._store, rank, size, host, wait)
 
     def _own_gpus(self, rank: int) -> bool:
         """Return whether all ranks are on different GPUs."""
@@ -95,6 +95,27 @@ class Collective:
             self._group.abort()
         self._group = None
         self._store = None
+
+
+def _store(host: str, port: int, size: int, rank: int, wait: timedelta) -> Any:
+    """Return the group's store, which rank 0 serves at `host` alone.
+
+    Left to itself it would listen on all addresses of the machine, whatever host it is given, and anyone who
+    reaches it may read and set its keys.
+    """
+    if rank:
+        return dist.TCPStore(host, port, size, False, timeout=wait)
+    with socket.create_server((host, port)) as server:
+        # The store closes the descriptor that it is given.
+        return dist.TCPStore(host, port, size, True, timeout=wait, master_listen_fd=server.detach())
+
+
+def _gloo(store: Any, rank: int, size: int, host: str, wait: timedelta) -> Any:
+    """Return a gloo group that connects over the address `host`, whatever the machine's name means."""
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = wait
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def _nccl(store: Any, rank: int, size: int, wait: timedelta) -> Any:

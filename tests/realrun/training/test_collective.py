@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,30 @@ def test_a_rank_that_never_comes_raises() -> None:
         collective.Collective(0, 2, HOST, collective.free_port(), "cpu", 0.5)
     with pytest.raises(RuntimeError):
         collective.Collective(1, 2, HOST, collective.free_port(), "cpu", 0.5)
+
+
+@pytest.mark.slow
+def test_nobody_listens_beyond_this_host() -> None:
+    """The store listened on all addresses once, whatever host it was given."""
+    body = "group.sum_([torch.ones(1)])\nsys.stdin.read()"
+    with peer(collective.free_port(), "cpu", body, 60.0) as group:
+        group.sum_([torch.ones(1)])
+        found = listening()
+        assert found, "a rank listens"
+        assert {address for address, _ in found} == {"0100007F"}, "127.0.0.1"
+
+
+def listening() -> set[tuple[str, str]]:
+    """Return address and port, as the kernel writes them, of TCP sockets on which this process listens."""
+    own = set()
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            own.add(str(handle.readlink()))
+    rows = [line.split() for family in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{family}").read_text(encoding="ascii").splitlines()[1:]]  # fmt: skip
+    listen = "0A"
+    places = [row[1].split(":") for row in rows if row[3] == listen and f"socket:[{row[9]}]" in own]
+    return {(address, port) for address, port in places}
 
 
 def test_one_worker_sends_nothing() -> None:

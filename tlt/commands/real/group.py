@@ -90,6 +90,7 @@ def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path, old:
     With --compare and an OUT that is there already, that one is compared and nothing is measured.
     """
     from tlt.realrun.calibrate.sweep import calibrate as measure
+    from tlt.realrun.workers.executor import WorkerError
     from tlt.sim.steptimes.calibration import load
     from tlt.sim.steptimes.compare import compare
     from tlt.sim.steptimes.fit_live import fit_points
@@ -102,11 +103,14 @@ def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path, old:
     resolved = _resolve(config, assignments)
     out.parent.mkdir(parents=True, exist_ok=True)
     with progress("starting", 1.0) as shown:
-        measured = measure(
-            resolved,
-            out.with_suffix(".points.json"),
-            lambda done, total, what: shown.reach(done / total if total else 0.0, what),
-        )
+        try:
+            measured = measure(
+                resolved,
+                out.with_suffix(".points.json"),
+                lambda done, total, what: shown.reach(done / total if total else 0.0, what),
+            )
+        except WorkerError as error:
+            raise click.ClickException(str(error)) from None
     fitted = fit_points(measured)
     write_json(out, fitted)
     click.echo(out)

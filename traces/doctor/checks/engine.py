@@ -6,7 +6,9 @@ from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
 from tlt.traces.doctor.subject import Member, RunTables, Subject
 from tlt.traces.runs.engine_steps import ENGINE_STEPS
+from tlt.traces.runs.stalls import stalls
 
+MOST_TOLD = 3  # stalls
 AGAIN_NOTICE, AGAIN_PROBLEM = 0.001, 0.02  # recomputed, as a share of the rollout time or of all tokens
 COMPILED_NOTICE, COMPILED_PROBLEM = 1e-9, 0.01  # of the engine steps' time
 
@@ -115,7 +117,29 @@ def _staleness(member: Member) -> tuple[int, float, str]:
     raise CannotRunError("no versions of the policy by response")
 
 
+def _stalled(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    run = need_run(member)
+    if run.engine_steps is None:
+        raise CannotRunError(f"no {ENGINE_STEPS}")
+    found = stalls(run.engine_steps)
+    if not found:
+        return []
+    return [
+        Sign(
+            severity="problem",
+            found="; ".join(stall.text() for stall in found[:MOST_TOLD])
+            + (f"; {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""),
+            why="A process that was stopped or a machine that was paused is measured as the policy: "
+            "speedups over this run, idle time and what placement would save all hold it.",
+            todo="Look at what else ran on the machine, and measure the run again.",
+            source=f"{ENGINE_STEPS}: t_s, seconds",
+        )
+    ]
+
+
 CHECKS = (
+    Check(name="stalls", looks_for="workers that stood still", examine=_stalled),
     Check(name="preemptions", looks_for="prefill of what was computed before", examine=_preempted),
     Check(name="compilation", looks_for="compilation inside timed engine steps", examine=_compiled),
     Check(name="staleness", looks_for="samples older than a bound", examine=_stale),

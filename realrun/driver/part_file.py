@@ -1,0 +1,68 @@
+"""One finished step of a measurement on disk: whole, unchanged and of this run, or named."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tlt.realrun.driver.step import LiveStep, decode_step
+from tlt.traces.common.writing import write_file
+from tltsched.errors import InputError
+
+SUFFIX = ".msgpack"
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A step with what it belongs to, and a hash of both."""
+
+    run: str  # fingerprint of settings, policies and lengths
+    step: bytes
+    sha256: str
+
+
+def part_paths(folder: Path) -> list[Path]:
+    """Return the parts of a folder by number; as text 10000 would come before 9999."""
+    return sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: int(path.stem))
+
+
+def write_part(folder: Path, run: str, step: LiveStep) -> None:
+    """Write a finished step, whole or not at all."""
+    content = msgspec.msgpack.encode(step)
+    part = Part(run, content, _digest(run, content))
+    write_file(folder / f"{step.step:04}{SUFFIX}", msgspec.msgpack.encode(part))
+
+
+def read_parts(folder: Path, run: str) -> Iterator[tuple[Path, LiveStep]]:
+    """Yield the parts of a folder in order; raises InputError for one that is damaged or of another run."""
+    for path in part_paths(folder):
+        yield path, _read(path, run)
+
+
+def _read(path: Path, run: str) -> LiveStep:
+    content = path.read_bytes()
+    try:
+        try:
+            part = msgspec.msgpack.decode(content, type=Part)
+        except msgspec.ValidationError:  # as earlier versions wrote it: the step alone
+            return decode_step(content)
+        if part.sha256 == _digest(part.run, part.step):
+            if part.run != run:
+                raise InputError(
+                    "finished step", str(path), "one of like settings, lengths and formats",
+                    "choose another --out: measurements are not overwritten",
+                )  # fmt: skip
+            return decode_step(part.step)
+        why = "it was changed"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        why = str(error)
+    raise InputError(
+        "finished step", f"{path}: {why}", "the step as it was written",
+        "delete it and the later ones beside it: the same command measures them again",
+    )  # fmt: skip
+
+
+def _digest(run: str, content: bytes) -> str:
+    return hashlib.sha256(run.encode() + content).hexdigest()

@@ -174,6 +174,10 @@ def compiles(run: Tables) -> None:
     run.engine_steps.loc[5, "compiled"] = True
 
 
+def stands_still(run: Tables) -> None:
+    run.engine_steps.loc[5, "seconds"] = 60.0
+
+
 def stale_weights(run: Tables) -> None:
     run.rewards["policy_version"] = 0
 
@@ -219,6 +223,7 @@ FAULTS: list[tuple[str, Spoil, str]] = [
     ("preemptions", preempted, PROBLEM),
     ("preemptions", recomputed, PROBLEM),
     ("compilation", compiles, NOTICE),
+    ("stalls", stands_still, PROBLEM),
     ("staleness", stale_weights, PROBLEM),
     ("staleness", stale_schedule, PROBLEM),
 ]

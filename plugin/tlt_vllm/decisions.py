@@ -71,14 +71,15 @@ class Decisions:
         self._finished.clear()
         self._rolling = self._formed = False
 
-    def planned(self, t_s: float, batch: int, context_tokens: int, prompts: bool) -> int:
+    def planned(self, t_s: float, batch: int, context: ContextTokens, prompts: bool) -> int:
         """Take in what the next engine step will be; return how many drafts it is to make."""
         self._prompted = self._prompted + 1 if prompts else 0
         if prompts and self._prompted % PROMPTED:
             self._formed = False
         elif not self._formed or prompts:
-            self._close(t_s, batch, context_tokens)
-            self._take(self.scheduler.handle(BatchFormed(t_s, self.scheduler.worker, batch, context_tokens)))
+            tokens = context()
+            self._close(t_s, batch, tokens)
+            self._take(self.scheduler.handle(BatchFormed(t_s, self.scheduler.worker, batch, tokens)))
             self._formed = True
         return self._draft.draft_config.depth if self._draft else 0
 

@@ -86,17 +86,14 @@ class EngineStepHooks:
 def rows_of(requests: Mapping[str, Any], plan: Any) -> list[Row]:
     """Return the requests of a plan as they are before vLLM moves them on."""
     drafts = plan.scheduled_spec_decode_tokens
-    return [
-        _row(requests[name], tokens, len(drafts.get(name, ())))
-        for name, tokens in plan.num_scheduled_tokens.items()
-    ]
-
-
-def _row(request: Any, tokens: int, drafted: int) -> Row:
-    before = request.num_computed_tokens
-    # A request that was preempted computes its response again: more than one token that is no draft.
-    prefill = before < request.num_prompt_tokens or tokens > 1 + drafted
-    return Row(request, tokens, drafted, before, prefill)
+    rows = []
+    for name, tokens in plan.num_scheduled_tokens.items():
+        request, drafted = requests[name], len(drafts.get(name, ()))
+        before = request.num_computed_tokens
+        # A request that was preempted computes its response again: more than one token that is no draft.
+        prefill = before < request.num_prompt_tokens or tokens > 1 + drafted
+        rows.append(Row(request, tokens, drafted, before, prefill))
+    return rows
 
 
 def engine_step_of(rows: list[Row], plan: Any, output: Any) -> EngineStep:
@@ -105,18 +102,20 @@ def engine_step_of(rows: list[Row], plan: Any, output: Any) -> EngineStep:
     context = prompt = drafted = 0
     accepted: list[int] = []
     drafts: list[tuple[str, int, int, int]] = []
+    sampled, index = output.sampled_token_ids, output.req_id_to_index
     for row in rows:
         if row.prefill:
             context += row.context_tokens
             prompt += row.scheduled_tokens
             continue
-        context += row.request.num_tokens - 1  # all but the newest token are in the cache
-        drafted += row.drafted_tokens
-        if row.drafted_tokens:
-            name = row.request.request_id
-            gained = max(len(output.sampled_token_ids[output.req_id_to_index[name]]) - 1, 0)
-            accepted += [0] * (row.drafted_tokens - len(accepted))
+        request, own = row.request, row.drafted_tokens
+        context += request.num_tokens - 1  # all but the newest token are in the cache
+        if own:
+            drafted += own
+            name = request.request_id
+            gained = max(len(sampled[index[name]]) - 1, 0)
+            accepted += [0] * (own - len(accepted))
             for position in range(gained):
                 accepted[position] += 1
-            drafts.append((name, row.request.num_output_tokens, row.drafted_tokens, gained))
+            drafts.append((name, request.num_output_tokens, own, gained))
     return EngineStep(len(rows), context, prompt, drafted, tuple(accepted), drafts, preempted)

@@ -154,7 +154,7 @@ class ObservedHooks(EngineStepHooks):
 
     def _applied(self) -> None:
         if self._tlt is not None:
-            self._tlt.applied(self.running, len(self.requests))
+            self._tlt.applied(self.running, self.requests)
 
     def _stop(self) -> None:
         if self._tlt is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ class Observer:
             self._begin_rollout(t_s)
         self._requests.see([row.request for row in rows], t_s)
         prompts = any(row.prefill for row in rows)
-        context = sum(min(row.context_tokens, row.request.num_tokens - 1) for row in rows)
+        context = partial(_context_of_rows, rows)
         chosen = [each.planned(t_s, len(rows), context, prompts) for each in self._deciding]
         if self.in_charge:
             plan.num_spec_tokens_to_schedule = self._measuring.k if self._measuring else chosen[0]
@@ -274,16 +275,16 @@ class Observer:
         graph = str(getattr(stats, "runtime_mode", "")).rpartition(".")[2]
         self._came = (self._planned.popleft(), engine_step, graph)
 
-    def applied(self, running: list[Any], held: int) -> None:
-        """Take in that vLLM has applied it: `running` is its batch now, and it holds so many requests."""
+    def applied(self, running: list[Any], requests: Mapping[str, Any]) -> None:
+        """Take in that vLLM has applied it: `running` is its batch now, `requests` all that it holds."""
         if self._came is None:
             return
         (planned, engine_step, graph), self._came = self._came, None
-        t_s = self.now_s()
+        t_s, held = self.now_s(), len(requests)
         start_s = self._returned_s or planned.t_s  # an engine that is busy goes from one to the next
         self._returned_s = t_s if held else 0.0
         drafts = self._requests.drafts(engine_step.drafts)
-        done = self._requests.done([row.request for row in planned.rows], held)
+        done = self._requests.done(requests)
         facts = EngineStepFacts(
             seconds=t_s - start_s, batch=engine_step.batch, context_tokens=engine_step.context_tokens,
             prompt_tokens=engine_step.prompt_tokens, drafted_tokens=engine_step.drafted_tokens,
@@ -295,7 +296,7 @@ class Observer:
         for each in done:
             self._write_done(t_s, each)
         for decisions in self._deciding:
-            decisions.came(t_s, facts, planned.k, held, lambda: _context_tokens(running))
+            decisions.came(t_s, facts, planned.k, held, partial(_context_tokens, running))
         if self._measuring:
             self._measuring.came(facts.batch, planned.k, facts.seconds, facts.prompt_tokens > 0)
             self._measured(t_s, over=False)
@@ -333,3 +334,8 @@ class Observer:
 def _context_tokens(running: list[Any]) -> int:
     """Return the tokens in the caches of a batch; drafts in flight are left out."""
     return sum(min(request.num_computed_tokens, request.num_tokens - 1) for request in running)
+
+
+def _context_of_rows(rows: list[Row]) -> int:
+    """Return the same of a planned batch."""
+    return sum(min(row.context_tokens, row.request.num_tokens - 1) for row in rows)

@@ -94,12 +94,13 @@ class LiveRequests:
 
     def see(self, requests: Sequence[Any], t_s: float) -> None:
         """Take in the requests of a plan."""
+        known = self._known
         for request in requests:
-            if request.request_id not in self._known:
+            if request.request_id not in known:
                 tokens = request.prompt_token_ids
                 prompt = hash(tuple(tokens)) & PROMPT_BITS if tokens else -1 - self._next
                 arrived_s = min(request.arrival_time - self._started_unix_s, t_s)
-                self._known[request.request_id] = Known(request, self._next, prompt, arrived_s, t_s)
+                known[request.request_id] = Known(request, self._next, prompt, arrived_s, t_s)
                 self.alive.add(self._next)
                 self._next += 1
 
@@ -118,16 +119,10 @@ class LiveRequests:
         self._counts.add(told)
         return told
 
-    def done(self, seen: Sequence[Any], held: int) -> list[Done]:
-        """Return the requests that have finished, or were aborted, since the last call.
-
-        `seen` took part in the engine step; the engine holds so many: if more are known, all are looked at.
-        """
-        names = [request.request_id for request in seen if request.is_finished()]
-        done = [self._known.pop(name) for name in names if name in self._known]
-        if len(self._known) > held:
-            aborted = [name for name, known in self._known.items() if known.request.is_finished()]
-            done += [self._known.pop(name) for name in aborted]
+    def done(self, held: Container[str]) -> list[Done]:
+        """Return the requests that have finished, or were aborted: the engine has let go of their names."""
+        names = [name for name in self._known if name not in held]
+        done = [self._known.pop(name) for name in names]
         if not done:
             return []
         counts: dict[int, list[AcceptanceCount]] = {}

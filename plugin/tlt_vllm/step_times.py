@@ -3,8 +3,9 @@
 Measuring, the plugin lets each draft configuration of the policy draft for a few engine steps in turn, and
 fits the medians by
     seconds = fixed + drafter * [K > 0] + pass * K + token * batch * (K + 1),  none of them negative:
-weights are read once an engine step, the drafter runs K passes, and each token costs its part. The context is
-not in it. Batches that did not come by are on that line.
+weights are read once an engine step, the drafter runs K passes, and each token costs its part. Each K keeps
+its mean ratio to that law, for kernels and graphs do not grow by the token. The context is not in it, and
+batches that did not come by are on the line.
 """
 
 from __future__ import annotations
@@ -90,14 +91,17 @@ class Measuring:
         cells = [(batch, k, median(seconds)) for (batch, k), seconds in self._seconds.items()]
         weights = [float(len(seconds)) for seconds in self._seconds.values()]
         law = fit([_terms(batch, k) for batch, k, _ in cells], [s for _, _, s in cells], weights)
-        return StepTimeTable(
-            tuple(
-                DraftConfigTimes(
-                    chain(k), tuple(_at(law, batch, k) for batch in range(self._most + 1))
-                )
-                for k in self._ks
-            )
-        )  # fmt: skip
+        rows = []
+        for k in self._ks:
+            own = [
+                (w, s / _at(law, batch, k))
+                for w, (batch, of, s) in zip(weights, cells, strict=True)
+                if of == k
+            ]
+            ratio = sum(w * each for w, each in own) / sum(w for w, _ in own)
+            fixed_s = tuple(ratio * _at(law, batch, k) for batch in range(self._most + 1))
+            rows.append(DraftConfigTimes(chain(k), fixed_s))
+        return StepTimeTable(tuple(rows))
 
 
 def share(out: Path, table: StepTimeTable) -> StepTimeTable:

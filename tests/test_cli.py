@@ -82,7 +82,7 @@ SURFACE: dict[str, set[str]] = {
     },
     "real calibrate": {"--config", "--set", "--out", "--compare"},
     "real replay": {"--config", "--set", "--policies", "--calibration", "--executor", "--out", "--report"},
-    "real check-export": {"FILE", "--max-running"},
+    "real check-export": {"FILE", "--max-running", "--python"},
     "real collect": {"FOLDER"},
     "real step-times": {"CALIBRATION", "--max-running", "--out", "--policy"},
     "real fields": set(),

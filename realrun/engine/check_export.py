@@ -1,7 +1,9 @@
-"""An exported batch table, read by the engine that it was made for.
+"""An exported batch table, read as the engine that it was made for reads it.
 
-The table must mean to vLLM what it was meant to: the same K at every batch size as the ranges in the file,
-without a gap that vLLM would fill on its own, and the same rule as the origin beside it names.
+The table must mean to the engine what it was meant to: the same K at every batch size as the ranges in the
+file, without a gap that vLLM would fill on its own, and the same rule as the origin beside it names. vLLM's
+own parser reads its files. Those for SGLang and TensorRT-LLM are read by the rule that their source states, or
+by SGLang itself where an interpreter that has it is named.
 """
 
 from __future__ import annotations
@@ -14,8 +16,19 @@ from typing import Any
 import msgspec
 
 from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.export_rules import (
+    SGLANG_RULE,
+    TRTLLM_RULE,
+    ask_sglang,
+    is_sglang,
+    is_trtllm,
+    last_batch,
+    sglang_lookup,
+    trtllm_lookup,
+)
 from tlt.realrun.engine.speculation_table import parse_speculation
 from tltsched.errors import InputError
+from tltsched.policies import parse_policy
 from tltsched.written.policy_name import policy_of
 
 TABLE = "num_speculative_tokens_per_batch_size"
@@ -29,9 +42,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class ExportCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The table as vLLM reads it."""
+    """The table as the engine reads it."""
 
-    version: str
+    reader: str  # engine and version, or by which rule
     ranges: tuple[tuple[int, int, int], ...]  # first batch, last batch, K
     policy: str  # the same rule as `tlt` takes it for --policies
     origin: bool  # whether FILE.provenance.json was there to compare with
@@ -42,18 +55,51 @@ class ExportCheck(msgspec.Struct, frozen=True, kw_only=True):
             f"  batch {first}-{last}: {f'K = {k}' if k else 'off (K = 0)'}" for first, last, k in self.ranges
         ]
         kept = "as FILE.provenance.json says" if self.origin else "no FILE.provenance.json to compare with"
-        return "\n".join([f"vLLM {self.version} reads the table ({kept}):", *lines])
+        return "\n".join([f"{self.reader} reads the table ({kept}):", *lines])
 
 
 def check_export(
-    path: Path, max_running: int | None = None, parse: Parser = parse_speculation
+    path: Path, max_running: int | None = None, parse: Parser = parse_speculation, python: Path | None = None
 ) -> ExportCheck:
-    """Read an export with vLLM's parser, for up to `max_running` requests (None: those of the table).
+    """Read an export as its engine does, for up to `max_running` requests (None: those of the table).
 
-    Raises InputError if vLLM is missing or refuses the file, or reads another table than it was meant to.
+    `python`: an interpreter with SGLang, for files of that engine. Raises InputError if vLLM is missing or
+    refuses its file, or if the file is read as another table than it was meant to be.
     """
-    vllm_compat.require_version()
     settings = _settings(path)
+    if is_sglang(settings) or is_trtllm(settings):
+        return _checked_by_rule(path, settings, max_running, python)
+    if python is not None:
+        raise InputError(
+            "--python", str(python), "a file for SGLang", "leave it out: vLLM is read in process"
+        )
+    return _checked_by_vllm(path, settings, max_running, parse)
+
+
+def _checked_by_rule(
+    path: Path, settings: dict[str, Any], max_running: int | None, python: Path | None
+) -> ExportCheck:
+    most = max_running or last_batch(settings)
+    sglang = is_sglang(settings)
+    lookup = (sglang_lookup if sglang else trtllm_lookup)(settings, most)
+    reader = SGLANG_RULE if sglang else TRTLLM_RULE
+    if python is not None:
+        if not sglang:
+            raise InputError("--python", str(python), "a file for SGLang", "leave it out")
+        version, own = ask_sglang(python, path, most)
+        if own != lookup:
+            raise InputError(path.name, f"K by batch {own[1:]}", f"{lookup[1:]}, {SGLANG_RULE}", "report it")
+        reader = f"SGLang {version}"
+    whole = (sglang_lookup if sglang else trtllm_lookup)(settings, last_batch(settings))
+    policy = _policy_of(whole[1:])
+    known = _check_policy(path, policy)
+    return ExportCheck(reader=reader, ranges=_merged(lookup[1:]), policy=policy, origin=known)
+
+
+def _checked_by_vllm(
+    path: Path, settings: dict[str, Any], max_running: int | None, parse: Parser
+) -> ExportCheck:
+    vllm_compat.require_version()
     meant = _ranges(path, settings)
     most = max_running or meant[-1][1]
     try:
@@ -67,23 +113,25 @@ def check_export(
     expected = (by_batch + [by_batch[-1]] * most)[:most]  # the last K carries on
     if lookup[1:] != expected:
         raise InputError(path.name, f"K by batch {lookup[1:]}", f"{expected}, as its ranges", "export again")
-    policy = policy_of("vllm_table", [f"{first}-{last}={k}" for first, last, k in _merged(by_batch)])
-    origin = path.with_name(f"{path.name}.provenance.json")
-    if origin.is_file():
-        _check_policy(path, origin, policy)
+    policy = _policy_of(by_batch)
+    known = _check_policy(path, policy)
     return ExportCheck(
-        version=vllm_compat.installed_version(),
+        reader=f"vLLM {vllm_compat.installed_version()}",
         ranges=_merged(expected),
         policy=policy,
-        origin=origin.is_file(),
+        origin=known,
     )
+
+
+def _policy_of(by_batch: list[int]) -> str:
+    return policy_of("vllm_table", [f"{first}-{last}={k}" for first, last, k in _merged(by_batch)])
 
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError) as error:
-        raise InputError("FILE", f"{path}: {error}", "a JSON object", "export --format vllm again") from None
+        raise InputError("FILE", f"{path}: {error}", "a JSON object", "export it again") from None
 
 
 def _ranges(path: Path, settings: dict[str, Any]) -> list[tuple[int, int, int]]:
@@ -117,10 +165,15 @@ def _merged(by_batch: list[int]) -> tuple[tuple[int, int, int], ...]:
     return tuple(ranges)
 
 
-def _check_policy(path: Path, origin: Path, policy: str) -> None:
+def _check_policy(path: Path, policy: str) -> bool:
+    """Return whether the file has its origin beside it; raises InputError if that names another table."""
+    origin = path.with_name(f"{path.name}.provenance.json")
+    if not origin.is_file():
+        return False
     try:
         meant = msgspec.json.decode(origin.read_bytes(), type=Origin).policy
     except msgspec.MsgspecError as error:
         raise InputError(origin.name, str(error), "the origin of an export", "export again") from None
-    if meant != policy:
+    if parse_policy(meant) != parse_policy(policy):  # which is the same table, whatever its last batch
         raise InputError(path.name, policy, f"{meant}, as {origin.name} says", "export again")
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.realrun.small_models import need_vllm
 from tlt.commands import main
-from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine import export_rules, vllm_compat
 from tlt.realrun.engine.check_export import TABLE, check_export
 from tltsched.errors import InputError
 from tltsched.policies import parse_policy
@@ -96,7 +97,7 @@ def test_without_the_engine_the_check_says_what_to_install(
 def test_vllm_reads_the_table_as_it_was_meant(tmp_path: Path) -> None:
     need_vllm()
     found = check_export(written(tmp_path))
-    assert found.version == vllm_compat.VERSION
+    assert found.reader == f"vLLM {vllm_compat.VERSION}"
     assert found.ranges == ((1, 8, 4), (9, 32, 2), (33, 64, 0))
     assert check_export(written(tmp_path), 100).ranges[-1] == (33, 100, 0)
 
@@ -134,3 +135,66 @@ def test_an_export_of_the_simulator_is_read_by_vllm(tmp_path: Path) -> None:
     assert policy.startswith("vllm_table:1-")
     assert f"`tlt real replay --policies`: {policy}" in read.output
     assert isinstance(parse_policy(policy), TableConfig)
+
+
+ORIGIN = "vllm_table:1-8=4+9-32=2+33-64=0"
+SGLANG = {"_comment": "x", "1": {"candidate_steps": [4]}, "9": {"candidate_steps": [2]},
+          "33": {"candidate_steps": [0]}}  # fmt: skip
+TRTLLM = {"speculative_config": {"decoding_type": "Eagle3", "max_draft_len": 4,
+                                 "draft_len_schedule": {"8": 4, "32": 2, "64": 0}}}  # fmt: skip
+
+
+def other(tmp_path: Path, settings: dict[str, Any], policy: str = ORIGIN) -> Path:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    path.with_name("table.json.provenance.json").write_text(json.dumps({"policy": policy}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("settings", "above", "reader"), [(SGLANG, 0, "rule of SGLang"), (TRTLLM, 0, "rule of TensorRT-LLM")]
+)
+def test_tables_of_other_engines_are_read_by_their_rule(
+    tmp_path: Path, settings: dict[str, Any], above: int, reader: str
+) -> None:
+    found = check_export(other(tmp_path, settings), 100)
+    assert found.ranges == ((1, 8, 4), (9, 32, 2), (33, 100, above))
+    assert reader in found.text()
+    assert found.origin
+    with pytest.raises(InputError, match=r"as table\.json\.provenance\.json says"):
+        check_export(other(tmp_path, settings, "vllm_table:1-9=4+10-32=2+33-64=0"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"1": {"candidate_steps": [1, 3]}}, "with several SGLang chooses itself"),
+        ({"1": {"steps": [1]}}, "candidate_steps"),
+        ({"speculative_config": {"max_draft_len": 2, "draft_len_schedule": {"8": 4}}}, "max_draft_len = 2"),
+        ({"speculative_config": {"max_draft_len": 2, "draft_len_schedule": {"8": 2, "9": 3}}}, "none above"),
+        ({"speculative_config": {"max_draft_len": 2, "draft_len_schedule": {}}}, "batches from 1 on"),
+        ({"speculative_config": {"draft_len_schedule": {"8": 2}}}, "max_draft_len"),
+    ],
+)
+def test_what_those_engines_refuse_is_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        check_export(other(tmp_path, settings))
+
+
+def test_sglang_is_asked_itself_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, python = other(tmp_path, SGLANG), Path(sys.executable)
+    with pytest.raises(InputError, match="No module named 'sglang'"):
+        check_export(path, python=python)
+    stand_in = tmp_path / "reader.py"
+    monkeypatch.setattr(export_rules, "READER", stand_in)
+    stand_in.write_text("print('[\"0.5\", [0, 4]]')", encoding="utf-8")
+    assert check_export(path, 1, python=python).reader == "SGLang 0.5"
+    stand_in.write_text("print('[\"0.5\", [0, 3]]')", encoding="utf-8")
+    with pytest.raises(InputError, match="K by batch"):
+        check_export(path, 1, python=python)
+    with pytest.raises(InputError, match="an interpreter with sglang"):
+        check_export(path, python=tmp_path / "none")
+    with pytest.raises(InputError, match="leave it out"):
+        check_export(other(tmp_path, TRTLLM), python=python)

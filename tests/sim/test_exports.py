@@ -22,6 +22,7 @@ from tlt.sim.advise.export.formats import (
     to_fastrl,
     to_sglang,
     to_sglang_flags,
+    to_trtllm,
     to_vllm,
 )
 from tlt.sim.advise.export.table import (
@@ -231,7 +232,7 @@ def test_sglang_gets_one_candidate_a_slot() -> None:
     assert slots == {
         "1": {"candidate_steps": [4]}, "9": {"candidate_steps": [2]}, "33": {"candidate_steps": [0]},
     }  # fmt: skip
-    assert "sgl-project/sglang at commit" in json.loads(made.text)["_comment"]
+    assert "SGLang 0.5.23" in json.loads(made.text)["_comment"]
     for words in (
         "--speculative-algorithm EAGLE3 --speculative-draft-model-path head",
         "--speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5",
@@ -246,6 +247,36 @@ def test_sglang_flags_hold_a_chain_or_a_tree() -> None:
     )
     with pytest.raises(InputError, match="gains over the whole workload"):
         to_sglang_flags(OFF, TARGET)
+
+
+def test_trtllm_gets_the_last_batch_of_each_length() -> None:
+    made = to_trtllm(made_of((1, 8, "4"), (9, 32, "2"), (33, 64, "off")), TARGET, "a file.json")
+    assert json.loads(made.text) == {
+        "max_batch_size": 200,
+        "speculative_config": {
+            "decoding_type": "Eagle3", "max_draft_len": 4, "speculative_model": "head",
+            "draft_len_schedule": {"8": 4, "32": 2, "64": 0},
+        },
+    }  # fmt: skip
+    assert made.usage == "trtllm-serve MODEL --max_num_tokens 8192 --config 'a file.json'"
+    assert "as the first batch" in made.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "method", "told"),
+    [
+        (((1, 8, "2"), (9, 64, "4")), "eagle3", "no range that drafts more than the first"),
+        (((1, 8, "off"), (9, 64, "2")), "eagle3", "no range that drafts more than the first"),
+        (((1, 8, "4"),), "ngram", "eagle3, mtp: drafters whose length"),
+        (((1, 8, "8_4_48"),), "eagle3", "holds no trees"),
+        (((1, 8, "off"),), "eagle3", "never drafts"),
+    ],
+)
+def test_what_trtllm_cannot_hold_is_refused(
+    ranges: tuple[tuple[int, int, str], ...], method: str, told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        to_trtllm(made_of(*ranges), msgspec.structs.replace(TARGET, method=method), "t")
 
 
 def test_fastrl_gets_a_threshold_and_a_bucket_for_each_width() -> None:

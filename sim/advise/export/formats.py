@@ -1,7 +1,7 @@
-"""What an engine reads: vLLM's batch table, SGLang's adaptive configuration and flags, fastrl's strategies.
+"""What an engine reads: tables of vLLM, SGLang and TensorRT-LLM, SGLang's flags, fastrl's strategies.
 
-Names of settings are those of the versions in NAMES_FROM. Only vLLM's is checked by the engine's own parser
-(`tlt real check-export`): SGLang and fastrl are not dependencies of this project.
+Names of settings are those of the versions in NAMES_FROM. `tlt real check-export` reads tables back: vLLM's
+with the engine's own parser, SGLang's with it where it is installed, else by the rule that the source states.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from tltsched.errors import InputError
 from tltsched.policies.base import WhenOff
 from tltsched.written.draft_config import parse_draft_config
 
-Format = Literal["vllm", "sglang", "sglang-flags", "fastrl"]
-FORMATS: tuple[Format, ...] = ("vllm", "sglang", "sglang-flags", "fastrl")
+Format = Literal["vllm", "sglang", "sglang-flags", "trtllm", "fastrl"]
+FORMATS: tuple[Format, ...] = ("vllm", "sglang", "sglang-flags", "trtllm", "fastrl")
 
-SGLANG_NAMES = "sgl-project/sglang at commit 015c8726 (adaptive_spec_params.py), flags as its tests pass them"
+SGLANG_NAMES = "SGLang 0.5.23 (speculative/adaptive_spec_params.py, arg_groups/speculative_hook.py)"
 NAMES_FROM: dict[Format, str] = {
     "vllm": "vLLM 0.32.0, vllm/config/speculative.py",
     "sglang": SGLANG_NAMES,
     "sglang-flags": SGLANG_NAMES,
+    "trtllm": "NVIDIA/TensorRT-LLM at commit 00043967 (llmapi/llm_args.py: DecodingBaseConfig)",
     "fastrl": "mit-han-lab/fastrl, section `speculative` of its trainer, as public launch scripts set it",
 }
 CHECKED: dict[Format, str] = {
     "vllm": "not yet: `tlt real check-export FILE` reads it with vLLM's own parser",
-    "sglang": "no: SGLang is not installed with this project",
+    "sglang": "not yet: `tlt real check-export FILE --python ENV/bin/python` reads it with SGLang's own code",
     "sglang-flags": "no: SGLang is not installed with this project",
+    "trtllm": "not yet: `tlt real check-export FILE` reads it by the rule of its source, not by its own code",
     "fastrl": "no: fastrl is not installed with this project",
 }
 # How each engine runs while it drafts nothing. fastrl is plain until it switches speculation on.
@@ -39,6 +41,7 @@ OFF_STATES: dict[Format, WhenOff] = {
     "vllm": "k0",
     "sglang": "k0",
     "sglang-flags": "not_configured",
+    "trtllm": "k0",
     "fastrl": "not_configured",
 }
 
@@ -137,9 +140,7 @@ def to_sglang(table: BatchTable, target: Target, name: str) -> Export:
     """
     _some_draft(table)
     ranges = k_ranges(table)
-    settings: dict[str, object] = {
-        "_comment": f"Names read from {NAMES_FROM['sglang']}; not checked by SGLang's own parser."
-    }
+    settings: dict[str, object] = {"_comment": f"Names read from {NAMES_FROM['sglang']}."}
     settings |= {str(first): {"candidate_steps": [k]} for first, _, k in ranges}
     most = max(k for _, _, k in ranges)
     flags = _flags(target, DraftConfig(most, 1, most + 1))
@@ -152,6 +153,50 @@ def to_sglang(table: BatchTable, target: Target, name: str) -> Export:
             "Adaptive steps need EAGLE or EAGLE3 with top-k 1, and no attention data parallelism; otherwise "
             "SGLang warns and stays at the static flags.",
         ),
+    )
+
+
+TRTLLM_TYPES = {"eagle3": "Eagle3", "mtp": "MTP"}  # drafters inside of the engine step
+TRTLLM_VERSIONS = (
+    "A key is the last batch of its length, as TensorRT-LLM has it since its schedule may begin anywhere: "
+    "versions that ask for batch 1 in the schedule take a key for the first batch, and read another table."
+)
+
+
+def to_trtllm(table: BatchTable, target: Target, name: str) -> Export:
+    """Return the file of `trtllm-serve --config` with a schedule of draft lengths by the last batch of each.
+
+    Raises InputError for trees, for a drafter whose length TensorRT-LLM cannot change, and for a table that
+    drafts more at a larger batch than at the smallest: max_draft_len has to be the length of the first key.
+    """
+    _some_draft(table)
+    ranges = k_ranges(table)
+    if target.method not in TRTLLM_TYPES:
+        allowed = f"{', '.join(TRTLLM_TYPES)}: drafters whose length TensorRT-LLM changes while it runs"
+        raise InputError("--method", target.method, allowed, "name one of them, or export another format")
+    if ranges[0][2] != max(k for _, _, k in ranges):
+        raise InputError(
+            "--format", table.policy, "no range that drafts more than the first, as TensorRT-LLM demands",
+            "raise --tolerance, or name fewer: --draft-configs",
+        )  # fmt: skip
+    speculative: dict[str, object] = {
+        "decoding_type": TRTLLM_TYPES[target.method],
+        "max_draft_len": ranges[0][2],
+        "draft_len_schedule": {str(last): k for _, last, k in ranges},
+    }
+    if target.draft_model:
+        speculative["speculative_model"] = target.draft_model
+    settings = {"max_batch_size": target.max_running, "speculative_config": speculative}
+    notes = [TRTLLM_VERSIONS]
+    if target.method == "eagle3" and not target.draft_model:
+        notes.insert(
+            0, f'The file names no drafter: give --draft-model, or add "speculative_model" to {name}.'
+        )
+    parallel = f" --tp_size {target.tp}" if target.tp > 1 else ""
+    return Export(
+        text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
+        usage=f"trtllm-serve MODEL{parallel} --max_num_tokens {target.chunk_tokens} --config {quote(name)}",
+        notes=tuple(notes),
     )
 
 
@@ -245,7 +290,7 @@ def to_sglang_flags(draft_config: DraftConfig, target: Target) -> Export:
             "leave the flags out, or export --format sglang, which can switch off at some batches",
         )  # fmt: skip
     flags = _flags(target, draft_config)
-    comment = f"# Names read from {NAMES_FROM['sglang-flags']}; not checked by SGLang's own parser."
+    comment = f"# Names read from {NAMES_FROM['sglang-flags']}."
     return Export(
         text=f"{comment}\n{flags}\n",
         usage=f"python -m sglang.launch_server --model-path MODEL {flags}",
@@ -270,5 +315,6 @@ def _flags(target: Target, draft_config: DraftConfig) -> str:
 BY_BATCH: dict[Format, Callable[[BatchTable, Target, str], Export]] = {
     "vllm": to_vllm,
     "sglang": to_sglang,
+    "trtllm": to_trtllm,
     "fastrl": to_fastrl,
 }

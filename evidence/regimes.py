@@ -6,9 +6,10 @@ Three stages, each in processes of its own, into the folder OUT (`--stages` choo
     replay      rollouts of the regimes below under three policies in turn, on such engines
     serve       the first regime through the HTTP interface of a stock `vllm serve`
 
-DEVICE is `cuda` (a 7B shape of random weights; about ten minutes on one H200) or `cpu` (the shape of
-SmolLM2-135M). A stage that runs out of its time keeps what it has: calibrations and replays go on where they
-were. `python -m evidence.regimes_claims OUT` makes the record.
+DEVICE is `cuda` (a 7B shape of random weights; about ten minutes on one H200), `cuda-tp2` (the same over two
+GPUs, queues alone, without the last stage) or `cpu` (the shape of SmolLM2-135M). A stage that runs out of its
+time keeps what it has: calibrations and replays go on where they were.
+`python -m evidence.regimes_claims OUT` makes the record.
 """
 
 from __future__ import annotations
@@ -113,7 +114,16 @@ CPU = Machine(
     calibrate_s=900,
     replay_s=1500,
 )  # fmt: skip
-MACHINES = {"cuda": CUDA, "cpu": CPU}
+TWO_GPUS = msgspec.structs.replace(
+    CUDA,
+    settings=CUDA.settings | {"workers.tp": 2, "engine.max_context_tokens": 8192},
+    calibration=CUDA.calibration | {
+        "calibration.batches": [1, 8, 32, 64], "calibration.contexts_tokens": [512, 4096],
+    },
+    regimes=CUDA.regimes[:2],
+    replay_s=200,
+)  # fmt: skip
+MACHINES = {"cuda": CUDA, "cuda-tp2": TWO_GPUS, "cpu": CPU}
 
 
 def rollouts(machine: Machine) -> tuple[Regime, ...]:
@@ -213,7 +223,7 @@ def main() -> None:
     if "replay" in stages:
         options = ("--policies", POLICIES, "--no-report", "--out", str(out / "replay"))
         tlt(out, machine.replay_s, "real", "replay", *sets, *options)
-    if "serve" in stages:
+    if "serve" in stages and settings.get("workers.tp", 1) == 1:
         rows = trace_of(machine).rows
         first = rows[rows["step"] == 0]
         serving = Serving(

@@ -125,7 +125,7 @@ def ranked_right(rows: list[Row], regime: str) -> tuple[bool, float]:
 def main(folder: Path, others: list[Path]) -> None:
     """Simulate, and write the record."""
     machine = read_struct(folder / "machine.json", Machine)
-    device = machine.settings["engine.device"]
+    device, tp = machine.settings["engine.device"], machine.settings.get("workers.tp", 1)
     again = {len(machine.regimes): f"{machine.repeated}, again"}
     names = tuple(again.get(number, regime.name) for number, regime in enumerate(rollouts(machine)))
     own = folder / "calibration.json"
@@ -149,7 +149,7 @@ def main(folder: Path, others: list[Path]) -> None:
     if spread is not None:
         values["the same lengths again: spread"] = spread
     headers = ("Regime", "Policy", "Measured (s)", "Simulated (s)", "Error", "Speedup error", "Order")
-    name = f"regimes_{device}"
+    name = f"regimes_{device}" if tp == 1 else f"regimes_{device}_tp{tp}"
     table = markdown_rows(headers, cells) + "\n"
     (HERE / f"{name}.md").write_text(table, encoding="utf-8")
     makespans = [abs(row.error) for row in rows]
@@ -157,15 +157,16 @@ def main(folder: Path, others: list[Path]) -> None:
     write(
         name,
         claim=f"regimes that the cross-check leaves out, on stock graphs with prefix caching: queues of four "
-        f"times the batch, small KV cache, long contexts, HTTP; {machine.model} shape",
+        f"times the batch, small KV cache, long contexts, HTTP; {machine.model} shape, TP {tp}",
         value={key: round(value, 4) for key, value in values.items()},
         unit={OTHERS: "share"},
         target=f"makespan within {AIM_S:.0%} and speedup within {AIM_SPEEDUP:.0%} in every regime",
         met=max(makespans) <= AIM_S and max(gains) <= AIM_SPEEDUP,
         how="modelled against measured, the largest error over policies with its sign; calibrated in "
         "processes of its own before; forced lengths, synthetic acceptance, random weights",
-        measured_on=f"{law.device}, vLLM {law.engine_version}",
-        command=f"python -m evidence.regimes {device} FOLDER && python -m evidence.regimes_claims FOLDER",
+        measured_on=f"{tp} x {law.device}, vLLM {law.engine_version}",
+        command=f"python -m evidence.regimes {device}{f'-tp{tp}' if tp > 1 else ''} FOLDER && "
+        "python -m evidence.regimes_claims FOLDER",
         raw=write_raw(f"{name}.points.jsonl", [msgspec.to_builtins(row) for row in (*rows, *elsewhere)]),
     )
     print(table)

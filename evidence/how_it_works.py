@@ -65,7 +65,7 @@ def two_worlds() -> bytes:
         return "Two clocks, one scheduler: simulator and live engine differ by the clock and the engine alone"
 
     facts = ("imports go one way: sim, realrun and analysis never import one another and meet in files",)
-    return draw(build, 5.0, facts)[1]
+    return draw(build, 5.0, facts)[1].png
 
 
 def _box(axes: Axes, box: Box) -> None:
@@ -137,7 +137,7 @@ def one_step(run: RunFolder) -> bytes:
         "simulated: Qwen2.5-7B on 4 x H100, TP 1, 256 DeepSeek-R1 serving lengths up to 32,768",
         "policy tlt_chains; step times measured with vLLM 0.32 on one H100; phases: roofline (assumed)",
     )
-    return draw(build, 4.6, facts)[1]
+    return draw(build, 4.6, facts)[1].png
 
 
 def main() -> None:

@@ -191,7 +191,7 @@ def draw(points: Sequence[dict[str, Any]], reach: tuple[float, float]) -> bytes:
         f"without a CUDA graph {1e3 * ASSUMED_S:g} ms a layer (assumed; the range is +-30 %)",
         "terms switched in this order, top to bottom",
     )  # fmt: skip
-    return draw_picture(build, 3.3, footer)[1]
+    return draw_picture(build, 3.3, footer)[1].png
 
 
 def slowdown(eager_s_per_layer: float) -> float:

@@ -8,6 +8,7 @@ from tlt.analysis.comparison.advice import ADVICE_NOTES, advice_sentences, advic
 from tlt.analysis.comparison.by_batch import BATCH_NOTES, batch_table
 from tlt.analysis.comparison.by_position import POSITION_NOTES, position_table
 from tlt.analysis.comparison.compare import ComparisonTable
+from tlt.analysis.comparison.explore import explore_data
 from tlt.analysis.comparison.tables import (
     COLUMN_NOTES,
     SCHEDULE_NOTES,
@@ -62,6 +63,7 @@ def render(
         causes=CAUSES,
         colours=CAUSE_COLOURS,
         facts=_facts(runs.runs),
+        explore=explore_data(answer, runs),
         **more,
     )
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.comparison.premises import acceptance_range
-from tlt.analysis.comparison.verdict import Told, ceiling_sentence, ceilings, covers_sentence, sentence_of
+from tlt.analysis.comparison.verdict import Told, ceiling_sentence, ceilings, covers_sentence, sentences_of
 from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
 from tlt.traces.common.regret import Regrets, regrets_over_steps
@@ -37,6 +37,7 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
     regrets = _regrets(runs, ranked, recommended.policy)
     assumed = acceptance_range(runs.what_if, best, baseline)
     told = Told(table, runs, best, is_gain, by_token, regrets, ranked, assumed)
+    said = sentences_of(told)
     return Answer(
         unit="s a million trained tokens" if by_token else "s a step",
         by_token=by_token,
@@ -51,7 +52,8 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
         policies=tuple(_policy(run, rows[run.policy], runs, by_token, order, price) for run in runs.runs),
         acceptance=assumed,
         ceilings=tuple(ceilings(runs.bounds, runs.runs[0])) if runs.bounds is not None else (),
-        sentence=sentence_of(told),
+        headline=said[0],
+        sentence=" ".join(said),
         covers=covers_sentence(told),
         ceiling=ceiling_sentence(runs.bounds, runs.runs[0]) if len(rows) > 1 else "",
     )

@@ -40,11 +40,13 @@ class Told:
         return self.table.rows[0]
 
 
-def sentence_of(told: Told) -> str:
-    """Return the answer in words: what to run, what it costs beside time, what the choice may lose."""
+def sentences_of(told: Told) -> list[str]:
+    """Return the answer in words, the headline first: what to run, what it costs beside time, what the
+    choice may lose.
+    """
     unranked = _unranked_sentence([row for row in told.table.rows if row.policy not in told.ranked])
     if len(told.table.rows) == 1:
-        return f"{_alone(told.baseline, unranked)} {premises_sentence(told.runs)}".strip()
+        return list(filter(None, (*_alone(told.baseline, unranked), premises_sentence(told.runs))))
     others = [row for row in told.table.rows if row.policy in told.ranked]
     sentences = [
         _gain_sentence(told),
@@ -55,7 +57,7 @@ def sentence_of(told: Told) -> str:
         unranked,
         idle_sentence(told.table),
     ]
-    return " ".join(filter(None, sentences))
+    return list(filter(None, sentences))
 
 
 def covers_sentence(told: Told) -> str:
@@ -70,15 +72,16 @@ def covers_sentence(told: Told) -> str:
     return " ".join(filter(None, covers))
 
 
-def _alone(row: Row, unranked: str) -> str:
+def _alone(row: Row, unranked: str) -> tuple[str, ...]:
     used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
     most = max(used, key=lambda cause: used[cause], default="")
-    words = f"Under {row.policy} an RL step takes {row.mean_step_s:.4g} s in the mean. "
-    words += f"{row.idle_share:.1%} of the GPU time is idle"
-    words += f" and {row.rollout_share:.1%} of the step is rollout."
-    if most:
-        words += f" Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})."
-    return f"{words} {unranked or 'A speedup needs a second run of the same lengths.'}"
+    spent = f"Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})." if most else ""
+    return (
+        f"Under {row.policy} an RL step takes {row.mean_step_s:.4g} s in the mean. {row.idle_share:.1%} of "
+        f"the GPU time is idle and {row.rollout_share:.1%} of the step is rollout.",
+        spent,
+        unranked or "A speedup needs a second run of the same lengths.",
+    )
 
 
 def _gain_sentence(told: Told) -> str:

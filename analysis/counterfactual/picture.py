@@ -46,14 +46,14 @@ def draw_counterfactual(case: Counterfactual, answer: Answer, runs: RunSet) -> P
         return title_of(answer)
 
     height = 0.4 * (len(answer.policies) + LINE_ROWS * len(answer.ceilings)) + 1.9
-    title, png = draw(build, height, basis_of(runs.runs))
+    title, image = draw(build, height, basis_of(runs.runs))
     caption = (
         "Mean seconds of an RL step on the lengths of the observed run, the rollout in blue and what follows "
         "it in grey. The black line on a bar is the 95 % interval of its speedup, as seconds. Dashed lines "
         "are bounds under what their labels say, drawn at the bars of the schedules that they hold for. "
         "Seconds are of steps that train on as many tokens as the observed ones."
     )
-    return Picture("counterfactual", title, caption, png)
+    return Picture("counterfactual", title, caption, image)
 
 
 def title_of(answer: Answer) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tlt.analysis.comparison.compare import ComparisonTable
+from tlt.analysis.comparison.explore import explore_data
 from tlt.analysis.comparison.page import shared_warnings
 from tlt.analysis.counterfactual.picture import draw_counterfactual
 from tlt.analysis.counterfactual.words import (
@@ -185,6 +186,7 @@ def render(
         limit=limit_sentence(case, answer),
         basis=[(sentence,) for sentence in basis(case)],
         sources=source_rows(runs.runs),
+        explore=explore_data(answer, runs),
     )
 
 

@@ -75,12 +75,12 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
         error = f"{abs(worst.makespan_error.value):.1%}"
         return f"The simulator misses makespans by {error} at most ({worst.policy})"
 
-    title, png = draw(build, 5.4, basis_of((*pair.measured, *pair.simulated)))
+    title, image = draw(build, 5.4, basis_of((*pair.measured, *pair.simulated)))
     caption = (
         "Each small dot is a rollout, each large one the mean of a policy with 95 % intervals of both means. "
         "On the line the simulator is right; the grey band is 5 % to both sides."
     )
-    return Picture("crosscheck_makespan", title, caption, png)
+    return Picture("crosscheck_makespan", title, caption, image)
 
 
 def _policy_dots(axes: Axes, sample: Sample, index: int) -> None:
@@ -119,13 +119,13 @@ def _speedups(pair: Pair, check: Crosscheck) -> Picture:
         same = "the same policy fastest" if check.best == check.choice else "another policy fastest"
         return f"Measured, {check.best} is the fastest; the simulator finds {same} ({check.choice})"
 
-    title, png = draw(build, 0.5 * len(check.policies) + 1.6, basis_of((*pair.measured, *pair.simulated)))
+    title, image = draw(build, 0.5 * len(check.policies) + 1.6, basis_of((*pair.measured, *pair.simulated)))
     caption = (
         "Speedup of each policy over the first, each world against its own baseline, with 95 % intervals "
         "over rollouts. The simulator need not be right about a time to be right about which policy is "
         "faster."
     )
-    return Picture("crosscheck_speedup", title, caption, png)
+    return Picture("crosscheck_speedup", title, caption, image)
 
 
 def _whisker(axes: Axes, y: float, estimate: Estimate, colour: str, marker: str) -> None:
@@ -161,13 +161,13 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
         typical = float(rows["error"].abs().median())
         return f"Half of all single engine steps are predicted within {typical:.1%}"
 
-    title, png = draw(build, 4.4, basis_of((*pair.measured, *pair.simulated)))
+    title, image = draw(build, 4.4, basis_of((*pair.measured, *pair.simulated)))
     caption = (
         "Each dot is a measured decode engine step against the law at its own batch, context and K; the "
         "lines are medians. A line that leaves zero with the context shows a cost of context that the law "
         "lacks. Not configured: the engine without speculation; K = 0: with it, while nothing is drafted."
     )
-    return Picture("crosscheck_engine_steps", title, caption, png)
+    return Picture("crosscheck_engine_steps", title, caption, image)
 
 
 def _curve(some: pd.DataFrame) -> tuple[list[float], list[float]]:

@@ -137,7 +137,7 @@ def draw_prediction(prediction: PredictedTraining, runs: Sequence[Run]) -> Pictu
         _legend(figure, runs)
         return _title(prediction)
 
-    title, png = draw(build, 3.9, basis_of(runs))
+    title, image = draw(build, 3.9, basis_of(runs))
     caption = (
         "Dots and full lines are measured, dashed lines simulated. Grey: the steps that were fitted; to the "
         "right of them everything dashed is predicted."
@@ -147,7 +147,7 @@ def draw_prediction(prediction: PredictedTraining, runs: Sequence[Run]) -> Pictu
             " Last panel: the exponent by which the acceptance of a head that nobody trained differs from "
             "its mean over the fitted steps, and the line through it; its slope is the drift."
         )
-    return Picture("train_prediction", title, caption, png)
+    return Picture("train_prediction", title, caption, image)
 
 
 def _curve(axes: Axes, prediction: PredictedTraining, name: str, label: str) -> None:

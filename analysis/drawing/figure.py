@@ -1,10 +1,13 @@
-"""How a picture is made: the style, the palette, the footer and the PNG bytes."""
+"""How a picture is made: the style, the palette, the footer, the bytes of a file and the SVG of a page."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import re
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,19 @@ from matplotlib.patches import Patch
 from tlt.traces.common.writing import write_file
 from tlt.traces.runs.runfolder import CAUSES
 
+SVG = {"svg.fonttype": "none"}  # text stays text: readable, and in the fonts of the reader
+# What a page's style sheet decides. Ink on a coloured bar is INK or white, and stays.
+PAGE_COLOURS = {
+    "#ffffff": "var(--page)",
+    "#000000": "var(--text)",
+    "#262626": "var(--text)",
+    "#333333": "var(--text)",
+    "#444444": "var(--text)",
+    "#666666": "var(--dim)",
+    "#888888": "var(--dim)",
+    "#dddddd": "var(--line)",
+}
+INK, PAPER = "#010101", "#fefefe"  # on a coloured bar
 STYLE = Path(__file__).with_name("style.mplstyle")
 WIDTH_IN = 9.6
 _FOOTER_LINE_IN = 0.12
@@ -52,13 +68,51 @@ POLICY_COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A
 POLICY_DASHES = ("-", "--", ":", "-.")
 
 
+class Image:
+    """A figure that is drawn: for a file as PNG, for a page as SVG, each made when it is asked for.
+
+    The bytes depend on the data and the matplotlib version alone: no date is written.
+    """
+
+    def __init__(self, figure: Figure, title: str) -> None:
+        self._figure, self._title = figure, title
+
+    @cached_property
+    def png(self) -> bytes:
+        """The picture on white."""
+        with matplotlib.style.context(STYLE):
+            buffer = io.BytesIO()
+            self._figure.savefig(buffer, format="png", metadata={"Software": None})
+        return buffer.getvalue()
+
+    @cached_property
+    def svg(self) -> str:
+        """The picture in the colours of the page that it stands in, which may be light or dark."""
+        with matplotlib.style.context([STYLE, SVG]):
+            buffer = io.StringIO()
+            self._figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type")))
+        text = buffer.getvalue()
+        text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
+        text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them
+        text = re.sub(r'<g id="[^"]*">', "<g>", text).replace("xlink:href", "href")
+        mark = hashlib.sha256(self._title.encode()).hexdigest()[:8]  # no two pictures of a page share an id
+        ids = {found: f"s{mark}-{at}" for at, found in enumerate(re.findall(r' id="([^"]*)"', text))}
+        text = re.sub(r'( id="|"#|\(#)([^")]+)', lambda found: found[1] + ids.get(found[2], found[2]), text)
+        return re.sub(r"#[0-9a-f]{6}\b", lambda found: PAGE_COLOURS.get(found[0], found[0]), text)
+
+
 class Picture(msgspec.Struct, frozen=True):
     """A drawn picture. `title` says what is seen, `caption` how to read it."""
 
     name: str
     title: str
     caption: str
-    png: bytes
+    image: Image
+
+    @property
+    def png(self) -> bytes:
+        """The picture as PNG."""
+        return self.image.png
 
 
 def plain(text: str) -> str:
@@ -102,11 +156,10 @@ def policy_legend(figure: SubFigure, policies: Sequence[str]) -> None:
     figure.legend(handles, labels, loc="outside lower left", ncols=min(5, len(policies)))
 
 
-def draw(build: Callable[[SubFigure], str], height_in: float, basis: Sequence[str]) -> tuple[str, bytes]:
-    """Draw a figure in the project's style; `build` fills it and returns its title. Returns title and PNG.
+def draw(build: Callable[[SubFigure], str], height_in: float, basis: Sequence[str]) -> tuple[str, Image]:
+    """Draw a figure in the project's style; `build` fills it and returns its title. Returns title and image.
 
-    Below it a footer gives `basis`: the facts that the figures rest on. The bytes depend on the data and the
-    matplotlib version alone: no date is written.
+    Below it a footer gives `basis`: the facts that the figures rest on.
     """
     footer = textwrap.fill(plain("  ·  ".join(basis)), _FOOTER_COLUMNS)
     with matplotlib.style.context(STYLE):
@@ -119,9 +172,7 @@ def draw(build: Callable[[SubFigure], str], height_in: float, basis: Sequence[st
         title = plain(build(above))
         above.suptitle(textwrap.fill(title, 100), x=0.01, ha="left", fontsize=11, fontweight="bold")
         below.text(0.01, 0.5, footer, va="center", fontsize=6.8, color="#666666")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    return title, buffer.getvalue()
+    return title, Image(figure, title)
 
 
 def save(pictures: list[Picture], folder: Path) -> list[Path]:

@@ -1,4 +1,8 @@
-"""Pages from templates, which lie beside their reports: what no template wrote is escaped."""
+"""Pages from templates, which lie beside their reports: what no template wrote is escaped.
+
+A page is one file. It reads without scripts; with them it sorts, zooms and can be asked. Its policy for
+content lets it load nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,23 @@ import base64
 import re
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+if TYPE_CHECKING:
+    from tlt.analysis.drawing.figure import Picture
 
 TEMPLATES = Path(__file__).parents[1]
+LONGEST_SVG = 600_000  # characters
 # Spaces at which a browser must not break a line: inside an interval, and before a percent sign.
 _INSIDE = re.compile(r"(?<=[0-9%],) (?=[0-9])|(?<=[0-9x%],) (?=[+-]?[0-9]+[^ ]*\])| (?=%)")
 
 
 def page(template: str, **values: object) -> str:
-    """Return a page: no scripts, nothing loaded from elsewhere, every value escaped.
+    """Return a page: nothing loaded from elsewhere, every value escaped.
 
     `template` is a path below the folder of the reports. A value that it asks for and is not given is an
     error of the program (jinja2.UndefinedError).
@@ -34,8 +45,34 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    environment.filters["drawn"] = drawn
+    environment.filters["data"] = data
+    environment.globals["script"] = script
     return environment
+
+
+def drawn(picture: Picture) -> Markup:
+    """Return a picture for a page: as SVG in the page's colours, or as an image if that would be too long."""
+    title, svg = escape(picture.title), picture.image.svg
+    if len(svg) > LONGEST_SVG:
+        png = base64.b64encode(picture.png).decode()
+        return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(title, png)
+    named = svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+    return Markup(named)  # noqa: S704 -- matplotlib's own, its texts escaped
+
+
+def data(value: object) -> Markup:
+    """Return a value as JSON that may stand inside a script element."""
+    text = msgspec.json.encode(value).decode()
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704 -- JSON without a tag
+
+
+@cache
+def script(name: str) -> Markup:
+    """Return a script of this folder by its path, to stand inside a script element."""
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    assert "</script" not in text, name
+    return Markup(text)  # noqa: S704 -- a file of this package
 
 
 def _unbroken(value: object) -> object:

@@ -118,13 +118,13 @@ def _by_acceptance(found: KStarMap) -> Picture:
         _legend(figure, line=True, off=off, extrapolated=bool(best["extrapolated"].any()), unsure=unsure)
         return even_sentence(found).removesuffix(".")
 
-    title, png = draw(build, 0.9 + 2.15 * rows, _basis(about))
+    title, image = draw(build, 0.9 + 2.15 * rows, _basis(about))
     caption = (
         "The best draft configuration (label) and its tokens per second over an engine without speculation "
         "configured (colour), by batch and by the chance that each further draft is accepted. Above the red "
         "line drafting pays. The gain is of decode alone."
     )
-    return Picture("kstar", title, caption, png)
+    return Picture("kstar", title, caption, image)
 
 
 def _by_context(found: KStarMap) -> Picture:
@@ -156,13 +156,13 @@ def _by_context(found: KStarMap) -> Picture:
         return _configured_sentence(best).removesuffix(".")
 
     height_in = 1.5 + 0.4 * max(4, len(about.contexts))
-    title, png = draw(build, height_in, _basis(about))
+    title, image = draw(build, height_in, _basis(about))
     caption = (
         "The best draft configuration and its gain under the configured acceptance, by batch and context. "
         "Few running requests are also the longest ones: a rollout moves from the lower right to the upper "
         "left."
     )
-    return Picture("kstar-configured", title, caption, png)
+    return Picture("kstar-configured", title, caption, image)
 
 
 def _norm(best: pd.DataFrame) -> Normalize:

@@ -52,13 +52,13 @@ def draw_plan(found: PlanFiles) -> Picture:
         _legend(figure, colours, markers, labels, quantity)
         return _title(plan)
 
-    title, png = draw(build, 4.6 + 0.2 * len(finalists), _basis(found))
+    title, image = draw(build, 4.6 + 0.2 * len(finalists), _basis(found))
     caption = (
         f"Every design that was simulated. Filled: over all {most} steps; hollow: over fewer, which flatters "
         "schedules that put long responses off. Bars: 95 % intervals over step times, acceptance, drift, "
         "phases and lengths, much of which all designs share. Numbers name the finalists."
     )
-    return Picture("plan", title, caption, png)
+    return Picture("plan", title, caption, image)
 
 
 def _across(axes: Axes, plan: Plan, rows: pd.DataFrame) -> Floats:

@@ -68,9 +68,11 @@ def answer_of_plan(found: PlanFiles, runs: Answer) -> Answer:
         if each.policy in figures
     )
     best = next((each for each in policies if each.policy == plan.best), None)
+    said = plan_sentences(found, best)
     return msgspec.structs.replace(
         runs,
         unit="USD a step" if plan.usd_per_gpu_hour else "s a step",
+        designs=True,
         best=plan.best,
         runner_up=plan.runner_up,
         recommended=plan.best,
@@ -80,7 +82,8 @@ def answer_of_plan(found: PlanFiles, runs: Answer) -> Answer:
         policies=policies,
         acceptance=None,
         ceilings=(),
-        sentence=" ".join(plan_sentences(found, best)),
+        headline=said[0],
+        sentence=" ".join(said),
         covers="",
         ceiling="",
     )

@@ -47,7 +47,7 @@ def draw_acceptance(runs: TrainSet, facts: TrainFacts) -> Picture:
         _legend(figure, runs, drafting)
         return _acceptance_title(runs, facts, drafting, probed)
 
-    title, png = draw(build, 6.6 if probed else 3.9, basis_of(runs.runs))
+    title, image = draw(build, 6.6 if probed else 3.9, basis_of(runs.runs))
     caption = (
         "Acceptance lengths count the bonus token. Top: measured in the rollouts, which mix whatever numbers "
         "of drafts the policy chose, by step and against the policy updates since the drafter was published."
@@ -59,7 +59,7 @@ def draw_acceptance(runs: TrainSet, facts: TrainFacts) -> Picture:
             f"of chains of {drafts} on the same responses, those of the step, at temperature 1; and the "
             "difference."
         )
-    return Picture("train_acceptance", title, caption, png)
+    return Picture("train_acceptance", title, caption, image)
 
 
 def _spread(axes: Axes) -> None:
@@ -171,7 +171,7 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
             figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
         return _reward_title(runs, facts)
 
-    title, png = draw(build, 3.9, basis_of(runs.runs))
+    title, image = draw(build, 3.9, basis_of(runs.runs))
     count = facts.policies[0].rewards.final_steps
     span = "first and the last step" if count == 1 else f"first and the last {count} steps"
     caption = (
@@ -179,7 +179,7 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
         f"is about the {span}; policies are paired by step and prompt group. Not covered: how another seed "
         "would have trained."
     )
-    return Picture("train_rewards", title, caption, png)
+    return Picture("train_rewards", title, caption, image)
 
 
 def _reward_title(runs: TrainSet, facts: TrainFacts) -> str:

@@ -13,6 +13,8 @@ from tlt.analysis.comparison.drawn.idle_bars import draw_bars
 from tlt.analysis.drawing.estimates import change, number
 from tlt.analysis.drawing.figure import (
     CAUSE_COLOURS,
+    INK,
+    PAPER,
     Picture,
     draw,
     policy_label,
@@ -72,12 +74,12 @@ def draw_step_time(runs: TrainSet, facts: TrainFacts) -> Picture:
         figure.legend(handles=patches, loc="outside lower left", ncols=min(4, len(patches)), handlelength=1.2)
         return _time_title(runs, facts)
 
-    title, png = draw(build, 0.5 * len(facts.policies) + 1.9, basis_of(runs.runs))
+    title, image = draw(build, 0.5 * len(facts.policies) + 1.9, basis_of(runs.runs))
     caption = (
         f"The mean over {facts.steps} RL steps, in the phases of a step. Beside each bar: seconds, and the "
         "speedup over the first policy, both with their 95 % intervals over steps."
     )
-    return Picture("train_step_time", title, caption, png)
+    return Picture("train_step_time", title, caption, image)
 
 
 def _colour(phase: str) -> str:
@@ -92,7 +94,7 @@ def _bar(axes: Axes, row: int, policy: PolicyFacts, longest_s: float) -> None:
         if width >= _LABEL_FROM * longest_s:
             dark = part.phase in ("policy_update", "drafter_publish")
             axes.text(left + width / 2, row, number(width), ha="center", va="center", fontsize=8,
-                      color="white" if dark else "black")  # fmt: skip
+                      color=PAPER if dark else INK)  # fmt: skip
         left += width
     words = f"  {number(policy.time.step_s.value)} s"
     if policy.time.step_s.interval is not None:
@@ -158,14 +160,14 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
                       loc="outside lower left", ncols=min(4, len(found)))  # fmt: skip
         return _amdahl_title(runs, found)
 
-    title, png = draw(build, 4.6, basis_of(runs.runs))
+    title, image = draw(build, 4.6, basis_of(runs.runs))
     caption = (
         f"The line is Amdahl's law for a rollout that takes {share.value:.1%} of the baseline's step, the "
         "band its 95 % interval over steps; the dotted line would be a step that is all rollout. Points are "
         "measured, with 95 % intervals. A point above the line: other phases got shorter too, as when "
         "log-probabilities are taken on idle workers; below it: training, waiting or publishing cost time."
     )
-    return Picture("train_amdahl", title, caption, png)
+    return Picture("train_amdahl", title, caption, image)
 
 
 def _reach(estimate: Estimate) -> tuple[float, float]:
@@ -206,12 +208,12 @@ def draw_train_lengths(runs: TrainSet, facts: TrainFacts) -> Picture:
         policy_legend(figure, [run.policy for run in runs.runs])
         return _lengths_title(runs, facts)
 
-    title, png = draw(build, 3.9, basis_of(runs.runs))
+    title, image = draw(build, 3.9, basis_of(runs.runs))
     caption = (
         "Left: how many responses are at most so long, all steps. Right: the longest response of each step "
         "(filled dots), which ends its rollout, and the median (open dots)."
     )
-    return Picture("train_lengths", title, caption, png)
+    return Picture("train_lengths", title, caption, image)
 
 
 def _cdf(axes: Axes, run: TrainRun, index: int) -> None:

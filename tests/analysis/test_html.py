@@ -7,7 +7,7 @@ import re
 import jinja2
 import pytest
 
-from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.drawing.figure import Picture, draw
 from tlt.analysis.drawing.html import TEMPLATES, page
 from tlt.analysis.drawing.tables import TextTable
 
@@ -23,21 +23,22 @@ def test_no_template_switches_escaping_off() -> None:
 
 
 def test_cells_and_captions_are_escaped_and_their_figures_stay_in_one_line() -> None:
+    _, drawing = draw(lambda _: EVIL, 2.0, (EVIL,))
     values = {
         "sentences": (EVIL,),
         "errors": TextTable((EVIL, "Error"), [(EVIL, "+1.0% [-2.0, +3.0] 5 %")], names=(1,)),
         "source": EVIL,
-        "picture": Picture(EVIL, EVIL, EVIL, b"\x89PNG"),
+        "picture": Picture(EVIL, EVIL, EVIL, drawing),
         "drifts": TextTable((EVIL,), [(EVIL,)]),
         "medians": TextTable((EVIL,), [(EVIL,)]),
     }
     html = page("crosscheck/predicted_training.html", predicted=values)
     assert "<script" not in html
     assert "<b>" not in html
-    assert html.count("&lt;script&gt;") == 10
+    assert html.count("&lt;script&gt;") == 12
     assert '<td class="name">+1.0% [-2.0,\u00a0+3.0] 5\u00a0%</td>' in html
-    assert 'alt="&lt;script&gt;' in html
-    assert "data:image/png;base64,iVBORw==" in html
+    assert 'aria-label="&lt;script&gt;' in html
+    assert html.count("<svg ") == 1
 
 
 def test_a_value_that_is_missing_is_an_error() -> None:

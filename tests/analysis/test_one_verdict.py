@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from tests.analysis.fake_run import write_run
@@ -17,7 +18,7 @@ from tests.analysis.test_plan_report import design, files
 from tlt.analysis import report
 from tlt.analysis.comparison import page
 from tlt.analysis.drawing.estimates import number
-from tlt.analysis.drawing.figure import Picture
+from tlt.analysis.drawing.figure import Image, Picture
 from tlt.traces.results.answer import Answer, read_answer
 from tlt.traces.results.plan import PlanFiles, write_plan
 from tlt.traces.runs.runfolder import Comparison, RunFolder, ScheduleFacts, write_json
@@ -113,7 +114,7 @@ def check_one_verdict(answer: Answer, texts: dict[str, str]) -> None:
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take seconds, and say no winner."""
     monkeypatch.setattr(report, "draw_all", lambda *_: [])
-    monkeypatch.setattr(report, "draw_plan", lambda *_: Picture("plan", "", "", b""))
+    monkeypatch.setattr(report, "draw_plan", lambda *_: Picture("plan", "", "", Image(Figure(), "")))
 
 
 @pytest.mark.parametrize("planned", [False, True])

@@ -154,7 +154,7 @@ def test_a_report_of_finalists_shows_the_plan(tmp_path: Path) -> None:
     present(tmp_path, console)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.index(f"Run {BEST}") < page.index("The designs")
-    assert "as fast as" not in page
+    assert "as fast as" not in page.partition("<script")[0]
     assert "<script>" not in page
     assert '<td class="name">&lt;script&gt;alert(2)&lt;/script&gt;</td>' in page
     assert (tmp_path / "pictures" / "plan.png").is_file()

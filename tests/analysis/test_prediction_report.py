@@ -116,7 +116,7 @@ def test_the_section_holds_the_answer_and_escapes_all_text(runs: tuple[Run, ...]
     assert "Note: a warning." in html
     assert "&lt;engine&gt;" in html
     assert "<engine>" not in html
-    assert html.count("<img") == 1
+    assert html.count("<svg ") == 1
 
 
 def test_a_row_a_policy_and_figure() -> None:

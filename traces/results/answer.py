@@ -79,12 +79,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. `gain` is the best over the baseline; 1 means no difference.
 
     `recommended` is the best policy only if its gain's interval lies above 1, and the baseline otherwise.
-    `sentence` is the answer in words; `covers` says what its intervals rest on.
+    `sentence` is the answer in words, beginning with the headline; `covers` says what its intervals rest on.
     """
 
     format_version: int = FORMAT_VERSION
     unit: Unit
     by_token: bool  # some policy trains on other responses than the baseline
+    designs: bool = False  # the policies are designs of a plan, on clusters that differ
     steps: int
     baseline: str
     best: str
@@ -96,9 +97,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     policies: tuple[PolicyAnswer, ...]  # the baseline first
     acceptance: AcceptanceRange | None = None  # None: it was measured, or nothing that is best drafts
     ceilings: tuple[Ceiling, ...] = ()
+    headline: str  # the first of what the sentence says
     sentence: str
     covers: str = ""
     ceiling: str = ""  # how far schedules could go, where that is known
+
+    @property
+    def rest(self) -> str:
+        """What the sentence says after the headline."""
+        return self.sentence.removeprefix(self.headline).strip()
 
     def of(self, policy: str) -> PolicyAnswer:
         """Return one policy, as it was named."""

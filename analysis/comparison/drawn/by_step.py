@@ -51,9 +51,9 @@ def draw_by_step(runs: tuple[Run, ...]) -> Picture:
         policy_legend(figure, [run.policy for run in runs])
         return _title(runs)
 
-    title, png = draw(build, 1.5 + 1.45 * len(panels), basis_of(runs))
+    title, image = draw(build, 1.5 + 1.45 * len(panels), basis_of(runs))
     caption = "Each RL step in turn. Policies without drafting have no acceptance length and no drafter age."
-    return Picture("by_step", title, caption, png)
+    return Picture("by_step", title, caption, image)
 
 
 def _panel(axes: Axes, runs: Sequence[Run], label: str, values: Callable[[Run], Floats]) -> None:

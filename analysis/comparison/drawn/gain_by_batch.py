@@ -31,14 +31,14 @@ def draw_gain(runs: tuple[Run, ...], advice: Advice) -> Picture:
         _legend(figure, advice.rows)
         return pays_sentence(advice).removesuffix(".")
 
-    title, png = draw(build, 4.1, basis_of(runs))
+    title, image = draw(build, 4.1, basis_of(runs))
     caption = (
         "Tokens per second of the best draft configuration over those without speculation, by the number of "
         "requests that one worker runs. Fewer running requests are also longer ones: the context is that of "
         "the table. A name stands where the best draft configuration changes. The band is a 95 % interval "
         "over step-time error alone."
     )
-    return Picture("gain", title, caption, png)
+    return Picture("gain", title, caption, image)
 
 
 def _curve(axes: Axes, rows: tuple[BatchAdvice, ...]) -> None:

@@ -83,12 +83,12 @@ def draw_gantt(runs: tuple[Run, ...], step: int) -> Picture:
         cause_legend(figure, [_NAMES[code] for code in codes if code != _NOTHING])
         return _title(runs, samples, step)
 
-    title, png = draw(build, sum(heights) + 0.32 * len(runs) + 2.0, basis_of(runs))
+    title, image = draw(build, sum(heights) + 0.32 * len(runs) + 2.0, basis_of(runs))
     caption = (
         f"What each worker did during RL step {step}, one row a worker and one panel a policy, on the same "
         "time axis. The dashed line is the end of the rollout; a panel ends where its step ends."
     )
-    return Picture("gantt", title, caption, png)
+    return Picture("gantt", title, caption, image)
 
 
 def _panel_height_in(workers: int, policies: int) -> float:
@@ -105,10 +105,10 @@ def _panel(
     axis_s: float,
 ) -> None:
     start_s, rollout_end_s, end_s = window
-    palette = np.array([matplotlib.colors.to_rgb(CAUSE_COLOURS[name]) for name in _NAMES] + [(1.0, 1.0, 1.0)])
+    palette = np.array([matplotlib.colors.to_rgba(CAUSE_COLOURS[name]) for name in _NAMES] + [(0.0,) * 4])
     workers = run.summary.workers
     axes.imshow(
-        palette[sample],  # -1 takes the last colour, white
+        palette[sample],  # -1 takes the last colour: the page shows through
         extent=(0.0, axis_s, workers - 0.5, -0.5),
         aspect="auto",
         interpolation="nearest",

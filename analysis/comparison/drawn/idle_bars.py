@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
 from tlt.analysis.comparison.verdict import ceilings
-from tlt.analysis.drawing.figure import CAUSE_COLOURS, Picture, cause_legend, draw, policy_label
+from tlt.analysis.drawing.figure import CAUSE_COLOURS, INK, PAPER, Picture, cause_legend, draw, policy_label
 from tlt.analysis.ledger import Ledger
 from tlt.analysis.load import Run, basis_of
 from tlt.traces.results.answer import Ceiling
@@ -47,7 +47,7 @@ def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds
         _lines(axes, limits, [run.keeps_order() for run in runs])
         return _title(runs, ledgers)
 
-    title, png = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, basis_of(runs))
+    title, image = draw(build, 0.42 * (len(runs) + _BOUND_ROWS * len(limits)) + 2.4, basis_of(runs))
     caption = (
         "GPU-seconds booked to each cause, as a share of the first policy's total; a shorter bar is a faster "
         "run. Every GPU-second is booked exactly once."
@@ -57,7 +57,7 @@ def draw_bars(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...], bounds: Bounds
             " Dashed lines are bounds under what their labels say, drawn at the bars of the schedules "
             "that they hold for: some hold for those alone that train each step on its own responses."
         )
-    return Picture("ledger", title, caption, png)
+    return Picture("ledger", title, caption, image)
 
 
 def _lines(axes: Axes, limits: list[Ceiling], in_order: list[bool]) -> None:
@@ -98,9 +98,9 @@ def _hours(gpu_s: float) -> str:
 
 
 def _ink(fill: str) -> str:
-    """Return black or white, whichever reads better on `fill`."""
+    """Return dark or light ink, whichever reads better on `fill`."""
     red, green, blue = matplotlib.colors.to_rgb(fill)
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"
+    return PAPER if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
 def _title(runs: tuple[Run, ...], ledgers: tuple[Ledger, ...]) -> str:

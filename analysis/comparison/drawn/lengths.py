@@ -38,14 +38,14 @@ def draw_lengths(runs: tuple[Run, ...]) -> Picture:
         ratio = f"{lengths[-1] / p50:,.1f} times" if p50 > 0 else "far above"
         return f"The longest response is {ratio} the median; p99 is {p99:,.0f} tokens"
 
-    title, png = draw(build, 3.9, basis_of((run,)))
+    title, image = draw(build, 3.9, basis_of((run,)))
     own = any(other.trained_policy() or not other.keeps_order() for other in runs)
     owner = f"{run.policy} rolled out" if own else "every policy rolled out"
     caption = (
         f"Distribution of the {len(lengths):,} response lengths that {owner}. The end of a rollout waits for "
         "the right end of this curve."
     )
-    return Picture("lengths", title, caption, png)
+    return Picture("lengths", title, caption, image)
 
 
 def _cdf(axes: Axes, lengths: Floats, cap: float | None, truncated: int) -> None:

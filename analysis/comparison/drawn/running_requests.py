@@ -48,13 +48,13 @@ def draw_running(runs: tuple[Run, ...], step: int) -> Picture:
         policy_legend(figure, [run.policy for run in runs])
         return _running_title(rows[0], start_of[0], policy_label(runs[0].policy), step)
 
-    title, png = draw(build, 3.9, basis_of(runs))
+    title, image = draw(build, 3.9, basis_of(runs))
     caption = f"Requests in flight during RL step {step}, from the start of the step. "
     if several:
         caption += (
             "Left: the whole cluster. Right (log scale): the worker whose last response ends the rollout."
         )
-    return Picture("running", title, caption, png)
+    return Picture("running", title, caption, image)
 
 
 def _finish_running(panels: Sequence[Axes], runs: tuple[Run, ...], step: int, latest_s: float) -> None:

@@ -69,7 +69,6 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "fresh_clone": "A fresh clone",
         "import_fuzz": "1,000 broken and hostile files",
         "event_fuzz": "Events of a driver that errs",
-        "event_fuzz": "Events of a driver that errs",
         "key_fuzz": "Logs with a known truth: waits, tools, generations, units, shares",
         "import_large": "A file of 5 GB",
         "large_file": "A CSV of ten million rows",

@@ -2,8 +2,8 @@
 
 The table must mean to the engine what it was meant to: the same K at every batch size as the ranges in the
 file, without a gap that vLLM would fill on its own, and the same rule as the origin beside it names. vLLM's
-own parser reads its files. Those for SGLang and TensorRT-LLM are read by the rule that their source states, or
-by SGLang itself where an interpreter that has it is named.
+own parser reads its files. Those for SGLang and TensorRT-LLM are read by the rule that their source states,
+or by SGLang itself where an interpreter that has it is named.
 """
 
 from __future__ import annotations

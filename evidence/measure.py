@@ -47,6 +47,7 @@ NEED_ENGINE = (
     "hook_overhead",
     "k0_skip",
     "lossless",
+    "plugin_claims",  # and other versions of it, and TRL
 )  # and so does `validate`
 
 

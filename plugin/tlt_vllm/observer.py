@@ -193,6 +193,7 @@ class Observer:
             return
         end_s = t_s if self._drained_s is None else self._drained_s
         self._rolling, self._drained_s = False, None
+        self._requests.forget_drafts()
         for each in self._deciding:
             each.end(end_s)
         self._writer.fact(RolloutOver(t_s=end_s, rollout=self._rollout, reason=reason))

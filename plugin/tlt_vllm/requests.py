@@ -130,6 +130,10 @@ class LiveRequests:
             counts.setdefault(count.request, []).append(count)
         return [Done(known, tuple(counts.get(known.number, ()))) for known in done]
 
+    def forget_drafts(self) -> None:
+        """Count drafts anew, of requests that go on under other weights."""
+        self._counts = RequestCounts()
+
     def forget_done(self) -> None:
         """Let go of those that are done."""
         self.alive.intersection_update([known.number for known in self._known.values()])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.plugin.fake_engine import engine, run
 from tlt.analysis.crosscheck.decisions import replay_decisions
+from tlt.analysis.ledger import check_accounting
 from tlt.plugin.facts import Advice, EngineFacts, Finished, RolloutOver, Step
 from tlt.plugin.settings import Settings, StepTimesSettings
 from tlt.traces.common.manifest import verify_all
@@ -102,7 +103,9 @@ def test_goodput_measures_its_step_times_first_and_all_engines_use_the_same(tmp_
     assert logs[0].about.setup is not None
     assert logs[1].about.setup is not None
     assert logs[0].about.setup.step_times == logs[1].about.setup.step_times
-    assert collect(tmp_path).workers == 2
+    summary = collect(tmp_path)
+    assert summary.workers == 2
+    check_accounting(summary, RunFolder(tmp_path).intervals())
     assert replay_decisions(tmp_path).difference is None
 
 
@@ -153,6 +156,25 @@ def test_reading_a_job_makes_its_run_folder_and_again_when_more_came(tmp_path: P
     os.utime(tmp_path / "summary.json", (0, 0))  # two writes in one tick of the clock look alike
     open_runs(tmp_path)
     assert len(RunFolder(tmp_path).responses()) == 2 * len(LENGTHS)
+
+
+def test_weights_under_running_requests_part_rollouts(tmp_path: Path) -> None:
+    scheduler = engine(settings(tmp_path, mode="control", policy=TABLE), k=4)
+
+    def update(step: int) -> None:
+        if step == 12:
+            scheduler._tlt.updated("policy")
+
+    run(scheduler, LENGTHS, between=update)
+    scheduler.shutdown()
+    summary = collect(tmp_path)
+    assert summary.steps == 2
+    responses = RunFolder(tmp_path).responses()
+    assert responses.groupby("step").size().tolist() == [4, 4]
+    acceptance = read_acceptance(tmp_path)  # no more drafts in a step than its engine steps have
+    assert acceptance is not None
+    assert replay_decisions(tmp_path).difference is None
+    check_accounting(summary, RunFolder(tmp_path).intervals())
 
 
 def test_a_short_pause_ends_no_rollout(tmp_path: Path) -> None:

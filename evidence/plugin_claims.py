@@ -1,0 +1,151 @@
+"""What is claimed of the vLLM plugin, from engines on a CPU.
+
+    python -m evidence.plugin_claims versions RESULTS
+    python -m evidence.plugin_claims trl PYTHON MODEL OUT
+
+The first reads what `make versions` wrote. The second trains with TRL's GRPO four times: alone, watched,
+advised and in charge, as examples/trl_plugin says. PYTHON is that of an environment with TRL, vLLM 0.32 for
+CPU and the distribution tlt-vllm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+
+from evidence.recording import OTHERS, PROJECT, Figure, device, tlt, write
+from tlt.analysis.crosscheck.decisions import replay_decisions
+from tlt.plugin.versions import KNOWN
+from tlt.traces.live.engines import read_engines
+from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.runs.runfolder import RunFolder
+
+EXAMPLE = PROJECT / "examples" / "trl_plugin"
+MODES = ("alone", "watch", "advise", "control")
+TABLE = {1: 3, 2: 3, 3: 2, 4: 2, 5: 2}  # K by batch, as control.toml says; 0 above
+ANSWER = (
+    "--gpus", "1", "--tp", "1", "--set", "hardware.gpu=H100", "--set", "hardware.model=Qwen2.5-7B",
+    "--set", "cost.source=vllm-0.32-h100-qwen2.5-7b",
+)  # fmt: skip
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A line that plugin/contract.py prints."""
+
+    vllm: str
+    checks: dict[str, bool]
+
+
+def versions(results: Path) -> None:
+    """Write how many checks of its contract each version of vLLM keeps; its last result counts."""
+    lines = [line for line in results.read_bytes().splitlines() if line.startswith(b"{")]
+    found = {each.vllm: each for each in map(msgspec.json.Decoder(Result).decode, lines)}
+    tried = {".".join(version.split(".")[:2]) for version in found}
+    value: dict[str, Figure] = {
+        f"vLLM {version}": float(sum(each.checks.values())) for version, each in sorted(found.items())
+    }
+    asked = max(len(each.checks) for each in found.values())
+    kept = all(all(each.checks.values()) for each in found.values())
+    write(
+        "plugin_versions",
+        claim=f"the plugin in each version of vLLM that it knows: checks of its contract kept, of {asked}",
+        value=value,
+        unit={OTHERS: f"checks of {asked}"},
+        target=f"all of them, for {', '.join(KNOWN)}",
+        met=kept and tried == set(KNOWN),
+        how="measured: SmolLM2-135M in float32, greedy; without the plugin, watched, in charge, and with a "
+        "policy that fails (plugin/contract.py)",
+        measured_on=f"{device()}, vLLM for CPU",
+        command="make versions && python -m evidence.plugin_claims versions out/versions/results.jsonl",
+    )
+
+
+def train(python: str, model: Path, mode: str, out: Path) -> list[str]:
+    """Train in one mode; returns a digest of the tokens of each generation."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("TLT_PLUGIN", "PYTHONPATH")
+    }
+    if mode != MODES[0]:
+        settings = (EXAMPLE / f"{mode}.toml").read_text(encoding="utf-8")
+        path = out / f"{mode}.toml"
+        path.write_text(re.sub(r"^out = .*$", f'out = "trl-{mode}"', settings, flags=re.MULTILINE))
+        environment["TLT_PLUGIN"] = str(path)
+    done = subprocess.run(
+        [python, str(EXAMPLE / "grpo_cpu.py"), str(model), "greedy"],
+        cwd=out, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (out / f"{mode}.log").write_text(done.stdout + done.stderr)
+    if done.returncode:
+        raise SystemExit(f"{mode}: {(done.stdout + done.stderr)[-2000:]}")
+    return re.findall(r"^tokens (\w+)", done.stdout, re.MULTILINE)
+
+
+def trl(python: str, model: Path, out: Path) -> None:
+    """Train in each mode, read the run folders, and write what was found."""
+    out.mkdir(parents=True, exist_ok=True)
+    tokens = {mode: train(python, model.resolve(), mode, out) for mode in MODES}
+    value: dict[str, Figure] = {
+        "generations": float(len(tokens["alone"])),
+        "of them alike when watched": float(
+            sum(a == b for a, b in zip(tokens["alone"], tokens["watch"], strict=True))
+        ),
+    }
+    alike = True
+    for mode in MODES[1:]:
+        folder = out / f"trl-{mode}"
+        tlt("real", "collect", str(folder))
+        tlt("report", str(folder))
+        subprocess.run(
+            [sys.executable, "-m", "tlt", "trace", "doctor", str(folder)], check=False, cwd=PROJECT
+        )
+        alike = alike and replay_decisions(folder).difference is None
+        tlt("sim", "counterfactual", str(folder), *ANSWER, "--out", str(out / f"answer-{mode}"))
+        value[f"{mode}: rollouts in its run folder"] = float(RunFolder(folder).summary().steps)
+    steps = decode_steps(out / "trl-control")
+    right = (steps["k"] == steps["batch"].map(lambda batch: TABLE.get(batch, 0))).sum()
+    value["control: engine steps that decode"] = float(len(steps))
+    value["control: of them with the K of the table"] = float(right)
+    value["control: drafts verified"] = float(steps["drafted_tokens"].sum())
+    value["advice given"] = float(sum(len(log.advice) for log in read_engines(out / "trl-advise")))
+    write(
+        "plugin_trl",
+        claim="TRL's GRPO, unmodified, three steps on a CPU: watched, advised and controlled by the plugin",
+        value=value,
+        unit={OTHERS: "count"},
+        target="watched: the same tokens; in charge: K by batch; run folders that all reports read and that "
+        "decide again byte for byte",
+        met=tokens["alone"] == tokens["watch"] and right == len(steps) > 0 and alike,
+        how="measured: TRL and vLLM in one process, greedy, digests of all tokens; the folders were read by "
+        f"report, doctor, decisions ({'identical' if alike else 'DIFFERENT'}) and counterfactual",
+        measured_on=f"{device()}, vLLM 0.32.0 for CPU, TRL {version_of(python, 'trl')}",
+        command="python -m evidence.plugin_claims trl PYTHON MODEL OUT",
+    )
+
+
+def decode_steps(folder: Path) -> pd.DataFrame:
+    """Return the engine steps of a run folder that had no prompt."""
+    steps = read_engine_steps(folder)
+    if steps is None:
+        raise SystemExit(f"{folder} has no engine steps")
+    return steps[steps["prompt_tokens"] == 0]
+
+
+def version_of(python: str, package: str) -> str:
+    """Return the version of a package in another environment."""
+    code = f"import importlib.metadata as m, json; print(json.dumps(m.version({package!r})))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return str(json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "versions":
+        versions(Path(sys.argv[2]))
+    else:
+        trl(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))

@@ -28,6 +28,7 @@ from tlt.sim.steptimes.calibration import (
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
@@ -120,7 +121,7 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
         if row.model == f"{model.lower()}-shape" and row.ms_per_step and row.captured_k != NO_GRAPH_BELOW_8
     ]
     shape = model_shape(model)
-    assumed = roofline(shape, gpu_spec("H100"), 1, Assumptions())
+    assumed = roofline(shape, gpu_spec("H100"), Parallel(), Assumptions())
     settings = LawSettings(
         knots_tokens=VLLM_KNOTS,
         least_slope_s_per_token=peak_s_per_token(shape, 1),
@@ -212,7 +213,9 @@ def paper_qwen32b_tp4(context_tokens: float = PAPER_CONTEXT_TOKENS) -> Calibrati
     """
     model, tp = "Qwen2.5-32B", 4
     shape = model_shape(model)
-    plain = roofline(shape, gpu_spec("H100"), tp, Assumptions())
+    # What tokens add to exchanges is left out: it is in the published cells, and taken for matrix products.
+    gpu = msgspec.structs.replace(gpu_spec("H100"), link_bytes_per_s=None)
+    plain = roofline(shape, gpu, Parallel(tp=tp), Assumptions())
     settings = LawSettings(
         knots_tokens=PAPER_KNOTS,
         least_slope_s_per_token=peak_s_per_token(shape, tp),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from scipy.optimize import nnls
 from scipy.stats import kendalltau
@@ -17,6 +18,7 @@ from tlt.sim.steptimes.compare import moved_cycle, moved_factors
 from tlt.sim.steptimes.drafting import DRAFTING
 from tlt.sim.steptimes.errors import FACTORS
 from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.sim.workload import load_workload
 from tlt.traces.catalogue.gpus import gpu_of, gpu_spec
@@ -36,8 +38,12 @@ def assumed_for(calibration: Calibration, **drafting: Any) -> Coefficients:
     """Return the roofline of what a calibration measured; `drafting` are fields of Assumptions."""
     gpu = gpu_of(calibration.device)
     assert gpu is not None
+    if calibration.provenance == "published":  # relative to a plain step without what tokens add to exchanges
+        gpu = msgspec.structs.replace(gpu, link_bytes_per_s=None)
     trees = "SGLang" in calibration.engine
-    return roofline(model_shape(calibration.model), gpu, calibration.tp, Assumptions(**drafting), trees)
+    return roofline(
+        model_shape(calibration.model), gpu, Parallel(tp=calibration.tp), Assumptions(**drafting), trees
+    )
 
 
 def drafting_points(calibration: Calibration, held_out: bool | None = None) -> list[Point]:
@@ -112,7 +118,7 @@ def roofline_drafting() -> None:
     paper, fitted_on, unseen = load(PAPER), load(H100), load(H200)
     trees = drafting_points(paper, held_out=True)
     law = assumed_for(paper)
-    before = roofline(model_shape(paper.model), gpu_spec("H100"), paper.tp,
+    before = roofline(model_shape(paper.model), gpu_spec("H100"), Parallel(tp=paper.tp),
                       Assumptions(draft_fixed_s=1e-3, draft_pass_s=0.1e-3))  # fmt: skip
     groups = {
         "trees, figure 13": (paper, law, [point for point in trees if point.batch == 1]),

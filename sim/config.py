@@ -23,6 +23,7 @@ from tlt.sim.drift import with_drift
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
 from tlt.sim.steptimes.known import KnownSteps
+from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions
 from tlt.traces.catalogue.gpus import canonical_gpu
 from tlt.traces.catalogue.models import canonical
@@ -50,9 +51,28 @@ class HardwareConfig(Section, frozen=True, kw_only=True):
         str, Meta(description="shape by name (`tlt sim models`), or the path of a config.json or its folder")
     ] = "Qwen2.5-32B"
 
+    pp: Annotated[int, Meta(ge=1, description="stages of a pipeline of layers in one rollout worker")] = 1
+    attention_dp: Annotated[
+        int,
+        Meta(ge=1, description="groups of tp GPUs in one worker that attend to requests of their own and "
+             "share the experts (data-parallel attention)"),
+    ] = 1  # fmt: skip
+    ep: Annotated[
+        int, Meta(ge=1, description="GPUs over which whole experts are spread: 1, or tp x attention_dp")
+    ] = 1
+    training_gpu: Annotated[
+        str, Meta(description="GPUs that train where some do nothing else (bounded_async); empty: as `gpu`")
+    ] = ""
+
     def __post_init__(self) -> None:
         force_setattr(self, "gpu", canonical_gpu(self.gpu))
+        force_setattr(self, "training_gpu", canonical_gpu(self.training_gpu))
         force_setattr(self, "model", canonical(self.model))
+
+    @property
+    def parallel(self) -> Parallel:
+        """Return how one rollout worker is spread over GPUs."""
+        return Parallel(tp=self.tp, pp=self.pp, attention_dp=self.attention_dp, ep=self.ep)
 
 
 class KnownConfig(Section, frozen=True, kw_only=True):
@@ -221,6 +241,10 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     memory_fraction: Annotated[
         float, Meta(gt=0.0, le=1.0, description="share of GPU memory that weights, graphs and KV may take")
     ] = 0.9
+    kv_dtype: Annotated[
+        Literal["model", "bf16", "fp8"],
+        Meta(description="how the KV cache is stored; model: as the model's configuration says, else bf16"),
+    ] = "model"
     graph_bytes: Annotated[
         Annotated[float, Meta(ge=0.0)] | None,
         Meta(
@@ -285,9 +309,12 @@ class Config(Section, frozen=True, kw_only=True):
     ] = "goodput"  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.hardware.gpus % self.hardware.tp:
+        hardware = self.hardware
+        if hardware.gpus % hardware.parallel.gpus:
+            others = {"pp": hardware.pp, "attention_dp": hardware.attention_dp}
+            more = "".join(f" x {name} = {size}" for name, size in others.items() if size > 1)
             raise InputError(
-                "hardware.gpus", self.hardware.gpus, f"a multiple of hardware.tp = {self.hardware.tp}",
+                "hardware.gpus", hardware.gpus, f"a multiple of hardware.tp = {hardware.tp}{more}",
                 "change one of them",
             )  # fmt: skip
         if self.drafter.kind == "history" and self.cluster.spot.enabled:
@@ -307,7 +334,7 @@ class Config(Section, frozen=True, kw_only=True):
     @property
     def workers(self) -> int:
         """Rollout workers of the cluster."""
-        return self.hardware.gpus // self.hardware.tp
+        return self.hardware.gpus // self.hardware.parallel.gpus
 
 
 # What a named policy implies for the engine around it, unless the user sets the field.

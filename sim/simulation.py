@@ -28,9 +28,11 @@ from tlt.sim.steptimes.known import pinned
 from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.roofline import drafting_name, roofline
 from tlt.sim.steptimes.tables import StepCosts
+from tlt.sim.training_memory import training_memory
 from tlt.sim.workload import steps_of
 from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
+from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
 from tltsched.event_log import Recorder, SchedulerSetup
@@ -52,6 +54,13 @@ def calibration_of(config: Config) -> Calibration | None:
     return None if config.cost.source == ROOFLINE else load(config.cost.source)
 
 
+def shape_in(config: Config) -> ModelShape:
+    """Return the model's shape, its cache stored as the settings say; raises InputError: unknown."""
+    shape = model_shape(config.hardware.model, "hardware.model")
+    bits = {"model": shape.kv_bits, "bf16": 16.0, "fp8": 8.0}[config.engine.kv_dtype]
+    return msgspec.structs.replace(shape, kv_bits=bits)
+
+
 def drafts_trees(config: Config) -> bool:
     """Return whether acceptance is of trees, as TLT's figures are."""
     return config.acceptance.kind == TREES
@@ -59,10 +68,10 @@ def drafts_trees(config: Config) -> bool:
 
 def coefficients_of(config: Config, calibration: Calibration | None) -> Coefficients:
     """Return the law of step times; raises InputError for an unknown model or GPU."""
-    shape = model_shape(config.hardware.model, "hardware.model")
+    shape = shape_in(config)
     gpu = gpu_spec(config.hardware.gpu, "hardware.gpu")
     if calibration is None:
-        fitted = roofline(shape, gpu, config.hardware.tp, config.cost.roofline, drafts_trees(config))
+        fitted = roofline(shape, gpu, config.hardware.parallel, config.cost.roofline, drafts_trees(config))
     else:
         fitted = calibration.coefficients
     known = config.cost.known.steps()
@@ -91,8 +100,11 @@ class Simulation:
         Raises InputError for what does not fit together.
         """
         self.trace = trace
-        self.shape = model_shape(config.hardware.model, "hardware.model")
+        self.shape = shape_in(config)
+        config.hardware.parallel.check(self.shape)
         self.gpu = gpu_spec(config.hardware.gpu, "hardware.gpu")
+        other = config.hardware.training_gpu
+        self.training_gpu = gpu_spec(other, "hardware.training_gpu") if other else self.gpu
         self.calibration = calibration_of(config)
         steps = int(trace.rows["step"].nunique())
         for phase, seconds in config.phases.by_step_s.items():
@@ -131,6 +143,7 @@ class Simulation:
             self.limits = reusing(self.limits, history)
         spec = config.cluster.schedule_spec()
         self.trainers = spec.trainers(config.workers) if isinstance(spec, BoundedAsyncConfig) else 0
+        self._check_trainers()
         self.setup = SchedulerSetup(
             workers=config.workers - self.trainers,
             policy=config.policy,
@@ -154,12 +167,28 @@ class Simulation:
             if draft_config.depth:
                 self.law.survival(draft_config)  # raises for one that the law does not cover
 
+    @property
+    def longest_tokens(self) -> int:
+        """The longest context that has to fit: of a response that reaches its cap, however short they are."""
+        return int(self.trace.rows["prompt_tokens"].max()) + self.config.workload.max_response_tokens
+
     def _kv_tokens(self) -> float:
-        # An engine does not start unless a response could reach its cap, however short they turn out to be.
-        longest = int(self.trace.rows["prompt_tokens"].max()) + self.config.workload.max_response_tokens
-        hardware = self.config.hardware
+        config = self.config
         return kv_tokens(
-            self.config.engine, self.shape, self.gpu, hardware.tp, self.policy.draft_configs, longest
+            config.engine, self.shape, self.gpu, config.hardware.parallel, self.policy.draft_configs,
+            self.longest_tokens,
+        )  # fmt: skip
+
+    def _check_trainers(self) -> None:
+        """Refuse GPUs of another kind where all train, and an update that does not fit."""
+        if self.config.hardware.training_gpu and not self.trainers:
+            raise InputError(
+                "hardware.training_gpu", self.config.hardware.training_gpu,
+                "empty, unless cluster.schedule has GPUs that do nothing but train",
+                "leave it out, or take cluster.schedule = bounded_async",
+            )  # fmt: skip
+        self.training_memory = training_memory(
+            self.config, self.shape, self.training_gpu, self.training_gpus, self.longest_tokens
         )
 
     def check_graphs(self, cluster: Cluster) -> None:
@@ -179,7 +208,7 @@ class Simulation:
     def training_gpus(self) -> int:
         """GPUs that train the policy: all of them, unless some do nothing else."""
         hardware = self.config.hardware
-        return self.trainers * hardware.tp or hardware.gpus
+        return self.trainers * hardware.parallel.gpus or hardware.gpus
 
     def unscaled(self) -> Self | None:
         """Return it with given seconds of training that do not grow where fewer GPUs train.
@@ -242,7 +271,9 @@ class Simulation:
             limits=self.limits,
             acceptance=self.acceptance,
             drafter=config.drafter,
-            phases=phases_of(config.phases, self.shape, self.gpu, config.hardware.gpus, self.training_gpus),
+            phases=phases_of(
+                config.phases, self.shape, self.training_gpu, config.hardware.gpus, self.training_gpus
+            ),
             engine=ExactEngine if config.run.mode == "exact" else JumpEngine,
             trainers=self.trainers,
         )

@@ -12,8 +12,10 @@ from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
 from tlt.sim.simulation import Simulation, drafts_trees
+from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.workload import describe_lengths, steps_of
+from tlt.traces.catalogue.models import canonical
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
 from tlt.version import VERSION
 from tltsched.draft_config import OFF
@@ -53,7 +55,7 @@ def summary_of(simulation: Simulation, label: str, cluster: Cluster) -> Summary:
         model=config.hardware.model,
         gpu=config.hardware.gpu,
         workers=config.workers,
-        gpus_per_worker=config.hardware.tp,
+        gpus_per_worker=config.hardware.parallel.gpus,
         steps=len(cluster.log.step_rows),
         wall_s=float(cluster.env.now),
         response_tokens=sum(int(row["response_tokens"]) for row in cluster.log.schedule_rows),
@@ -79,7 +81,7 @@ def cost_source(simulation: Simulation) -> str:
         scaled += f"; pinned to steps that you timed: {known.plain_step_s * 1e3:g} ms plain{drafting}"
     if simulation.calibration is not None:
         return simulation.calibration.describe() + scaled
-    return f"assumed: roofline of {hardware.model} on {hardware.tp} x {hardware.gpu}{scaled}"
+    return f"assumed: roofline of {hardware.model} on {hardware.parallel.count()} x {hardware.gpu}{scaled}"
 
 
 def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
@@ -102,6 +104,12 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         warnings.append(
             f"how requests differ in acceptance is assumed (spread {PRIOR.request_spread:g}, drawn into "
             "intervals): `tlt sim fit-acceptance` measures it on a run"
+        )
+    memory = simulation.training_memory
+    if memory and memory.offloads:
+        warnings.append(
+            f"the update fits only with its optimizer states in the host's memory ({memory.text()}), and its "
+            "seconds leave out moving them: phases.policy_update_s states yours"
         )
     engine = simulation.config.engine
     if engine.graph_max_requests and not simulation.coefficients.eager_s:
@@ -161,10 +169,10 @@ def _calibration_warnings(simulation: Simulation) -> list[str]:
             told.append(f"assumed: {drafter_words(config.cost.roofline, drafts_trees(config))}")
         return told
     warnings = [f"{calibration.name}: {note}" for note in calibration.notes if note.startswith("assumed")]
-    if (calibration.model, calibration.tp) != (hardware.model, hardware.tp):
+    if (canonical(calibration.model), Parallel(tp=calibration.tp)) != (hardware.model, hardware.parallel):
         warnings.append(
             f"the calibration is of {calibration.model} with TP {calibration.tp}, "
-            f"not of {hardware.model} with TP {hardware.tp}"
+            f"not of {hardware.model} with {hardware.parallel.words()}"
         )
     if not calibration.is_on(hardware.gpu):
         warnings.append(f"the calibration is of {calibration.device}, not of {hardware.gpu}")

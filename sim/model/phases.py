@@ -4,8 +4,8 @@ A phase that the user gives in seconds takes that long on all GPUs of the cluste
 trains while the others generate, log-probabilities and the update take (1 / share) ** trainer_scaling times
 as long. Otherwise a phase follows from the tokens of the step and the roofline of the GPUs that train: it is
 assumed.
-Log-probabilities are forward passes (2 operations a parameter and token), the update is forward and backward
-(6), weight sync moves the bf16 weights once.
+Log-probabilities are forward passes (2 operations a token and parameter that it passes: of experts its own),
+the update is forward and backward (6), weight sync moves the bf16 weights once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tlt.traces.catalogue.gpus import GpuSpec
 from tlt.traces.catalogue.shape import BF16_BYTES, ModelShape
 from tltsched.errors import InputError
 
-ON_TRAINERS = ("logprob", "policy_update")  # done by the GPUs that train
+UPDATE = "policy_update"
+ON_TRAINERS = ("logprob", UPDATE)  # done by the GPUs that train
 OTHER = "other"  # what a log books to no phase: as long as the log says, else nothing
 PHASES = ("reward", "logprob", "policy_update", "weight_sync", OTHER)
 Seconds = Annotated[float, Meta(ge=0.0)]
@@ -43,6 +44,12 @@ class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     forward_efficiency: Annotated[
         float, Meta(gt=0.0, le=1.0, description="share of dense bf16 throughput in log-probability passes")
     ] = 0.45
+    training_bytes_per_parameter: Annotated[
+        float, Meta(ge=2.0, description="assumed: bytes of weights and gradients of the update (bf16 both)")
+    ] = 4.0
+    optimizer_bytes_per_parameter: Annotated[
+        float, Meta(ge=0.0, description="assumed: bytes of Adam's states (float32 weights and two moments)")
+    ] = 12.0
     weight_sync_s: Annotated[Seconds | None, Meta(description="fixed seconds; unset: from the weights")] = (
         None
     )
@@ -96,6 +103,8 @@ class PhaseTimes:
         self.config = config
         self.longer = longer
         self.flops = gpu.bf16_flops * gpus
+        # A dense model's embedding table is counted in, as a token's share of all weights.
+        self.active = shape.active_parameters() + shape.parameters() - shape.read_parameters()
         self.parameters = shape.parameters()
 
     def seconds(self, phase: str, responses: int, tokens: int) -> float:
@@ -106,12 +115,12 @@ class PhaseTimes:
         if phase == "logprob":
             if config.logprob_s is not None:
                 return config.logprob_s * self.longer
-            operations = 2.0 * config.logprob_passes * self.parameters * tokens
+            operations = 2.0 * config.logprob_passes * self.active * tokens
             return operations / (self.flops * config.forward_efficiency)
         if phase == "policy_update":
             if config.policy_update_s is not None:
                 return config.policy_update_s * self.longer
-            return 6.0 * self.parameters * tokens / (self.flops * config.training_efficiency)
+            return 6.0 * self.active * tokens / (self.flops * config.training_efficiency)
         if phase == OTHER:
             return 0.0
         assert phase == "weight_sync"

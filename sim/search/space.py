@@ -27,11 +27,12 @@ class Design(msgspec.Struct, frozen=True, order=True):
     engines: int
     schedule: str
     policy: str
+    groups: int = 1  # of tp GPUs in an engine: hardware.pp x hardware.attention_dp
 
     @property
     def gpus(self) -> int:
         """GPUs of the cluster."""
-        return self.tp * self.engines
+        return self.tp * self.groups * self.engines
 
     @property
     def hardware(self) -> str:
@@ -57,6 +58,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
     schedules: tuple[str, ...]
     policies: tuple[str, ...]
     only_on_policy: bool = False
+    groups: int = 1
 
     def designs(self) -> list[Design]:
         """Return every design, those that break the budget included; raises InputError for unknown GPUs."""
@@ -64,9 +66,9 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
         for gpu in self.gpus:
             gpu_spec(gpu, "--gpu")
             for tp in self.tp:
-                for engines in self.engines or (max(self.gpus_budget // tp, 1),):
+                for engines in self.engines or (max(self.gpus_budget // (tp * self.groups), 1),):
                     designs += [
-                        Design(gpu, tp, engines, schedule, policy)
+                        Design(gpu, tp, engines, schedule, policy, self.groups)
                         for schedule in self.schedules
                         for policy in self.policies
                     ]

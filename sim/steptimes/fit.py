@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
 from tlt.sim.steptimes.calibration import predict_mixed_s
+from tlt.sim.steptimes.experts import ExpertTerm
 from tlt.sim.steptimes.law import Coefficients, padded, pieces, without_graph
 from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.common.arrays import Floats
@@ -35,8 +37,13 @@ class LawSettings(msgspec.Struct, frozen=True, kw_only=True):
     graph_batches: tuple[int, ...] = ()
 
 
-def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[float]:
-    """Return one row of the design matrix; its columns are in the order in which `fit` unpacks them."""
+SKEWS = tuple(round(0.1 * step, 1) for step in range(21))  # of routing, that points may show
+
+
+def _features(
+    point: Point, settings: LawSettings, shape: ModelShape, experts: ExpertTerm | None
+) -> list[float]:
+    """Return one row of the design matrix; its columns are in the order in which `_fit` unpacks them."""
     draft_config, batch = point.draft_config, float(padded(point.batch, settings.graph_batches))
     tokens = batch * draft_config.verify_tokens
     drafting, off = draft_config.depth > 0, draft_config.depth == 0 and point.when_off == "k0"
@@ -46,7 +53,7 @@ def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[fl
     return [
         1.0,
         *(float(piece) for piece in pieces(np.asarray(tokens), settings.knots_tokens)),
-        held * (1 + drafter_passes / shape.layers),
+        held * (1 + drafter_passes / shape.cache_layers()),
         float(off),
         float(off) * batch,
         float(drafting),
@@ -55,6 +62,7 @@ def _features(point: Point, settings: LawSettings, shape: ModelShape) -> list[fl
         float(without_graph(tokens, settings.graph_tokens)),
         verified * float(drafting) * tokens,
         verified * held * (draft_config.verify_tokens - 1),
+        float(experts.seconds(tokens)) if experts else 0.0,
     ]
 
 
@@ -114,9 +122,32 @@ def _given(settings: LawSettings) -> Floats:
 def fit(
     points: Sequence[Point], prefill: Sequence[PrefillPoint], settings: LawSettings, shape: ModelShape
 ) -> Coefficients:
-    """Return the coefficients that fit all points neither held out nor excluded."""
+    """Return the coefficients that fit all points neither held out nor excluded.
+
+    For a mixture of experts the skew of its routing is the one of SKEWS under which the law fits best.
+    """
     used = [point for point in points if not point.held_out and not point.excluded]
-    rows = np.array([_features(point, settings, shape) for point in used])
+    terms = [_expert_term(shape, skew) for skew in SKEWS] if shape.experts else [None]
+    return min((_fit(used, prefill, settings, shape, term) for term in terms), key=itemgetter(0))[1]
+
+
+def _expert_term(shape: ModelShape, skew: float) -> ExpertTerm | None:
+    """Return the term of a shape's experts, which takes a second for all of them."""
+    experts = shape.experts
+    if experts is None:
+        return None
+    return ExpertTerm(count=experts.count, per_token=experts.per_token, read_s=1.0, skew=skew)
+
+
+def _fit(
+    used: Sequence[Point],
+    prefill: Sequence[PrefillPoint],
+    settings: LawSettings,
+    shape: ModelShape,
+    experts: ExpertTerm | None,
+) -> tuple[float, Coefficients]:
+    """Return the sum of squared relative errors, and the coefficients, for one routing of experts."""
+    rows = np.array([_features(point, settings, shape, experts) for point in used])
     seconds = np.array([point.engine_step_s for point in used])
     kv_column = 1 + len(settings.knots_tokens)
     given = _given(settings)
@@ -126,18 +157,19 @@ def fit(
         fitted -= settings.kv_s_per_token * rows[:, kv_column]
         rows[:, kv_column] = 0.0
     solution = _solve(rows, fitted, seconds)
+    squares = float((((rows @ solution - fitted) / seconds) ** 2).sum())
     target = solution[:kv_column] + given
     kv_s = settings.kv_s_per_token if settings.kv_s_per_token is not None else float(solution[kv_column])
-    off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s, token_s, verified_s = map(
+    off_s, off_request_s, draft_s, pass_s, pass_request_s, eager_s, token_s, verified_s, experts_s = map(
         float, solution[kv_column + 1 :]
     )
     chunk_s, prompt_s, pair_s = fit_prefill(prefill, settings)
-    return Coefficients(
+    return squares, Coefficients(
         knots_tokens=settings.knots_tokens,
         floor_s=float(target[0]),
         slopes_s_per_token=tuple(target[1:].tolist()),
         kv_s_per_token=kv_s,
-        drafter_kv_share=1 / shape.layers,
+        drafter_kv_share=1 / shape.cache_layers(),
         off_s=off_s,
         off_s_per_request=off_request_s,
         draft_s=draft_s,
@@ -151,4 +183,5 @@ def fit(
         draft_s_per_token=token_s,
         kv_s_per_verified_token=verified_s,
         graph_batches=settings.graph_batches,
+        experts=experts and experts.times(experts_s),
     )

@@ -27,6 +27,7 @@ from tlt.sim.steptimes.calibration import (
 )
 from tlt.sim.steptimes.fit import LawSettings, fit, fit_mixed
 from tlt.sim.steptimes.law import Coefficients, padded
+from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.traces.catalogue.gpus import GpuSpec, gpu_of
 from tlt.traces.catalogue.models import model_shape
@@ -46,7 +47,7 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
     shape = model_shape(measured.model, "model")
     _check(measured)
     gpu = gpu_of(measured.device)
-    assumed = roofline(shape, gpu, measured.tp, Assumptions()) if gpu else None
+    assumed = roofline(shape, gpu, Parallel(tp=measured.tp), Assumptions()) if gpu else None
     settings = _settings(measured, assumed, _peak_s_per_token(shape, gpu, measured.tp))
 
     def refit(some: Sequence[Point]) -> Coefficients:
@@ -128,7 +129,12 @@ def knots(points: Sequence[Point], graph_batches: tuple[int, ...]) -> tuple[floa
 
 def _peak_s_per_token(shape: ModelShape, gpu: GpuSpec | None, tp: int) -> float:
     """Return the seconds of one token's matrix products at the data-sheet peak; 0 where it is not known."""
-    return 2 * shape.read_parameters() / (gpu.bf16_flops * tp) if gpu else 0.0
+    if gpu is None:
+        return 0.0
+    return sum(
+        2 * parameters / (gpu.flops(products) * tp)
+        for products, parameters in shape.active_by_products().items()
+    )
 
 
 def _continued(fitted: Coefficients) -> Coefficients:

@@ -3,15 +3,18 @@
 With x = batch x tokens verified per request, C = sum of the contexts of the batch, and non-negative
 coefficients, one engine step takes
 
-    no speculation configured   G(x) + kv C
-    configured, K = 0           G(x) + off + off_request batch + kv C (1 + 1 / layers)
-    draft of depth D, top-k     G(x) + draft + draft_token x + D (draft_pass + draft_pass_request batch topk)
+    no speculation configured   G(x) + request batch + kv C
+    configured, K = 0           ... + off + off_request batch + kv C (1 + 1 / layers)
+    draft of depth D, top-k     ... + draft + draft_token x + D (draft_pass + draft_pass_request batch topk)
                                      + kv C (1 + D / layers) + kv_verified C (verify - 1)
 
 `draft_token` is what rejection sampling and the drafter's first pass take for each verified token, and
 `kv_verified` what each further query token of a request takes over its cache (0 where attention is bound by
 reading the cache once). Both are fitted to live engines alone: published tables cannot tell them from the
 rest. Where graphs were captured for some batch sizes only, `batch` above is the next larger one of them.
+
+For a mixture of experts G has the term of tlt.sim.steptimes.experts as well: what the experts take that x
+tokens wake. `request_s` is what each request adds whatever its context: windows, states of linear attention.
 
 G grows with x along straight pieces between knots (a cost that never falls: memory-bound, then tile by tile
 compute-bound). Past `graph_tokens` no CUDA graph was captured and `eager_s` is added. The drafter has one
@@ -37,6 +40,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tlt.sim.steptimes.experts import ExpertTerm
 from tlt.traces.common.arrays import Bools, Floats
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
@@ -65,6 +69,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
     mixed_s: float = 0.0
     mixed_token_share: float = 1.0
+    request_s: float = 0.0
+    experts: ExpertTerm | None = None
 
     def scaled(self, target: float, kv: float, drafter: float) -> Coefficients:
         """Return the law with the target's step, the KV term and the drafter's passes times these factors."""
@@ -73,6 +79,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             floor_s=self.floor_s * target,
             slopes_s_per_token=tuple(slope * target for slope in self.slopes_s_per_token),
             eager_s=self.eager_s * target,
+            experts=self.experts and self.experts.times(target),
+            request_s=self.request_s * kv,
             kv_s_per_token=self.kv_s_per_token * kv,
             off_s=self.off_s * drafter,
             off_s_per_request=self.off_s_per_request * drafter,
@@ -99,7 +107,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         seconds = np.full(x.shape, self.floor_s)
         for slope, piece in zip(self.slopes_s_per_token, pieces(x, self.knots_tokens), strict=True):
             seconds += slope * piece
-        return seconds
+        return seconds if self.experts is None else seconds + self.experts.seconds(x)
 
     def eager_part_s(self, tokens: npt.ArrayLike) -> Floats:
         """Return what the target takes longer where x tokens have no CUDA graph (any shape)."""
@@ -110,6 +118,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         b = padded(batch, self.graph_batches)
         x = b * draft_config.verify_tokens
         seconds = self.target_s(x) + self.eager_part_s(x)
+        if self.request_s:
+            seconds = seconds + self.request_s * b
         if draft_config.depth:
             per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * draft_config.topk
             return seconds + self.draft_s + self.draft_s_per_token * x + draft_config.depth * per_pass
@@ -140,6 +150,9 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         beyond = max(read_tokens + tokens - max(whole, read_tokens), 0.0)
         open_s = min(self.slopes_s_per_token[-1], self.prefill_s_per_token)
         riding_s = self.mixed_token_share * (self._within_s(whole) - self._within_s(read) + beyond * open_s)
+        if self.experts is not None:
+            both = self.experts.seconds(np.array([read_tokens, read_tokens + tokens]))
+            riding_s += float(both[1] - both[0])
         if self.graph_tokens is not None and read_tokens <= self.graph_tokens < read_tokens + tokens:
             riding_s += self.eager_s
         with_them = decode_s + riding_s + pairs * self.prefill_s_per_pair

@@ -21,6 +21,7 @@ JOB: dict[str, Any] = {
         "request_spread": 0.0,
     },
     "run": {"records": False},
+    "phases": {"policy_update_s": 1.0},  # one GPU alone has no room for the optimizer of the update
 }
 
 

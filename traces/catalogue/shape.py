@@ -203,9 +203,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
                 self.linear.value_size * 4)  # states are kept in float32  # fmt: skip
         return held
 
-    def drafter_kv_share(self) -> float:
-        """Return the cache of one layer over the target's: what each pass of a head reads."""
-        return 1 / max(self.attention_layers(), 1)
+    def cache_layers(self) -> int:
+        """Return of how many layers' cache a drafter's one layer is a share: 1 where none grows."""
+        return max(self.attention_layers(), 1)
 
     def attention_flops_per_pair(self) -> int:
         """Return operations for one query token over one cached token, all layers whose cache grows."""

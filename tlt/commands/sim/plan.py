@@ -60,6 +60,7 @@ def search(
         gpus_budget=gpus_budget,
         gpus=tuple(names_of(gpu) or ()) or (hardware.gpu,),
         tp=tuple(_counts("--tp", tp)) or (hardware.tp,),
+        groups=hardware.pp * hardware.attention_dp,
         engines=tuple(_counts("--engines", engines)),
         schedules=named,
         policies=tuple(policies),

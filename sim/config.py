@@ -380,5 +380,8 @@ def resolve(settings: dict[str, Any], policy: str | None = None) -> Config:
 def _sourced(config: Config) -> CostConfig:
     """Return where step times come from, `auto` replaced by what it stands for."""
     hardware, trees = config.hardware, config.acceptance.kind == TREES
-    source = source_of(config.cost.source, hardware.model, hardware.gpu, hardware.tp, trees=trees)
+    spread = hardware.parallel != Parallel(tp=hardware.tp)
+    source = source_of(
+        config.cost.source, hardware.model, hardware.gpu, hardware.tp, trees=trees, spread=spread
+    )
     return msgspec.structs.replace(config.cost, source=source)

@@ -24,6 +24,7 @@ from tltsched.written.policy_name import PolicyName
 
 AUTO, ROOFLINE = "auto", "roofline"
 TREES, CHAINS = "published_tree", "per_position"
+SPREADS = ("pp", "attention_dp", "ep")  # fields of hardware that spread an engine beside tp
 ONE_RUN = "-one-run"  # calibrations that hold a single run, kept for what rests on them
 
 
@@ -51,10 +52,15 @@ def calibration_for(model: str, gpu: str, tp: int, *, trees: bool) -> str | None
     return None if latest is None else latest.name
 
 
-def source_of(source: str, model: str, gpu: str, tp: int, *, trees: bool) -> str:
-    """Return what cost.source stands for: itself, or for `auto` a calibration or the roofline."""
+def source_of(source: str, model: str, gpu: str, tp: int, *, trees: bool, spread: bool = False) -> str:
+    """Return what cost.source stands for: itself, or for `auto` a calibration or the roofline.
+
+    spread: engines are spread otherwise than by tensor parallelism, as no calibration is.
+    """
     if source != AUTO:
         return source
+    if spread:
+        return ROOFLINE
     return calibration_for(model, gpu, tp, trees=trees) or ROOFLINE
 
 

@@ -86,7 +86,7 @@ def cost_source(simulation: Simulation) -> str:
 
 def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     """Return sentences about everything that lies outside what was measured or published."""
-    warnings = _calibration_warnings(simulation)
+    warnings = [*_calibration_warnings(simulation), *_memory_warnings(simulation)]
     ranges = simulation.calibration.ranges if simulation.calibration else None
     if ranges and cluster.log.largest_draft_batch > ranges.draft_batch[1]:
         warnings.append(
@@ -104,12 +104,6 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         warnings.append(
             f"how requests differ in acceptance is assumed (spread {PRIOR.request_spread:g}, drawn into "
             "intervals): `tlt sim fit-acceptance` measures it on a run"
-        )
-    memory = simulation.training_memory
-    if memory and memory.offloads:
-        warnings.append(
-            f"the update fits only with its optimizer states in the host's memory ({memory.text()}), and its "
-            "seconds leave out moving them: phases.policy_update_s states yours"
         )
     engine = simulation.config.engine
     if engine.graph_max_requests and not simulation.coefficients.eager_s:
@@ -143,6 +137,16 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         count = cluster.log.preemptions
         warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")
     return tuple(warnings)
+
+
+def _memory_warnings(simulation: Simulation) -> list[str]:
+    memory = simulation.training_memory
+    if memory is None or not memory.offloads:
+        return []
+    return [
+        f"the update fits only with its optimizer states in the host's memory ({memory.text()}), and its "
+        "seconds leave out moving them: phases.policy_update_s states yours"
+    ]
 
 
 def _trainer_warning(simulation: Simulation) -> str:

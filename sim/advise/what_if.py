@@ -59,8 +59,9 @@ def what_if(policies: PolicySet, progress: Callable[[str], None]) -> WhatIf:
     """Simulate the grid; `progress(policy)` is called once a policy."""
     probe = first_steps(policies.trace, STEPS)
     hardware = policies.baseline.config.hardware
-    engines = sorted({max(round(hardware.gpus // hardware.tp * factor), 1) for factor in GPU_FACTORS})
-    gpus = tuple(count * hardware.tp for count in engines)
+    each = hardware.parallel.gpus
+    engines = sorted({max(round(hardware.gpus // each * factor), 1) for factor in GPU_FACTORS})
+    gpus = tuple(count * each for count in engines)
     rows = []
     for name, simulation in policies.simulations.items():
         part = simulation.on(probe)

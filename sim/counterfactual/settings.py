@@ -12,7 +12,7 @@ from tlt.sim.counterfactual.drafted import acceptance_of
 from tlt.sim.counterfactual.drafted import observed_policy as policy_of
 from tlt.sim.counterfactual.log_times import phases_by_step_s
 from tlt.sim.counterfactual.observed_run import Observed
-from tlt.sim.defaults import AUTO, CHAINS, ROOFLINE, TREES, has_trees, source_of, with_kind
+from tlt.sim.defaults import AUTO, CHAINS, ROOFLINE, SPREADS, TREES, has_trees, source_of, with_kind
 from tlt.sim.model.phases import PHASES
 from tlt.sim.policy_set import check_names
 from tlt.sim.steptimes.calibration import load
@@ -165,7 +165,8 @@ def _with_costs(values: dict[str, Any], assumptions: list[str]) -> dict[str, Any
         return merge(values, {"cost": {}})
     hardware = values["hardware"]
     trees = values.get("acceptance", {}).get("kind") == TREES
-    source = source_of(AUTO, hardware["model"], hardware["gpu"], hardware["tp"], trees=trees)
+    spread = any(hardware.get(field, 1) != 1 for field in SPREADS)
+    source = source_of(AUTO, hardware["model"], hardware["gpu"], hardware["tp"], trees=trees, spread=spread)
     why = (
         "step times are a roofline (assumed): no shipped calibration is of this model, GPU, tensor "
         "parallelism and kind of draft"

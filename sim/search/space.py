@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tlt.sim.config import Config, resolve
-from tlt.sim.defaults import AUTO, ROOFLINE, TREES, source_of, with_kind
+from tlt.sim.defaults import AUTO, ROOFLINE, SPREADS, TREES, source_of, with_kind
 from tlt.sim.model.phases import ON_TRAINERS, PhaseConfig
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.calibration import Calibration, load
@@ -142,7 +142,8 @@ def cost_source(settings: Mapping[str, Any], design: Design) -> str:
     if configured not in (AUTO, ROOFLINE) and load(configured).is_of(model, design.gpu, design.tp):
         return configured
     trees = settings.get("acceptance", {}).get("kind", config.acceptance.kind) == TREES
-    return source_of(AUTO, model, design.gpu, design.tp, trees=trees)
+    spread = any(settings.get("hardware", {}).get(field, 1) != 1 for field in SPREADS)
+    return source_of(AUTO, model, design.gpu, design.tp, trees=trees, spread=spread)
 
 
 def _settings(settings: dict[str, Any], design: Design, source: str) -> dict[str, Any]:

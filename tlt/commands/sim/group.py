@@ -23,6 +23,7 @@ from tlt.commands.options import (
 from tlt.commands.output import echo_fields, present
 from tlt.commands.progress import progress, stage
 from tlt.commands.sim.borrow import borrow
+from tlt.commands.sim.catalogue import gpus, models
 from tlt.commands.sim.counterfactual import counterfactual
 from tlt.commands.sim.export import export
 from tlt.commands.sim.given import claimed, settings_given, simulates
@@ -209,6 +210,8 @@ sim.add_command(sweep)
 sim.add_command(list_policies)
 sim.add_command(list_schedules)
 sim.add_command(kstar)
+sim.add_command(models)
+sim.add_command(gpus)
 sim.add_command(export)
 sim.add_command(counterfactual)
 sim.add_command(borrow)

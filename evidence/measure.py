@@ -24,12 +24,13 @@ from evidence.prefill_claims import PREFILL
 from evidence.product_claims import demo, fresh_clone, large_file
 from evidence.recording import PROJECT
 from evidence.roofline_claims import ROOFLINE
+from evidence.shapes_claims import SHAPES
 from evidence.training_claims import TRAINING
 
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING,
+        *MODEL, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING,
         *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions,
         fresh_clone, crosscheck_cpu,
     )

@@ -84,35 +84,6 @@ def gain_errors(calibration: Calibration, law: Coefficients, points: Sequence[Po
     ])  # fmt: skip
 
 
-def roofline_vs_measured() -> None:
-    """The assumed step times against the measured ones, where both exist."""
-    values, rows = {}, []
-    for name, device in ((H100, "H100"), (H200, "H200")):
-        calibration = load(name)
-        law = assumed_for(calibration)
-        for kind, drafts in (("plain steps", False), ("chains", True)):
-            errors = [
-                predict_s(law, point) / point.engine_step_s - 1 for point in calibration.points
-                if not point.excluded and bool(point.draft_config.depth) == drafts
-            ]  # fmt: skip
-            values[f"{device}, {kind}: mean error"] = round(float(np.mean(np.abs(errors))), 4)
-            values[f"{device}, {kind}: signed"] = round(float(np.mean(errors)), 4)
-            rows.append({"device": device, "kind": kind, "errors": [round(each, 4) for each in errors]})
-    write(
-        "roofline_vs_measured",
-        claim="roofline (assumed) against step times measured with vLLM 0.32 on one H100 and one H200, "
-        "7B shape",
-        value=values,
-        unit={OTHERS: "share of the measured step"},
-        target="none: it says how far an assumed step time may be off",
-        met=None,
-        how="modelled against measured points of sim/steptimes/calibrations; the drafting constants are "
-        "fitted to the chains on the H100",
-        measured_on="one H100 80 GB and one H200, vLLM 0.32 (step times)",
-        raw=write_raw("roofline_vs_measured.points.jsonl", rows),
-    )
-
-
 def roofline_drafting() -> None:
     """Gains of a roofline with fitted drafting constants, on points that the fit did not see."""
     paper, fitted_on, unseen = load(PAPER), load(H100), load(H200)
@@ -267,4 +238,4 @@ def between_sessions() -> None:
     )
 
 
-ROOFLINE = (roofline_vs_measured, roofline_drafting, roofline_ranking, between_sessions)
+ROOFLINE = (roofline_drafting, roofline_ranking, between_sessions)

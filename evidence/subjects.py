@@ -21,6 +21,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "vllm_bench": "vLLM's own benchmark, imported and simulated",
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
+        "models_by_gpus": "Which models fit on which GPUs, and how many drafts are best there",
         "roofline_drafting": "What drafting costs on engines that nobody calibrated",
         "roofline_ranking": "Whether assumed step times rank as calibrated ones do",
         "borrowed": "Step times out of another project's tables",

@@ -77,6 +77,8 @@ SURFACE: dict[str, set[str]] = {
     },
     "sim fields": set(),
     "sim calibrations": {"NAME"},
+    "sim models": {"NAME"},
+    "sim gpus": {"NAME"},
     "real model": {
         "NAME", "--out", "--shape-only", "--vocab", "--draft-vocab", "--draft-model", "--seed",
     },

@@ -134,7 +134,7 @@ class Sweep:
             engine_version=partial.engine.version or engine_version(),
             device=device_name(config),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-            model=config.model.name + ("" if config.model.quantization == "none" else "-FP8"),
+            model=_model(config),
             tp=config.workers.tp,
             licence="Apache-2.0",
             notes=(*self._notes(), *self._missing()),
@@ -282,6 +282,12 @@ class Sweep:
 def in_processes_apart(config: RealConfig) -> bool:
     """Return whether each engine is measured in a process of its own, as it has to be with stock graphs."""
     return config.engine.graphs == "stock" or config.calibration.apart
+
+
+def _model(config: RealConfig) -> str:
+    """Return the name of the shape that is measured, how its weights are stored included."""
+    name = config.model.name
+    return name if config.model.quantization == "none" or name.endswith("-FP8") else f"{name}-FP8"
 
 
 def _settings(config: RealConfig) -> str:

@@ -25,7 +25,7 @@ def models(name: str | None) -> None:
     if not name:
         click.echo(
             "\nhardware.model takes one of these, with its organisation (Qwen/Qwen3-8B) or with\n"
-            "-FP8, -INT4 or -AWQ at its end as well, or the path of a config.json or of the folder that holds one."
+            "-FP8, -INT4 or -AWQ at its end as well, or the path of a config.json or of its folder."
         )
 
 

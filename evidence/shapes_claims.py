@@ -113,11 +113,11 @@ def step_times(model: str, gpu: str, tp: int) -> tuple[Coefficients, str]:
     calibrations = [load(name) for name in shipped_names() if not name.endswith("-one-run")]
     of_model = [
         each for each in calibrations
-        if each.provenance == "measured" and canonical(each.model) == canonical(model)
+        if each.provenance in ("measured", "borrowed") and canonical(each.model) == canonical(model)
     ]  # fmt: skip
     here = [each for each in of_model if each.is_of(model, gpu, tp)]
     if here:
-        return here[-1].coefficients, "m"
+        return here[-1].coefficients, here[-1].provenance[0]
     assumed = roofline(model_shape(model), gpu_spec(gpu), Parallel(tp=tp), Assumptions())
     if not of_model:
         return assumed, "a"

@@ -20,6 +20,7 @@ from tlt.sim.steptimes.calibration import (
 from tlt.sim.steptimes.fit import LawSettings, fit
 from tlt.sim.steptimes.fit_live import knots
 from tlt.sim.steptimes.law import Coefficients
+from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.traces.catalogue.gpus import GpuSpec
 from tlt.traces.catalogue.shape import ModelShape
@@ -56,7 +57,7 @@ def borrowed(answers: Answers, about: About, own: Sequence[Point] = ()) -> Calib
     if len(points) - len(drafting) < LEAST_POINTS or not prefill:
         got = answers.refusal(drafting=False) or "too few answers"
         raise InputError("the table", got, "engine steps of this model on this system", "see `--system`")
-    assumed = roofline(about.shape, about.gpu, answers.subject.tp, about.assumed)
+    assumed = roofline(about.shape, about.gpu, Parallel(tp=answers.subject.tp), about.assumed)
     settings = _settings(points, assumed)
 
     def refit(some: Sequence[Point]) -> Coefficients:

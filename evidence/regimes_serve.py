@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +35,34 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     memory_fraction: float
     log: Path
     result: Path
+    port: int = PORT
+    options: tuple[str, ...] = ()  # of `vllm serve`, beside those below
+    variables: dict[str, str] = {}  # of its environment
 
 
 def serve(serving: Serving, prompt_tokens: Sequence[int], response_tokens: Sequence[int]) -> None:
     """Start the server, send all requests at once, twice, and write when each round and response ended."""
-    _write_tokenizer(serving.model)
+    write_tokenizer(serving.model)
     rng = np.random.default_rng(1)
     vocab = vocabulary(serving.model)
     rounds: list[dict[str, Any]] = []
-    with _server(serving) as start_s:
-        _ask((rng.integers(1, vocab, 16).tolist(), 4))  # the first request compiles
+    with server(serving) as start_s:
+        ask(serving.port, (rng.integers(1, vocab, 16).tolist(), 4))  # the first request compiles
         for _ in range(ROUNDS):
             asked = [(rng.integers(1, vocab, count).tolist(), length) for count, length in
                      zip(prompt_tokens, response_tokens, strict=True)]  # fmt: skip
-            began_s = time.perf_counter()
-            with ThreadPoolExecutor(len(asked)) as threads:
-                ended = list(threads.map(_ask, asked))
-            finish_s = [round(each - began_s, 4) for each in ended]
+            finish_s = ask_all(serving.port, asked)
             rounds.append({"makespan_s": max(finish_s), "finish_s": finish_s})
             _write(serving, rounds, start_s)
             print(f"served: {max(finish_s):.2f} s", flush=True)
+
+
+def ask_all(port: int, asked: Sequence[tuple[list[int], int]]) -> list[float]:
+    """Send all requests at once; returns the seconds after which the answer to each was complete."""
+    began_s = time.perf_counter()
+    with ThreadPoolExecutor(len(asked)) as threads:
+        ended = list(threads.map(partial(ask, port), asked))
+    return [round(each - began_s, 4) for each in ended]
 
 
 def _write(serving: Serving, rounds: list[dict[str, Any]], start_s: float) -> None:
@@ -77,17 +86,18 @@ def version() -> str:
 def _command(serving: Serving) -> list[str]:
     """Return the command line: stock but for what the weights, the test and the size of the machine ask."""
     command = [
-        sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(serving.model), "--port", str(PORT),
+        sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(serving.model), "--port",
+        str(serving.port),
         "--served-model-name", NAME, "--load-format", "dummy", "--max-num-seqs", str(serving.max_running),
         "--max-model-len", str(serving.max_context_tokens), "--dtype", "bfloat16",
     ]  # fmt: skip
     if serving.device == "cuda":
         command += ["--gpu-memory-utilization", str(serving.memory_fraction)]
-    return command
+    return [*command, *serving.options]
 
 
 @contextmanager
-def _server(serving: Serving) -> Iterator[float]:
+def server(serving: Serving) -> Iterator[float]:
     """Serve while inside; gives the seconds that the start took."""
     surroundings = os.environ | {
         "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0",
@@ -99,11 +109,13 @@ def _server(serving: Serving) -> Iterator[float]:
         place = serving.result.parent / "site"
         surroundings |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                          "OMP_NUM_THREADS": "1", "PYTHONPATH": _named_vllm(place)}  # fmt: skip
+    paths = [serving.variables.get("PYTHONPATH", ""), surroundings.get("PYTHONPATH", "")]
+    surroundings |= serving.variables | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     start_s = time.perf_counter()
     with serving.log.open("wb") as log:
         process = subprocess.Popen(_command(serving), env=surroundings, stdout=log, stderr=log)
         try:
-            while not _healthy():
+            while not _healthy(serving.port):
                 late = time.perf_counter() - start_s > START_S
                 if late or process.poll() is not None:
                     text = serving.log.read_text(errors="replace")[-3000:]
@@ -127,20 +139,20 @@ def _named_vllm(place: Path) -> str:
     return str(place)
 
 
-def _healthy() -> bool:
+def _healthy(port: int) -> bool:
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=1)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
     except OSError:
         return False
 
 
-def _ask(asked: tuple[list[int], int]) -> float:
+def ask(port: int, asked: tuple[list[int], int]) -> float:
     """Send one request and return when its answer was complete."""
     prompt, tokens = asked
     body = {"model": NAME, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 1.0}
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=ANSWER_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
     headers = {"Content-Type": "application/json"}
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
     answer = connection.getresponse()
@@ -154,7 +166,7 @@ def _ask(asked: tuple[list[int], int]) -> float:
     return ended_s
 
 
-def _write_tokenizer(model: Path) -> None:
+def write_tokenizer(model: Path) -> None:
     """Give a model of random weights a tokenizer of as many made-up words, so that the server detokenizes."""
     if (model / "tokenizer.json").is_file():
         return

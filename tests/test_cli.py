@@ -35,6 +35,8 @@ SURFACE: dict[str, set[str]] = {
     "real train-fields": set(),
     "real warm-up": {"ARGUMENTS"},  # says where it went
     "check": {"--json"},
+    "watch": {"TARGETS", "--every", "--once", "--steps", "--until-idle", "--strict", "--calibration",
+              "--break-even", "--max-drafter-age", "--page", "--json"},
     "report train": {"FOLDER"},
     "trace describe": {"NAME_OR_FILE", "--cap", "--json"},
     "trace sample": {

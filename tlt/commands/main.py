@@ -20,6 +20,7 @@ COMMANDS = {
         "tlt.commands.real.group:real",
         "Run the scheduler on a live engine: calibrate, replay lengths.",
     ),
+    "watch": ("tlt.commands.watch.command:watch", "Follow a live run and say what goes wrong."),
     "check": ("tlt.commands.check:check", "Check the installation."),
     "report": ("tlt.commands.report:report", "Make the report of a run folder or a comparison folder."),
 }

@@ -11,6 +11,8 @@ from tlt.traces.runs.batch_acceptance import of_engine_steps, read_batch_accepta
 from tlt.traces.runs.engine_steps import ENGINE_STEPS, stretches_of_engine_steps
 from tlt.traces.runs.records import RECORDS
 
+METRICS = "metrics"  # of an engine, where they stand for a file
+
 
 def need_run(member: Member) -> RunTables:
     """Return the tables of a run folder."""
@@ -51,7 +53,7 @@ def stretches(run: RunTables) -> tuple[pd.DataFrame, str]:
     if run.engine_steps is not None:
         return stretches_of_engine_steps(run.engine_steps), ENGINE_STEPS
     if run.decision_intervals is not None:
-        return run.decision_intervals.stretches, RECORDS
+        return run.decision_intervals.stretches, RECORDS if run.live is None else METRICS
     raise CannotRunError(f"neither {ENGINE_STEPS} nor {RECORDS}: no times by batch")
 
 
@@ -63,6 +65,26 @@ def drafts_by_batch(run: RunTables) -> tuple[pd.DataFrame, str]:
     if rows is None:
         raise CannotRunError(f"neither {ENGINE_STEPS} nor {RECORDS}: no drafts by batch")
     return rows, RECORDS
+
+
+def draft_counts(run: RunTables) -> tuple[pd.DataFrame, str]:
+    """Return drafted_tokens and accepted_tokens, in rows that add up, and the file."""
+    if run.engine_steps is not None:
+        return run.engine_steps, ENGINE_STEPS
+    told = run.decision_intervals
+    if run.live is None or told is None or told.positions.empty:
+        raise CannotRunError(f"no {ENGINE_STEPS}: drafted tokens are not counted")
+    return told.positions.rename(
+        columns={"drafted": "drafted_tokens", "accepted": "accepted_tokens"}
+    ), METRICS
+
+
+def need_live(member: Member) -> tuple[RunTables, pd.DataFrame]:
+    """Return the run, and what its engines tell while they run (LIVE_COLUMNS)."""
+    run = need_run(member)
+    if run.live is None or run.live.empty:
+        raise CannotRunError("no facts of engines that run: neither the plugin's nor their metrics")
+    return run, run.live
 
 
 def drafting_stretches(run: RunTables) -> tuple[pd.DataFrame, str]:

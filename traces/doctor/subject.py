@@ -27,6 +27,19 @@ from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tlt.traces.sources import ComparisonSource, RunSource, TraceFile, open_source
 from tltsched.errors import InputError
 
+LIVE_COLUMNS = {
+    "step": "int64",
+    "worker": "int16",
+    "t_s": "float64",  # begin of an engine step, or of the time between two readings of an engine's metrics
+    "seconds": "float64",
+    "batch": "float64",  # running requests; 0: the engine rests
+    "waiting": "int64",  # requests that are not in the batch
+    "preempted": "int64",
+    "prompt_tokens": "int64",
+    "graph": "str",  # FULL, PIECEWISE or NONE; empty: not told
+}
+"""What an engine tells while it runs, and no run folder keeps."""
+
 
 @dataclass(frozen=True)
 class RunTables:
@@ -41,6 +54,7 @@ class RunTables:
     engine_steps: pd.DataFrame | None
     updates: pd.DataFrame | None
     rewards: pd.DataFrame | None
+    live: pd.DataFrame | None = None  # LIVE_COLUMNS
 
     @cached_property
     def decision_intervals(self) -> DecisionIntervals | None:

@@ -81,7 +81,7 @@ def _read_engine(folder: Path) -> EngineLog:
     decode = msgspec.json.Decoder(AnyFact).decode
     for number, line in enumerate(_whole_lines(folder / FACTS, log), 1):
         try:
-            _take(log, decode(line))
+            take(log, decode(line))
         except msgspec.MsgspecError as error:
             raise InputError(
                 str(folder / FACTS), f"line {number}: {error}", "lines that the plugin wrote",
@@ -102,7 +102,7 @@ def _whole_lines(path: Path, log: EngineLog) -> Iterator[bytes]:
                 log.torn += 1
 
 
-def _take(log: EngineLog, fact: AnyFact) -> None:
+def take(log: EngineLog, fact: AnyFact) -> None:
     """Put a fact where it belongs; engine steps outside of a rollout are those of a fault's aftermath."""
     rollout = log.rollouts[-1] if log.rollouts else None
     match fact:

@@ -28,6 +28,7 @@ from tltsched.event_log import Record, SchedulerSetup, encode
 from tltsched.events import DecisionEnded, RolloutBegan
 from tltsched.policies import parse_policy
 
+WEIGHTLESS = ("ngram", "ngram_gpu", "suffix")  # they draft from texts alone
 ONE_JOB = ("mode", "policy", "model", "engine_version", "max_running", "name")
 
 
@@ -44,8 +45,9 @@ def collect(folder: Path) -> Summary:
     rows = [(step, engine, each) for step in job.steps for engine, part in step.parts for each in part.steps]
     log = StepLog()
     for step in job.steps:
-        log.add(_state(job, step), response_table(job, step))
+        log.add(state_of(job, step), response_table(job, step))
     responses, intervals, steps = log.tables(timelines(job))
+<<<<<<< HEAD
     summary = _summary(job, responses, sum(each.preempted for _, _, each in rows))
     setup = _setup(folder, engines)
     with sealed(folder):
@@ -57,6 +59,11 @@ def collect(folder: Path) -> Summary:
         write_table(folder / ENGINE_STEPS, engine_step_table(job, rows))
         write_acceptance(folder, acceptance_table(job))
         RunFolder(folder).write(summary, responses, intervals, steps)
+=======
+    write_acceptance(folder, acceptance_table(job))
+    summary = summary_of(job, responses, sum(each.preempted for _, _, each in rows))
+    RunFolder(folder).write(summary, responses, intervals, steps)
+>>>>>>> 12e9bb0 (tlt watch: a live run's facts or metrics under the doctor's checks while it goes on; queues beside idle engines, storms, graphs, slower steps)
     return summary
 
 
@@ -189,10 +196,12 @@ def timelines(job: Job) -> list[Timeline]:
     return booked
 
 
-def _state(job: Job, step: JobStep) -> StepState:
+def state_of(job: Job, step: JobStep) -> StepState:
+    """Return what a step did; n-grams and suffixes are no drafter that has weights."""
     began = [part.began for _, part in step.parts]
     engine, first = step.parts[0]
-    version = min(each.drafter_version for each in began)
+    learned = job.engines[engine].about.method not in WEIGHTLESS
+    version = min(each.drafter_version for each in began) if learned else -1
     state = StepState(
         step=step.number, start_s=step.start_s, rollout_end_s=step.rollout_end_s, end_s=step.end_s,
         drafter_version=version, drafter_age_steps=_drafter_age(job.engines[engine], first.began.t_s),
@@ -230,7 +239,8 @@ def acceptance_table(job: Job) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns + counts)
 
 
-def _summary(job: Job, responses: pd.DataFrame, preemptions: int) -> Summary:
+def summary_of(job: Job, responses: pd.DataFrame, preemptions: int) -> Summary:
+    """Return the facts of a job."""
     about = job.engines[0].about
     day = datetime.datetime.fromtimestamp(about.started_unix_s, datetime.UTC).date().isoformat()
     return Summary(

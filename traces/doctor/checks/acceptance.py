@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign
-from tlt.traces.doctor.needs import drafting_stretches, drafts_by_batch, need_drafts
+from tlt.traces.doctor.needs import draft_counts, drafting_stretches, drafts_by_batch, need_drafts
 from tlt.traces.doctor.subject import Member, Subject
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from tlt.traces.runs.batch_acceptance import (
@@ -16,7 +16,6 @@ from tlt.traces.runs.batch_acceptance import (
     by_bucket,
     tail_acceptance,
 )
-from tlt.traces.runs.engine_steps import ENGINE_STEPS
 from tlt.traces.runs.records import RECORDS
 
 DEAD = 0.02  # accepted drafts a request engine step: below it speculation only costs
@@ -52,17 +51,16 @@ def _dead(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
 def _perfect(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
     run = need_drafts(member)
-    if run.engine_steps is None:
-        raise CannotRunError(f"no {ENGINE_STEPS}: drafted tokens are not counted")
-    if not every_draft_accepted(run.engine_steps):
+    counts, source = draft_counts(run)
+    if not every_draft_accepted(counts):
         return []
     return [
         Sign(
             severity="problem",
-            found=f"all {int(run.engine_steps['drafted_tokens'].sum()):,} drafts were accepted",
+            found=f"all {int(counts['drafted_tokens'].sum()):,} drafts were accepted",
             why="No drafter achieves this: verification was not at work, so neither times nor texts count.",
             todo="Check the acceptance settings of the engine (a forced or synthetic acceptance?).",
-            source=f"{ENGINE_STEPS}: drafted_tokens, accepted_tokens",
+            source=f"{source}: drafts, and those of them that were accepted",
         )
     ]
 

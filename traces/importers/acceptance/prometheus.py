@@ -30,6 +30,15 @@ MARKS = (b"spec_", PROCESS.encode())
 Key = tuple[str, tuple[tuple[str, str], ...]]  # name and labels
 
 
+def sample_of(line: bytes) -> tuple[str, dict[str, str], float] | None:
+    """Return name, labels and value of a line of an exposition; None for one that holds none."""
+    found = _SAMPLE.match(line.decode("utf-8", "replace").strip())
+    value = number_in(found[3]) if found else None
+    if found is None or value is None:
+        return None
+    return found[1], dict(_LABEL.findall(found[2] or "")), value
+
+
 class Scrapes:
     """Takes lines; `counted` is what the series add up to."""
 
@@ -44,20 +53,20 @@ class Scrapes:
         """Read one line; raises InputError for more series than an engine has."""
         if not any(mark in line.text for mark in MARKS) or line.text.startswith(b"#"):
             return
-        found = _SAMPLE.match(line.text.decode("utf-8", "replace").strip())
-        value = number_in(found[3]) if found else None
-        if found is None or value is None or value < 0:
+        found = sample_of(line.text)
+        if found is None or found[2] < 0:
             return
-        if found[1] == PROCESS:
+        written, labels, value = found
+        if written == PROCESS:
             if self.begun is not None:
                 self._close()
             self.begun = value
             return
-        name, of_time = found[1].removesuffix("_total"), found[1].endswith("_created")
+        name, of_time = written.removesuffix("_total"), written.endswith("_created")
         name = name.removesuffix("_created") if of_time else name
         if name not in WANTED:
             return
-        key = (name, tuple(sorted(_LABEL.findall(found[2] or ""))))
+        key = (name, tuple(sorted(labels.items())))
         if of_time:
             self.made[key] = value
             return

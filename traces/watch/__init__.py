@@ -1,0 +1,1 @@
+"""A run that goes on, read again and again, and the doctor's checks on what is new in it."""

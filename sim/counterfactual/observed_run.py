@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tlt.sim.counterfactual.lengths_and_log import notes_on_lengths
 from tlt.sim.counterfactual.log_times import ROLLOUT, Logged, logged_of, logged_run
 from tlt.sim.validate.replay_measured import MeasuredSettings
 from tlt.traces.catalogue.gpus import gpu_of
@@ -120,8 +121,10 @@ def observe(
         notes = (*observed.notes, left_out) if left_out else observed.notes
         observed = replace(observed, trace=trace, notes=notes)
     if times is not None:
+        notes = tuple(notes_on_lengths(observed.trace, times))
         observed = replace(
             observed,
+            notes=(*observed.notes, *notes),
             logged=logged_of(times, observed.step_numbers()),
             drafts=times.drafts,
             concurrency=times.concurrency,

@@ -57,6 +57,11 @@ def a_large_group(run: Tables) -> None:
     run.responses.loc[(run.responses["step"] == 1) & (run.responses["group"] == 0), "group"] = 1
 
 
+def a_small_group(run: Tables) -> None:
+    odd = run.responses[(run.responses["step"] == 1) & (run.responses["group"] == 0)].index[:1]
+    run.responses = run.responses.drop(index=odd)
+
+
 def a_response_twice(run: Tables) -> None:
     run.responses = pd.concat([run.responses, run.responses.iloc[:1]], ignore_index=True)
 
@@ -202,6 +207,7 @@ FAULTS: list[tuple[str, Spoil, str]] = [
     ("repeated-steps", a_step_twice, PROBLEM),
     ("groups-alike", alike, PROBLEM),
     ("group-sizes", a_large_group, NOTICE),
+    ("group-sizes", a_small_group, NOTICE),
     ("repeated-responses", a_response_twice, PROBLEM),
     ("flat-rewards", flat, NOTICE),
     ("acceptance-none", nothing_accepted, PROBLEM),

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from tlt.traces.importers.folder import regular_files
+from tlt.traces.importers.formats.metrics.stated_lengths import StatedLengths
 from tlt.traces.importers.meaning import FRAMEWORKS, framework_of, in_seconds
 from tlt.traces.importers.meaning.key import PHASE_NAMES, Framework, Phase
 from tlt.traces.importers.meaning.rollout_seconds import fixed_seconds, generations_of, has_turns
@@ -115,6 +116,7 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
     phases: dict[Phase, PhaseTime] = msgspec.field(default_factory=dict)
     rollouts: Rollouts = msgspec.field(default_factory=_no_rollouts)
     kept: dict[str, PhaseTime] = msgspec.field(default_factory=dict)  # no phase here, by name
+    lengths: StatedLengths = msgspec.field(default_factory=StatedLengths)  # what the log says of them
     drafts: StatedDrafts | None = None  # that the run made
     concurrency: int | None = None  # requests that ran at once on all engines, as a benchmark limits them
     note: str = ""
@@ -133,6 +135,7 @@ class PhaseTimes(msgspec.Struct, kw_only=True):
         self.lines += 1
         if len(self.steps) < KEPT_STEPS:
             self.steps.append(metrics.step)
+            self.lengths.add(self.framework, metrics)
         self._rollout(framework, metrics.values)
         for name in framework.kept(metrics.values):
             if name in self.kept or len(self.kept) < MOST_KEPT:

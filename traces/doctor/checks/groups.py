@@ -54,18 +54,25 @@ def _sizes(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     usual = int(sizes.mode().max())
     if len(sizes) < 2:
         raise CannotRunError("one prompt group")
-    large = sizes[sizes > usual]
-    if large.empty:
-        return []
+    found = [
+        ("more", sizes[sizes > usual], "A prompt that was drawn twice in a step, or responses that were "
+         "written twice.", "Check whether their responses repeat; two draws of a prompt are no error."),
+        ("fewer", sizes[sizes < usual], "Responses that were filtered, failed or not written: advantages of "
+         "such a group rest on fewer, and its longest may be what is missing.",
+         "Give all responses that were generated; import counts what it left out."),
+    ]  # fmt: skip
     return [
         Sign(
             severity="notice",
-            found=f"{len(large):,} of {len(sizes):,} groups have more than the usual {usual} responses, "
-            f"at most {int(large.max())}",
-            why="A prompt that was drawn twice in a step, or responses that were written twice.",
-            todo="Check whether their responses repeat; two draws of a prompt are no error.",
-            source=f"groups of steps {some(sorted({int(step) for step, _ in large.index}))}",
+            found=f"{len(odd):,} of {len(sizes):,} groups have {which} than the usual {usual} responses, "
+            f"{'at most' if which == 'more' else 'at least'} "
+            f"{int(odd.max() if which == 'more' else odd.min())}",
+            why=why,
+            todo=todo,
+            source=f"groups of steps {some(sorted({int(step) for step, _ in odd.index}))}",
         )
+        for which, odd, why, todo in found
+        if not odd.empty
     ]
 
 

@@ -46,6 +46,13 @@ def _count(metrics: Metrics, options: Options) -> int | str:
     return round(first)
 
 
+def stated_responses(metrics: Metrics) -> float | None:
+    """Return the responses of a step as its tokens or times state them; None: they do not."""
+    if NAMES.mean not in metrics.values:
+        return None
+    return next((count for _, count in _stated(metrics.values)), None)
+
+
 def _stated(values: dict[str, float]) -> Iterator[tuple[str, float]]:
     """Yield what states the number of responses, the most exact first: tokens over mean lengths.
 

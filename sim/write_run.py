@@ -11,6 +11,7 @@ from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
+from tlt.sim.regimes import never_held
 from tlt.sim.simulation import Simulation, drafts_trees
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
@@ -129,6 +130,11 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         )
     if simulation.unscaled() is not None:
         warnings.append(_trainer_warning(simulation))
+    return (*warnings, *_cluster_warnings(simulation, cluster))
+
+
+def _cluster_warnings(simulation: Simulation, cluster: Cluster) -> list[str]:
+    warnings = []
     if cluster.stream.repeated:
         times = cluster.stream.repeated
         often = "once" if times == 1 else f"{times} times"
@@ -136,7 +142,9 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     if cluster.log.preemptions:
         count = cluster.log.preemptions
         warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")
-    return tuple(warnings)
+    if unheld := never_held(simulation, cluster):
+        warnings.append(f"no live engine was held against {', '.join(unheld)} (docs/regimes.md)")
+    return warnings
 
 
 def _memory_warnings(simulation: Simulation) -> list[str]:

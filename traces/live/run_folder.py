@@ -47,8 +47,7 @@ def collect(folder: Path) -> Summary:
     for step in job.steps:
         log.add(state_of(job, step), response_table(job, step))
     responses, intervals, steps = log.tables(timelines(job))
-<<<<<<< HEAD
-    summary = _summary(job, responses, sum(each.preempted for _, _, each in rows))
+    summary = summary_of(job, responses, sum(each.preempted for _, _, each in rows))
     setup = _setup(folder, engines)
     with sealed(folder):
         write_json(folder / "scheduler.json", setup)
@@ -59,11 +58,6 @@ def collect(folder: Path) -> Summary:
         write_table(folder / ENGINE_STEPS, engine_step_table(job, rows))
         write_acceptance(folder, acceptance_table(job))
         RunFolder(folder).write(summary, responses, intervals, steps)
-=======
-    write_acceptance(folder, acceptance_table(job))
-    summary = summary_of(job, responses, sum(each.preempted for _, _, each in rows))
-    RunFolder(folder).write(summary, responses, intervals, steps)
->>>>>>> 12e9bb0 (tlt watch: a live run's facts or metrics under the doctor's checks while it goes on; queues beside idle engines, storms, graphs, slower steps)
     return summary
 
 

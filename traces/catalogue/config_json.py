@@ -6,6 +6,8 @@ a shape that reads too little memory would look fast.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,23 @@ NOT_MODELLED = {
     "num_kv_shared_layers": "a cache shared by layers", "num_global_key_value_heads": "two sizes of heads",
     "altup_num_inputs": "alternating updates", "hc_mult": "hyper-connections",
     "moe_layer_offset": "unlike layers", "linear_attn_config": "another linear attention",
-    "swa_num_key_value_heads": "two sizes of heads", "attn_type_list": "another linear attention",
+    "swa_num_key_value_heads": "two sizes of heads",
     "is_encoder_decoder": "an encoder", "moe_latent_size": "experts on a smaller stream",
 }  # fmt: skip
+OTHERS = re.compile(r"sparse_att|indexer|lightning|^mamba_(?!ssm_dtype)")  # in any key
 LAYER_TYPES = {"full_attention", "sliding_attention", "linear_attention", "chunked_attention"}
+# Their MLPs have two matrices, not three.
+UNGATED = {
+    "phi",
+    "gpt_neox",
+    "gpt_neox_japanese",
+    "starcoder2",
+    "nemotron",
+    "gptj",
+    "codegen",
+    "persimmon",
+    "opt",
+}
 # transformers ties them where nothing is written, in these families alone.
 TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2"}
 FILE = "config.json"
@@ -50,8 +65,9 @@ def read_config(path: Path, field: str) -> dict[str, Any]:
 
 def _json(file: Path, field: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        found = json.loads(file.read_text(encoding="utf-8"))  # Python's: such files may hold Infinity
+        return msgspec.convert(found, dict[str, Any])
+    except (OSError, ValueError, msgspec.ValidationError, RecursionError) as error:
         raise InputError(
             field, f"{file}: {error}", "a Hugging Face config.json, or a folder that holds one",
             "give the path of one, or the name of a model (`tlt sim models`)",
@@ -113,9 +129,8 @@ def shape_of(config: dict[str, Any], name: str, source: str, field: str) -> Mode
     `field`: a key is missing or out of range, or a structure is not modelled.
     """
     keys = Keys(config, name, field)
-    for key, what in NOT_MODELLED.items():
-        if keys.config.get(key):
-            raise keys.refuse(f"{key} ({what})", "grouped-query, latent, windowed or gated linear attention, "
+    for key, what in _not_modelled(keys.config):
+        raise keys.refuse(f"{key} ({what})", "grouped-query, latent, windowed or gated linear attention, "
                               "gated MLPs and experts")  # fmt: skip
     layers, hidden, heads = (
         keys.positive(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
@@ -128,13 +143,25 @@ def shape_of(config: dict[str, Any], name: str, source: str, field: str) -> Mode
         name=name, hidden=hidden, layers=layers, heads=heads,
         kv_heads=keys.positive("num_key_value_heads", default=heads),
         head_size=keys.positive("head_dim", default=max(hidden // heads, 1)),
-        mlp_hidden=keys.positive("intermediate_size", default=active),
+        mlp_hidden=keys.positive("dense_intermediate_size", "intermediate_size", default=active),
         vocab=keys.positive("vocab_size"),
         tied=keys.flag("tie_word_embeddings", model_type in TIED_BY_DEFAULT),
         source=source, latent=_latent(keys), window=windowed, linear=linear, experts=experts,
         output_gate=keys.flag("attn_output_gate", model_type == "qwen3_next"),
     )  # fmt: skip
     return stored_as(shape, keys.config, keys.refuse)
+
+
+def _not_modelled(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the keys of structures that no layer of a shape has, and what they are."""
+    found = [(key, what) for key, what in NOT_MODELLED.items() if config.get(key)]
+    if config.get("model_type") in UNGATED:
+        found.append((f"model_type {config['model_type']}", "an MLP without a gate"))
+    found += [(key, "another attention") for key, value in config.items() if value and OTHERS.search(key)]
+    kinds = config.get("attn_type_list")
+    if isinstance(kinds, list) and set(map(str, kinds)) - {"1"}:  # 1: softmax attention
+        found.append(("attn_type_list", "another linear attention"))
+    return found
 
 
 def _latent(keys: Keys) -> Latent | None:
@@ -156,7 +183,8 @@ def _kinds(keys: Keys, layers: int) -> tuple[Window | None, Linear | None]:
         raise keys.refuse(f"layer_types of {len(types)} entries", f"{layers} of {', '.join(LAYER_TYPES)}")
     tokens = keys.count("sliding_window", default=0)
     if not types and tokens and keys.flag("use_sliding_window", default=True):
-        return Window(layers=layers, tokens=tokens), None
+        whole = keys.count("max_window_layers", default=0) if keys.flag("use_sliding_window") else 0
+        return Window(layers=max(layers - whole, 0), tokens=tokens), None
     windows, linears = types.count("sliding_attention"), types.count("linear_attention")
     if windows and not tokens:
         raise keys.refuse("sliding_attention without sliding_window", "the tokens of the window")
@@ -178,7 +206,8 @@ def _types_by_interval(keys: Keys, layers: int) -> list[str]:
     every = keys.count("full_attention_interval", default=0)
     other = "linear_attention"
     if not every and keys.config.get("sliding_window"):
-        every, other = keys.count("sliding_window_pattern", default=0), "sliding_attention"
+        alternate = 2 if keys.config.get("model_type") == "gemma2" else 0
+        every, other = keys.count("sliding_window_pattern", default=alternate), "sliding_attention"
     return ["full_attention" if every and (layer + 1) % every == 0 else other for layer in range(layers)] if (
         every) else []  # fmt: skip
 
@@ -191,7 +220,9 @@ def _experts(keys: Keys, layers: int) -> Experts | None:
     if per_token > count:
         raise keys.refuse(f"{per_token} experts a token", f"at most the {count} that there are")
     hidden = keys.positive("moe_intermediate_size", "intermediate_size")
-    shared = keys.count("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
+    shared = keys.count(
+        "shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim", default=0
+    )
     return Experts(
         layers=_expert_layers(keys, layers), count=count, per_token=per_token, hidden=hidden,
         shared_hidden=shared or keys.count("n_shared_experts", "num_shared_experts", default=0) * hidden,

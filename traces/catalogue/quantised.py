@@ -23,7 +23,7 @@ NVFP4 = Weights(bits=4 + 8 / 16, products="fp4")
 INT4 = Weights(bits=4 + 16 / 128)  # groups of 128, as AWQ and GPTQ are mostly published
 BY_SUFFIX = {"FP8": FP8, "INT4": INT4, "AWQ": INT4, "GPTQ-Int4": INT4, "NVFP4": NVFP4, "MXFP4": MXFP4}
 # Names by which methods leave out the attention, and the dense layers and shared experts.
-ATTENTION, DENSE = r"self_attn|attention|q_proj", r"shared_expert|mlp\S*\(gate\|"
+ATTENTION, DENSE = r"self_attn|[qk]_proj|qkv", r"shared_expert|mlp\S*\(gate\|"
 
 
 def stored_as(shape: ModelShape, config: dict[str, Any], refuse: Refuse) -> ModelShape:
@@ -55,6 +55,8 @@ def _weights(given: dict[str, Any], refuse: Refuse) -> Weights:
     """Return how a method stores a matrix."""
     method = str(given.get("quant_method") or given.get("quant_algo") or "").lower()
     algorithm = str(given.get("quant_algo") or "").upper()
+    if "MIXED" in algorithm:
+        raise refuse("layers quantised differently from one another", METHODS)
     if "FP4" in algorithm:
         return NVFP4
     if method.startswith("fp8") or "FP8" in algorithm or method == "fbgemm_fp8":
@@ -67,11 +69,14 @@ def _weights(given: dict[str, Any], refuse: Refuse) -> Weights:
         return Weights(bits=4.5) if given.get("load_in_4bit") else Weights(bits=8.0)
     groups = given.get("config_groups")
     if method in ("compressed-tensors", "modelopt") and isinstance(groups, dict) and groups:
-        return _first_group(next(iter(groups.values())), refuse)
+        stored = {_group(group, refuse) for group in groups.values()}
+        if len(stored) > 1:
+            raise refuse("layers quantised differently from one another", METHODS)
+        return stored.pop()
     raise refuse(f"quantization_config of method {method or 'nothing'!r}", METHODS)
 
 
-def _first_group(group: Any, refuse: Refuse) -> Weights:
+def _group(group: Any, refuse: Refuse) -> Weights:
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(weights, dict):
         raise refuse("a quantization group without weights", METHODS)

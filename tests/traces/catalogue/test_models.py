@@ -18,7 +18,7 @@ SMALL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 10,
 }  # fmt: skip
 
-GROUPS = {
+GROUPS: dict[str, Any] = {
     "quant_method": "compressed-tensors",
     "config_groups": {"first": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
 }
@@ -128,6 +128,20 @@ def test_windows_and_linear_layers_do_not_grow_with_the_context(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("changed", "layers"),
+    [
+        ({}, 0), ({"sliding_window": 7}, 3), ({"sliding_window": 7, "use_sliding_window": False}, 0),
+        ({"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 2}, 1),
+        ({"sliding_window": 7, "sliding_window_pattern": 3}, 2),
+        ({"sliding_window": 7, "model_type": "gemma2"}, 2),
+    ],
+)  # fmt: skip
+def test_layers_with_a_window(changed: dict[str, Any], layers: int, tmp_path: Path) -> None:
+    window = read(tmp_path, **changed).window
+    assert (window.layers if window else 0) == layers
+
+
+@pytest.mark.parametrize(
     ("given", "bits"),
     [
         ({"quant_method": "fp8"}, (8, 8, 8)),
@@ -137,6 +151,10 @@ def test_windows_and_linear_layers_do_not_grow_with_the_context(tmp_path: Path) 
         ({"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}, (4.5, 4.5, 4.5)),
         (GROUPS | {"ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]}, (16, 16, 4.5)),
         ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]}, (8, 8, 8)),
+        ({"quant_method": "fp8", "modules_to_not_convert": [
+            f"model.layers.{n}.post_attention_layernorm" for n in range(3)]}, (8, 8, 8)),
+        ({"quant_method": "fp8", "modules_to_not_convert": [
+            f"model.layers.{n}.self_attn.q_proj" for n in range(3)]}, (16, 8, 8)),
     ],
 )  # fmt: skip
 def test_stored_weights(given: dict[str, Any], bits: tuple[float, ...], tmp_path: Path) -> None:
@@ -158,7 +176,13 @@ def test_a_name_that_ends_in_fp8_is_stored_in_half() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"index_topk": 2048}, "sparse attention"), ({"hidden_size": None}, "no hidden_size"),
+        ({"index_topk": 2048}, "sparse attention"), ({"attn_type_list": [0, 1, 1]}, "attn_type_list"),
+        ({"sparse_attention_config": {"a": 1}}, "sparse_attention_config"),
+        ({"quantization_config": {"quant_algo": "MIXED_PRECISION"}}, "differently"),
+        ({"quantization_config": GROUPS | {"config_groups": GROUPS["config_groups"] | {
+            "b": {"weights": {"num_bits": 8, "type": "float"}}}}}, "differently"),
+        ({"model_type": "phi"}, "without a gate"),
+        ({"hidden_size": None}, "no hidden_size"),
         ({"hidden_size": -1}, "a whole number"), ({"vocab_size": "big"}, "a whole number"),
         ({"num_hidden_layers": 0}, "1 or more"), ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"quantization_config": {"quant_method": "exotic"}}, "exotic"),

@@ -168,6 +168,12 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
     notes.append(f"spread of the repeats (quartiles): {spread:.1%} of an engine step at the median point")
     if measured.mixed_points:
         notes.append(_mixed_note(measured.mixed_points, coefficients))
+    if coefficients.experts is not None:
+        experts = coefficients.experts
+        notes.append(
+            f"experts: {experts.read_s * 1e3:.2f} ms where a step wakes all {experts.count}, the n-th likeliest "
+            f"taken as often as n ** -{experts.skew:g} (fitted; straight pieces beside it may hold a part)"
+        )
     tax = off_tax(measured.points)
     if tax:
         notes.append("K = 0 over no speculation configured: " + _by_batch(tax))

@@ -1,10 +1,11 @@
 """How far any schedule could go: a lower bound on every step of a workload whose lengths are known.
 
-No rollout ends before its longest request has been generated on an engine of its own, nor before the workers
-have done all the work at the cheapest price: a token of a request in a batch costs no less than the smallest
-share of an engine step, F(b) / b over all batches b, and what reading its own context takes. Both hold for
-every placement, order and number of moves. Prefill is left out, as if all prompts hit the prefix cache and
-groups never parted, so the bound is below what can be reached.
+No rollout ends before its longest request has been prefilled and generated on an engine of its own, nor
+before the workers have done all the work at the cheapest price: a token of a request in a batch costs no
+less than the smallest share of an engine step, F(b) / b over all batches b, and what reading its own
+context takes; a token of a prompt what it adds at least to an engine step that decodes anyway. Both hold
+for every placement, order and number of moves. Groups never part, and where the prefix cache is on a prompt
+is computed once for all of its responses, so the bound is below what can be reached.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tlt.sim.model.requests import StepRequests
 from tlt.sim.simulation import Simulation
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.workload import steps_of
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
 from tlt.traces.runs.runfolder import write_json
 from tltsched.draft_config import OFF, DraftConfig
@@ -47,6 +49,8 @@ def clairvoyant_bound(
     draft_configs: tuple[DraftConfig, ...] = (OFF,),
     acceptance: Acceptance | None = None,
     drafter_exponent: float = 1.0,
+    *,
+    prefix_caching: bool = True,
 ) -> RolloutBound:
     """Return the bound of one rollout in which every token may be generated under the cheapest
     of `draft_configs`.
@@ -73,10 +77,29 @@ def clairvoyant_bound(
         shared_s.append(tokens * float((fixed_s / np.arange(1, len(fixed_s) + 1)).min()) * engine_steps)
         context_s.append(contexts * price.context_s_per_token * engine_steps)
     read_s = np.min(context_s, axis=0)
+    first_s, added_s = _prefill_s(prompts, requests.group, costs, prefix_caching)
     return RolloutBound(
-        longest_s=float((np.min(alone_s, axis=0) + read_s).max(initial=0.0)),
-        work_s=float((np.min(shared_s, axis=0) + read_s).sum()) / workers,
+        longest_s=float((first_s + np.min(alone_s, axis=0) + read_s).max(initial=0.0)),
+        work_s=(added_s + float((np.min(shared_s, axis=0) + read_s).sum())) / workers,
     )
+
+
+def _prefill_s(prompts: Floats, group: Ints, costs: StepCosts, prefix_caching: bool) -> tuple[Floats, float]:
+    """Return the seconds before each request's first token, [n], and those of all prompts together, at least.
+
+    Nobody decodes before its prompt was computed, for itself or for its group. Beside a batch that decodes a
+    prompt's token adds the least that any token adds to an engine step.
+    """
+    law = costs.coefficients
+    tokens = np.maximum(prompts, 1.0)
+    chunks = np.ceil(tokens / costs.chunk_tokens)
+    pairs_s = tokens**2 * law.prefill_s_per_pair
+    first_s = chunks * law.prefill_chunk_s + tokens * law.prefill_s_per_token + pairs_s
+    token_s = law.prefill_s_per_token
+    if costs.mixes:
+        token_s = min(token_s, law.mixed_token_share * min(*law.slopes_s_per_token, token_s))
+    counted = np.unique(group, return_index=True)[1] if prefix_caching else slice(None)
+    return first_s, float((tokens * token_s + pairs_s)[counted].sum())
 
 
 def bounds_of(simulation: Simulation) -> Bounds:
@@ -97,12 +120,15 @@ def bounds_of(simulation: Simulation) -> Bounds:
     )
     rows = []
     for number, step in enumerate(steps_of(simulation.trace)):
-        bound = clairvoyant_bound(step, plain, config.workers)
+        caching = engine.prefix_caching
+        bound = clairvoyant_bound(step, plain, config.workers, prefix_caching=caching)
         drafted = None
         if draft_configs:
             exponent = _best_exponent(config, number)
             allowed = (OFF, *draft_configs)
-            drafted = clairvoyant_bound(step, plain, config.workers, allowed, acceptance, exponent)
+            drafted = clairvoyant_bound(
+                step, plain, config.workers, allowed, acceptance, exponent, prefix_caching=caching
+            )
         rows.append(_row(number, step, config, phases, bound, drafted))
     return Bounds(workers=config.workers, draft_configs=tuple(map(str, draft_configs)), rows=tuple(rows))
 

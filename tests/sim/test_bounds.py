@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,14 +23,26 @@ def requests(*lengths: int, prompt_tokens: int = 10) -> StepRequests:
 
 def test_one_request_alone_takes_its_steps() -> None:
     bound = clairvoyant_bound(requests(50), costs(), 1)
+    prefill_s = PLAIN.prefill_chunk_s + 10 * PLAIN.prefill_s_per_token + 100 * PLAIN.prefill_s_per_pair
     steps_s = sum(PLAIN.floor_s + PLAIN.kv_s_per_token * (10 + token) for token in range(1, 50))
-    assert bound.longest_s == pytest.approx(steps_s, rel=1e-12)
+    assert bound.longest_s == pytest.approx(prefill_s + steps_s, rel=1e-12)
     assert bound.seconds == bound.longest_s >= bound.work_s
 
 
 def test_much_equal_work_is_bounded_by_the_workers() -> None:
     few, many = (clairvoyant_bound(requests(*[100] * 6400), costs(), workers) for workers in (2, 4))
     assert few.seconds == few.work_s == pytest.approx(2 * many.work_s)
+
+
+def test_prompts_are_computed_once_a_group_at_what_they_add_at_least() -> None:
+    alone = StepRequests(np.arange(4), np.full(4, 1000), np.full(4, 2), np.zeros(4, bool), np.zeros(4))
+    shared = msgspec.structs.replace(alone, group=np.zeros(4, np.int64))
+    # This engine does not decode while it prefills.
+    prompt_s = 1000 * PLAIN.prefill_s_per_token + 1000**2 * PLAIN.prefill_s_per_pair
+    apart, together = (clairvoyant_bound(each, costs(), 1).work_s for each in (alone, shared))
+    assert apart - together == pytest.approx(3 * prompt_s)
+    uncached = clairvoyant_bound(shared, costs(), 1, prefix_caching=False).work_s
+    assert uncached == pytest.approx(apart)
 
 
 def test_no_requests_take_no_time() -> None:

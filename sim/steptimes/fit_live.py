@@ -171,8 +171,8 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
     if coefficients.experts is not None:
         experts = coefficients.experts
         notes.append(
-            f"experts: {experts.read_s * 1e3:.2f} ms where a step wakes all {experts.count}, the n-th likeliest "
-            f"taken as often as n ** -{experts.skew:g} (fitted; straight pieces beside it may hold a part)"
+            f"experts: {experts.read_s * 1e3:.2f} ms where a step wakes all {experts.count}, the n-th "
+            f"likeliest taken as often as n ** -{experts.skew:g} (fitted; straight pieces beside it may hold a part)"
         )
     tax = off_tax(measured.points)
     if tax:

@@ -14,7 +14,7 @@ from tltsched.errors import InputError
 
 Count = Annotated[int, Meta(ge=1)]
 Dtype = Literal["bfloat16", "float32"]
-DrafterKind = Literal["eagle3", "ngram", "suffix", "draft_model"]
+DrafterKind = Literal["eagle3", "mtp", "ngram", "suffix", "draft_model"]
 Graphs = Literal["every_k", "stock"]
 Quantization = Literal["none", "fp8_per_tensor", "fp8_per_channel"]
 

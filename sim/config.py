@@ -317,9 +317,9 @@ class Config(Section, frozen=True, kw_only=True):
                 "hardware.gpus", hardware.gpus, f"a multiple of hardware.tp = {hardware.tp}{more}",
                 "change one of them",
             )  # fmt: skip
-        if self.drafter.kind == "history" and self.cluster.spot.enabled:
+        if self.drafter.model_free is not None and self.cluster.spot.enabled:
             raise InputError(
-                "cluster.spot.enabled", True, "false with drafter.kind = 'history'",
+                "cluster.spot.enabled", True, f"false with drafter.kind = '{self.drafter.kind}'",
                 "there is no head to train: set it to false",
             )  # fmt: skip
         if self.cluster.fallback.enabled:

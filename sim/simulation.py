@@ -23,6 +23,8 @@ from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
 from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.steptimes.drafters import Drafter as OtherDrafter
+from tlt.sim.steptimes.drafters import with_drafter
 from tlt.sim.steptimes.errors import CostError, cost_error
 from tlt.sim.steptimes.known import pinned
 from tlt.sim.steptimes.law import Coefficients
@@ -74,8 +76,19 @@ def coefficients_of(config: Config, calibration: Calibration | None) -> Coeffici
         fitted = roofline(shape, gpu, config.hardware.parallel, config.cost.roofline, drafts_trees(config))
     else:
         fitted = calibration.coefficients
+    other = other_drafter(config)
+    if other:
+        fitted = with_drafter(fitted, other, shape, gpu, config.hardware.tp, config.cost.roofline)
     known = config.cost.known.steps()
     return (pinned(fitted, known) if known else fitted).times(config.cost.scale)
+
+
+def other_drafter(config: Config) -> OtherDrafter | None:
+    """Return the drafter whose cost replaces that of a head; None: a head drafts, or no model does."""
+    drafter = config.drafter
+    if drafter.kind in ("mtp", "draft_model", "block"):
+        return OtherDrafter(kind=drafter.kind, model=drafter.model, layers=drafter.block_layers)
+    return None
 
 
 def mixes_prefill(config: Config, calibration: Calibration | None) -> bool:
@@ -120,8 +133,11 @@ class Simulation:
         assert not isinstance(config.policy, str), "resolve() turns names into settings"
         self.config, self.coefficients = config, coefficients
         self.policy = probe(config.policy)
-        history = config.drafter.history if config.drafter.kind == "history" else None
-        self.law: AcceptanceLaw = HistoryLaw(history) if history else law_of(config.acceptance)
+        history = config.drafter.model_free
+        self.law: AcceptanceLaw = law_of(config.acceptance)
+        if history:
+            own = config.drafter.kind == "ngram"
+            self.law = HistoryLaw(history, "the request's own text" if own else "earlier responses")
         self._check_drafts()
         self.acceptance = self._acceptance()
         self.costs = StepCosts(
@@ -194,7 +210,7 @@ class Simulation:
     def check_graphs(self, cluster: Cluster) -> None:
         """Raise InputError if drafts were made without CUDA graphs and nobody says what that costs."""
         engine, batch = self.config.engine, cluster.log.largest_draft_batch
-        known = engine.eager_s_per_draft_pass is not None or self.config.drafter.kind == "history"
+        known = engine.eager_s_per_draft_pass is not None or self.config.drafter.model_free is not None
         if known or not engine.graph_max_requests or batch <= engine.graph_max_requests:
             return
         raise InputError(
@@ -229,7 +245,8 @@ class Simulation:
 
     def cost_error(self) -> CostError:
         """Return how far the step times may be off."""
-        return cost_error(self.calibration, self.config.cost.known.given)
+        known = self.config.cost.known.given
+        return cost_error(self.calibration, known, other_drafter(self.config) is not None)
 
     def with_coefficients(self, coefficients: Coefficients) -> Self:
         """Return the same policy and workload under other step times."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tlt.sim.config import Config
 from tlt.sim.defaults import ROOFLINE
+from tlt.sim.steptimes.drafters import OWN_COST
 from tltsched.errors import InputError
 
 # Field or section, whether it is without effect, and what has the effect instead.
@@ -36,8 +37,8 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         "cost.roofline",
-        lambda config: config.cost.source != ROOFLINE,
-        "step times are those of a calibration (cost.source)",
+        lambda config: config.cost.source != ROOFLINE and config.drafter.kind not in OWN_COST,
+        "step times are those of a calibration (cost.source), the drafter's too",
         "set cost.source='roofline', or leave it out",
     ),
     *(
@@ -51,9 +52,9 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         "drafter.history",
-        lambda config: config.drafter.kind != "history",
+        lambda config: config.drafter.model_free is None,
         "drafts come from a head (drafter.kind)",
-        "set drafter.kind='history', or leave it out",
+        "set drafter.kind='history' or 'ngram', or leave it out",
     ),
 )
 

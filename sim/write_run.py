@@ -12,7 +12,7 @@ from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
 from tlt.sim.regimes import never_held
-from tlt.sim.simulation import Simulation, drafts_trees
+from tlt.sim.simulation import Simulation, drafts_trees, other_drafter
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.workload import describe_lengths, steps_of
@@ -174,13 +174,18 @@ def _trainer_warning(simulation: Simulation) -> str:
 
 def _calibration_warnings(simulation: Simulation) -> list[str]:
     calibration, hardware = simulation.calibration, simulation.config.hardware
+    other = other_drafter(simulation.config)
+    own = [f"assumed: {other.words()} (drafter.kind)"] if other and simulation.drafts else []
     if calibration is None:
-        told = ["step times are assumed: no calibration of this model and GPU was given"]
+        told = [*own, "step times are assumed: no calibration of this model and GPU was given"]
         if simulation.drafts and simulation.config.drafter.kind == "head":
             config = simulation.config
             told.append(f"assumed: {drafter_words(config.cost.roofline, drafts_trees(config))}")
         return told
-    warnings = [f"{calibration.name}: {note}" for note in calibration.notes if note.startswith("assumed")]
+    warnings = [
+        *own,
+        *(f"{calibration.name}: {note}" for note in calibration.notes if note.startswith("assumed")),
+    ]
     if (canonical(calibration.model), Parallel(tp=calibration.tp)) != (hardware.model, hardware.parallel):
         warnings.append(
             f"the calibration is of {calibration.model} with TP {calibration.tp}, "

@@ -74,7 +74,7 @@ SURFACE: dict[str, set[str]] = {
         "--draft-model", "--out",
     },
     "sim borrow": {
-        "--config", "--set", "--python", "--model", "--system", "--engine", "--expert-parallel", "--head",
+        "--config", "--set", "--python", "--model", "--system", "--engine", "--head",
         "--ks", "--own", "--out",
     },
     "sim fields": set(),

@@ -87,8 +87,9 @@ def speculation(config: RealConfig) -> dict[str, Any]:
     elif drafter.kind == "ngram":
         settings["method"] = "ngram_gpu" if cuda else "ngram"
         settings |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
-    elif cuda:
-        raise InputError("drafter.kind", drafter.kind, "eagle3, ngram, draft_model on cuda", "or run on cpu")
+    elif cuda and drafter.kind == "suffix":
+        allowed = "eagle3, mtp, ngram, draft_model on cuda"
+        raise InputError("drafter.kind", drafter.kind, allowed, "or run on cpu")
     if drafter.synthetic_survival:
         settings["rejection_sample_method"] = "synthetic"
         settings["synthetic_acceptance_rates"] = survival(drafter.synthetic_survival, max(drafter.ks))

@@ -113,7 +113,7 @@ def bounds_of(simulation: Simulation) -> Bounds:
         simulation.coefficients, "not_configured", engine.max_running, engine.chunk_tokens, 0,
         simulation.coefficients.eager_s,
     )  # fmt: skip
-    draft_configs = () if config.drafter.kind == "history" else _covered(simulation)
+    draft_configs = () if config.drafter.model_free else _covered(simulation)
     acceptance = simulation.acceptance
     phases = phases_of(
         config.phases, simulation.shape, simulation.gpu, config.hardware.gpus, config.hardware.gpus

@@ -89,7 +89,7 @@ def policies_of(named: Sequence[str] | None, config: Config, policy: str) -> lis
     """Return the policies, the observed policy first; by default a few of each kind."""
     if named is not None:
         return [policy, *(name for name in named if name != policy)]
-    trees = config.acceptance.kind == "published_tree" and config.drafter.kind == "head"
+    trees = config.acceptance.kind == "published_tree" and config.drafter.model_free is None
     drafting = ("static:10_8_16", "tlt", "goodput_trees") if trees else ("static:4", "tlt_chains", "goodput")
     whole = PolicyName.parse(policy)
     others = [str(whole.on(schedule)) for schedule in SCHEDULES if schedule != whole.schedule]

@@ -22,6 +22,9 @@ from tltsched.errors import InputError
 SMALLEST_EXPONENT = 1e-3  # all drafts are accepted, nearly
 
 
+MODEL_FREE = ("history", "ngram")
+
+
 class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Drafts copied out of earlier responses (tlt.sim.model.suffix_drafts). All defaults are assumed."""
 
@@ -64,11 +67,17 @@ class DrafterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How the drafter ages and what training it takes. All defaults are assumed unless marked."""
 
     kind: Annotated[
-        Literal["head", "history"],
-        Meta(description="head: a trained head (the fields below); history: drafts out of earlier responses, "
-             "which take no GPU time (drafter.history, in place of acceptance.*)"),
+        Literal["head", "mtp", "draft_model", "block", "history", "ngram"],
+        Meta(description="head: one trained layer (EAGLE-3); mtp: the target's own module; draft_model: a "
+             "smaller model; block: one pass for all drafts (DFlash, DSpark), each at its own assumed cost; "
+             "history: a suffix tree of earlier responses, ngram: matches in the request's own text, neither "
+             "of which takes GPU time (drafter.history, in place of acceptance.*)"),
     ] = "head"  # fmt: skip
-    history: Annotated[HistoryConfig, Meta(description="drafts out of earlier responses")] = HistoryConfig()
+    model: Annotated[str, Meta(description="draft_model: its shape, by name or config.json")] = ""
+    block_layers: Annotated[int, Meta(ge=1, description="block: layers of the drafter (assumed)")] = 5
+    history: Annotated[
+        HistoryConfig, Meta(description="drafts without a model; epochs and groups mean nothing to ngram")
+    ] = HistoryConfig()
     exists: Annotated[bool, Meta(description="whether a trained drafter serves from the first step on")] = (
         True
     )
@@ -100,6 +109,24 @@ class DrafterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     publish_s: Annotated[
         float, Meta(ge=0.0, description="sending drafter weights to all workers at the step boundary")
     ] = 0.5
+
+    def __post_init__(self) -> None:
+        if (self.kind == "draft_model") != bool(self.model):
+            raise InputError(
+                "drafter.model", self.model, "a model with drafter.kind = 'draft_model', else none",
+                "name the drafting model, such as Qwen3-0.6B" if not self.model else "leave it out",
+            )  # fmt: skip
+
+    @property
+    def model_free(self) -> HistoryConfig | None:
+        """Return how drafts without a model are found; None: a model drafts."""
+        if self.kind not in MODEL_FREE:
+            return None
+        if self.kind == "history":
+            return self.history
+        # The request's own text is there from its first token on, and other responses are not looked at.
+        own = {"first_epoch_steps": 0, "group_hit_rate": 0.0, "reuse_prefix_share": 0.0}
+        return msgspec.structs.replace(self.history, **own)
 
 
 class Drafter:

@@ -41,13 +41,12 @@ class HistoryLaw(msgspec.Struct, frozen=True):
     """Acceptance of chains out of the history, engine steps without a match included."""
 
     config: HistoryConfig
+    where: str = "earlier responses"
 
     @property
     def source(self) -> str:
         """Return one line that says what the law rests on."""
-        return (
-            f"assumed: drafts out of earlier responses, a match in {self.config.hit_rate:.0%} of engine steps"
-        )
+        return f"assumed: drafts out of {self.where}, a match in {self.config.hit_rate:.0%} of engine steps"
 
     def survival(self, draft_config: DraftConfig) -> Floats:
         """Return h s_j for j = 1..depth, [depth]; s goes on geometrically past the last position given."""
@@ -107,7 +106,7 @@ class HistoryDrafter(Drafter):
     def begin_step(self) -> None:
         """Take up what is known of the prompts of this step."""
         super().begin_step()
-        history = self.config.history
+        history = self.config.model_free or self.config.history
         first_epoch = self._steps_begun < history.first_epoch_steps
         self._steps_begun += 1
         self.version = -1 if first_epoch and not history.group_hit_rate else 0
@@ -136,4 +135,4 @@ def reusing(limits: Limits, config: HistoryConfig) -> Limits:
 
 def drafter_of(config: DrafterConfig) -> Drafter:
     """Return the drafter of that kind."""
-    return HistoryDrafter(config) if config.kind == "history" else Drafter(config)
+    return HistoryDrafter(config) if config.model_free else Drafter(config)

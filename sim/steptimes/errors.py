@@ -67,8 +67,25 @@ class CostError(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
 
-def cost_error(calibration: Calibration | None, pinned: bool = False) -> CostError:
-    """Return the error of step times; None: a roofline. `pinned`: to two steps that the user timed."""
+def cost_error(
+    calibration: Calibration | None, pinned: bool = False, other_drafter: bool = False
+) -> CostError:
+    """Return the error of step times; None: a roofline.
+
+    `pinned`: to two steps that the user timed. `other_drafter`: drafts cost what a roofline says of another
+    drafter than the calibrated one, unless the steps pin it.
+    """
+    error = _cost_error(calibration, pinned)
+    if not other_drafter or pinned or calibration is None:
+        return error
+    target, kv, drafter = error.sds
+    assumed = max(drafter, ROOFLINE_SDS[2])
+    return msgspec.structs.replace(
+        error, sds=(target, kv, assumed), source=f"{error.source}; the drafter's cost is assumed"
+    )
+
+
+def _cost_error(calibration: Calibration | None, pinned: bool) -> CostError:
     if calibration is None:
         biases, sds = (PINNED_BIASES, PINNED_SDS) if pinned else (ROOFLINE_BIASES, ROOFLINE_SDS)
         how = "roofline, pinned to your two steps" if pinned else "assumed: no calibration"

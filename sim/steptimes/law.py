@@ -8,10 +8,12 @@ coefficients, one engine step takes
     draft of depth D, top-k     ... + draft + draft_token x + D (draft_pass + draft_pass_request batch topk)
                                      + kv C (1 + D / layers) + kv_verified C (verify - 1)
 
-`draft_token` is what rejection sampling and the drafter's first pass take for each verified token, and
-`kv_verified` what each further query token of a request takes over its cache (0 where attention is bound by
-reading the cache once). Both are fitted to live engines alone: published tables cannot tell them from the
-rest. Where graphs were captured for some batch sizes only, `batch` above is the next larger one of them.
+An MTP module's pass takes `draft_target_share` of G(batch topk) as well, and with `draft_once` one pass
+drafts the whole block, however deep. `draft_token` is what rejection sampling and the drafter's first pass
+take for each verified token, and `kv_verified` what each further query token of a request takes over its
+cache (0 where attention is bound by reading the cache once). Both are fitted to live engines alone: published
+tables cannot tell them from the rest. Where graphs were captured for some batch sizes only, `batch` above is
+the next larger one of them.
 
 For a mixture of experts G has the term of tlt.sim.steptimes.experts as well: what the experts take that x
 tokens wake. `request_s` is what each request adds whatever its context: windows, states of linear attention.
@@ -71,6 +73,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     mixed_token_share: float = 1.0
     request_s: float = 0.0
     experts: ExpertTerm | None = None
+    draft_target_share: float = 0.0
+    draft_once: bool = False
 
     def scaled(self, target: float, kv: float, drafter: float) -> Coefficients:
         """Return the law with the target's step, the KV term and the drafter's passes times these factors."""
@@ -88,6 +92,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             draft_pass_s=self.draft_pass_s * drafter,
             draft_pass_s_per_request=self.draft_pass_s_per_request * drafter,
             draft_s_per_token=self.draft_s_per_token * drafter,
+            draft_target_share=self.draft_target_share * drafter / target,
             kv_s_per_verified_token=self.kv_s_per_verified_token * kv,
         )
 
@@ -122,14 +127,22 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             seconds = seconds + self.request_s * b
         if draft_config.depth:
             per_pass = self.draft_pass_s + self.draft_pass_s_per_request * b * draft_config.topk
-            return seconds + self.draft_s + self.draft_s_per_token * x + draft_config.depth * per_pass
+            per_pass += self._target_share_s(b * draft_config.topk)
+            return seconds + self.draft_s + self.draft_s_per_token * x + self.passes(draft_config) * per_pass
         if when_off == "k0":
-            return seconds + self.off_s + self.off_s_per_request * b
+            return seconds + self.off_s + self.off_s_per_request * b + self._target_share_s(b)
         return seconds
+
+    def passes(self, draft_config: DraftConfig) -> int:
+        """Return how often the drafter runs in an engine step."""
+        return min(draft_config.depth, 1) if self.draft_once else draft_config.depth
+
+    def _target_share_s(self, tokens: Floats) -> Floats | float:
+        return self.draft_target_share * self.target_s(tokens) if self.draft_target_share else 0.0
 
     def context_s_per_token(self, draft_config: DraftConfig, when_off: WhenOff) -> float:
         """Return the seconds that one cached token adds to an engine step."""
-        passes = draft_config.depth if draft_config.depth else int(when_off == "k0")
+        passes = self.passes(draft_config) or int(when_off == "k0")
         further = self.kv_s_per_verified_token * (draft_config.verify_tokens - 1)
         return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share) + further
 

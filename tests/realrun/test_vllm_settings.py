@@ -117,6 +117,9 @@ def test_drafters() -> None:
     assert speculation(own)["draft_sample_method"] == "probabilistic"
     assert "draft_sample_method" not in speculation(_with(own, "engine", temperature=0.0))
     assert speculation(_with(GPU, "drafter", kind="ngram"))["method"] == "ngram_gpu"
+    mtp = speculation(_with(GPU, "drafter", kind="mtp", folder=""))
+    assert (mtp["method"], mtp["num_speculative_tokens"]) == ("mtp", 8), "its weights are the target's own"
+    assert "model" not in mtp
     on_cpu = _with(GPU, "engine", device="cpu")
     assert speculation(_with(on_cpu, "drafter", kind="ngram"))["method"] == "ngram"
     with pytest.raises(InputError, match=r"got 'suffix' for drafter\.kind"):

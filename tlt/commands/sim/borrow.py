@@ -27,8 +27,6 @@ DRAFTS = "1,2,3,4,6,8"
 @click.option("--model", metavar="NAME_OR_FOLDER", help="Default: the configuration of hardware.model.")
 @click.option("--system", help="AISimulate's name of the GPU. Default: that of hardware.gpu.")
 @click.option("--engine", type=click.Choice(("vllm", "sglang", "trtllm")), default="vllm", show_default=True)
-@click.option("--expert-parallel", type=click.IntRange(1), default=1, show_default=True,
-              help="GPUs that a layer's experts are spread over, of hardware.tp.")  # fmt: skip
 @click.option("--head", type=EXISTING_FILE, help="config.json of an EAGLE-3 head. Default: one layer.")
 @click.option("--ks", "drafts", default=DRAFTS, show_default=True, metavar="K,...", help="Chains to ask for.")
 @click.option("--own", type=PATH, help="Points of your own that correct it: a calibration, or a live run.")
@@ -40,7 +38,6 @@ def borrow(
     model: str | None,
     system: str | None,
     engine: str,
-    expert_parallel: int,
     head: Path | None,
     drafts: str,
     own: Path | None,
@@ -61,18 +58,31 @@ def borrow(
     from tlt.traces.runs.runfolder import write_json
 
     resolved = resolve(settings_of(config, assignments), "none")
+    _refuse_spread(resolved)
     points = read_own(own) if own else ()
     about = _about(resolved, tuple(numbers_of("--ks", drafts, int)), out.stem)
     questions = grid(about.max_running, _contexts_tokens(resolved), about.ks)
     named = system_of(about.gpu.name, system)
     with tempfile.TemporaryDirectory() as made:
-        subject = _subject(resolved, model, named, engine, expert_parallel, head, Path(made))
+        subject = _subject(resolved, model, named, engine, head, Path(made))
         with progress(f"asking AISimulate for {len(questions)} engine steps"):
             answers = ask(python.absolute(), subject, questions)
     calibration = borrowed(answers, about, points)
     write_json(out, calibration)
     click.echo(describe_calibration(calibration))
     click.echo(f"{out}: use it as --set cost.source={out}")
+
+
+def _refuse_spread(config: Config) -> None:
+    from tltsched.errors import InputError
+
+    hardware = config.hardware
+    for name in ("pp", "attention_dp"):
+        if getattr(hardware, name) > 1:
+            fix = "set it to 1, or take a roofline: cost.source = 'roofline'"
+            raise InputError(
+                f"hardware.{name}", getattr(hardware, name), "1 where step times are borrowed", fix
+            )
 
 
 def _about(config: Config, ks: tuple[int, ...], name: str) -> About:
@@ -97,9 +107,8 @@ def _contexts_tokens(config: Config) -> list[int]:
 
 
 def _subject(
-    config: Config, model: str | None, system: str, engine: str, expert_parallel: int, head: Path | None,
-    place: Path,
-) -> Subject:  # fmt: skip
+    config: Config, model: str | None, system: str, engine: str, head: Path | None, place: Path
+) -> Subject:
     """Return whose engine steps are asked for; a configuration that ships is written into `place`."""
     from tlt.realrun.models.drafter import head_config
     from tlt.realrun.models.target import config_json
@@ -118,6 +127,6 @@ def _subject(
         write_json(place / "config.json", written)
     return Subject(
         model=model or str(place), system=system, engine=engine, tp=hardware.tp,
-        experts_parallel=expert_parallel if shape.experts else None,
+        experts_parallel=hardware.ep if shape.experts else None,
         draft_config=drafter,
     )  # fmt: skip

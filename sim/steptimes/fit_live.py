@@ -172,7 +172,7 @@ def _notes(measured: MeasuredPoints, coefficients: Coefficients, residuals: Resi
         experts = coefficients.experts
         notes.append(
             f"experts: {experts.read_s * 1e3:.2f} ms where a step wakes all {experts.count}, the n-th "
-            f"likeliest taken as often as n ** -{experts.skew:g} (fitted; straight pieces beside it may hold a part)"
+            f"likeliest taken as often as n ** -{experts.skew:g} (fitted, beside straight pieces)"
         )
     tax = off_tax(measured.points)
     if tax:

@@ -153,7 +153,7 @@ def _by_context(found: KStarMap) -> Picture:
             extrapolated=bool(grid.extrapolated.any()),
             unsure=bool(grid.unsure.any()),
         )
-        return _configured_sentence(best).removesuffix(".")
+        return configured_sentence(best).removesuffix(".")
 
     height_in = 1.5 + 0.4 * max(4, len(about.contexts))
     title, image = draw(build, height_in, _basis(about))
@@ -303,7 +303,8 @@ def even_sentence(found: KStarMap) -> str:
     return f"At batch {short['batch']:,} drafting pays from an acceptance rate of {words}."
 
 
-def _configured_sentence(best: pd.DataFrame) -> str:
+def configured_sentence(best: pd.DataFrame) -> str:
+    """Say where drafting pays under the configured law; `best` are its rows."""
     drafting = best[best["draft_config"] != "off"]
     if drafting.empty:
         return "Under the configured acceptance no draft configuration gains."

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.drawing.figure import save
-from tlt.analysis.drawing.tables import terminal_table
-from tlt.analysis.kstar.pictures import draw_kstar, even_sentence
+from tlt.analysis.drawing.figure import Picture, save
+from tlt.analysis.drawing.html import page as page_of
+from tlt.analysis.drawing.tables import TextTable, terminal_table
+from tlt.analysis.kstar.pictures import configured_sentence, draw_kstar, even_sentence
 from tlt.traces.common.regret import TIE
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap, read_kstar
 
+TEMPLATE = "kstar/report.html"
 NOTES = (
     "Each cell: the draft configuration with most tokens per second (one number: a chain of so many drafts) "
     "and its gain over an engine without speculation configured, of decode alone. ~: another one is as good, "
@@ -34,33 +37,77 @@ TREE_NOTES = (
 
 
 def present_kstar(folder: Path, console: Console) -> None:
-    """Write pictures into the folder of a map, and print its tables; raises InputError."""
+    """Write page and pictures into the folder of a map, and print its tables; raises InputError."""
     found = read_kstar(folder)
-    paths = save(draw_kstar(found), folder / "pictures")
-    best = found.best[found.best["rate"] == CONFIGURED]
-    console.print(
-        _terminal(
-            "Best draft configuration and gain under the configured acceptance, by batch and context "
-            "(tokens)",
-            found.about,
-            best,
-            best_cell,
-        )
+    pictures = draw_kstar(found)
+    paths = save(pictures, folder / "pictures")
+    tables = best_table(found), even_table(found)
+    notes = EVEN_NOTES if found.about.rates else TREE_NOTES
+    titles = (
+        "Best draft configuration and gain under the configured acceptance, by batch and context (tokens)",
+        "Break-even acceptance, by batch and context (tokens)",
     )
+    console.print(_terminal(titles[0], tables[0]))
     console.print(Text(NOTES))
-    console.print(Text(regret_sentence(best)))
+    console.print(Text(regret_sentence(_configured(found))))
     console.print()
-    first = first_to_pay(found)
-    cell, notes = (even_cell, EVEN_NOTES) if found.about.rates else (tree_cell, TREE_NOTES)
-    console.print(_terminal("Break-even acceptance, by batch and context (tokens)", found.about, first, cell))
+    console.print(_terminal(titles[1], tables[1]))
     console.print(Text(notes))
     console.print()
     if found.about.rates:
         console.print(Text(even_sentence(found)))
     console.print(Text(f"step times: {found.about.describe()}; acceptance: {found.about.acceptance}"))
+    page = folder / "kstar.html"
+    page.write_text(render(found, tables, notes, pictures), encoding="utf-8")
+    console.print(Text(f"page: {page}"), soft_wrap=True)
     console.print(Text(f"map: {folder / 'kstar.parquet'}, {folder / 'breakeven.parquet'}"), soft_wrap=True)
     for path in paths:
         console.print(Text(f"picture: {path}"), soft_wrap=True)
+
+
+def render(found: KStarMap, tables: tuple[TextTable, TextTable], notes: str, pictures: list[Picture]) -> str:
+    """Return the page of a map."""
+    about = found.about
+    sentences = [configured_sentence(_configured(found)), regret_sentence(_configured(found))]
+    if about.rates:
+        sentences.insert(1, even_sentence(found))
+    return page_of(
+        TEMPLATE,
+        about=f"step times: {about.describe()}; acceptance: {about.acceptance}",
+        sentences=sentences,
+        best=tables[0],
+        notes=NOTES,
+        even=tables[1],
+        even_notes=notes,
+        pictures=pictures,
+        map=map_data(found),
+    )
+
+
+def map_data(found: KStarMap) -> dict[str, Any]:
+    """Return what the script of the page reads; the configured law is the first of the rates."""
+    columns = {"rate": "rate", "batch": "batch", "context_tokens": "context", "draft_config": "draft",
+               "gain": "gain", "gain_low": "low", "gain_high": "high"}  # fmt: skip
+    cells = found.best[list(columns)].rename(columns=columns).to_dict("records")
+    return {
+        "contexts": list(found.about.contexts),
+        "rates": [CONFIGURED, *found.about.rates],
+        "cells": cells,
+    }
+
+
+def best_table(found: KStarMap) -> TextTable:
+    """Return the best draft configuration under the configured law, a row a batch, a column a context."""
+    return _table(found.about, _configured(found), best_cell)
+
+
+def even_table(found: KStarMap) -> TextTable:
+    """Return where drafting begins to pay, a row a batch, a column a context."""
+    return _table(found.about, first_to_pay(found), even_cell if found.about.rates else tree_cell)
+
+
+def _configured(found: KStarMap) -> pd.DataFrame:
+    return found.best[found.best["rate"] == CONFIGURED]
 
 
 def first_to_pay(found: KStarMap) -> pd.DataFrame:
@@ -103,14 +150,21 @@ def tree_cell(row: pd.Series) -> str:
     return f"{row['length_with_bonus']:.2f}{'*' if row['extrapolated'] else ''}"
 
 
-def _terminal(title: str, about: KStar, rows: pd.DataFrame, cell: Callable[[pd.Series], str]) -> Table:
-    """Return a rich table: a row a batch, a column a context; `-` where `rows` has none."""
-    shown = terminal_table(title)
-    shown.add_column(Text("Batch"), justify="right")
-    for context in about.contexts:
-        shown.add_column(Text(f"{context:,.0f}"), justify="right", overflow="fold")
+def _table(about: KStar, rows: pd.DataFrame, cell: Callable[[pd.Series], str]) -> TextTable:
+    """Return a row a batch, a column a context; `-` where `rows` has none."""
     found = {(row["batch"], row["context_tokens"]): cell(row) for _, row in rows.iterrows()}
-    for batch in about.batches:
-        cells = [Text(found.get((batch, context), "-")) for context in about.contexts]
-        shown.add_row(Text(f"{batch:,}"), *cells)
+    headers = ("Batch", *(f"{context:,.0f}" for context in about.contexts))
+    cells = [
+        (f"{batch:,}", *(found.get((batch, context), "-") for context in about.contexts))
+        for batch in about.batches
+    ]
+    return TextTable(headers, cells)
+
+
+def _terminal(title: str, table: TextTable) -> Table:
+    shown = terminal_table(title)
+    for header in table.headers:
+        shown.add_column(Text(header), justify="right", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
     return shown

@@ -73,6 +73,7 @@ def render(found: KStarMap, tables: tuple[TextTable, TextTable], notes: str, pic
         sentences.insert(1, even_sentence(found))
     return page_of(
         TEMPLATE,
+        title="What to draft, by batch, context and acceptance",
         about=f"step times: {about.describe()}; acceptance: {about.acceptance}",
         sentences=sentences,
         best=tables[0],

@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.analysis.fake_run import write_run
+from tests.analysis.test_kstar_pictures import map_of
+from tlt.analysis.kstar.report import present_kstar
 from tlt.analysis.report import answer_of, write_report
+from tlt.traces.results.kstar import write_kstar
 from tlt.traces.results.what_if import WHAT_IF, PolicyWhatIf, WhatIf
 from tlt.traces.runs.runfolder import Comparison, write_json
 
@@ -28,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian package chromium)"),
     pytest.mark.slow,
 ]
-WIDTHS = (400, 1400)
+WIDTHS, MAP_WIDTH = (400, 1400), 420
 # Before anything else runs: what goes wrong is kept.
 WATCH = """
 window.wrong = [];
@@ -82,6 +86,18 @@ seen.unreachable = reached.filter((each) => each.tabIndex < 0 && !each.closest("
 seen.unnamed = reached.filter((each) => each.matches("input, select") && !each.labels.length).length;
 seen.wrong = window.wrong;
 """
+USE_MAP = """
+const at = (id) => document.getElementById(id);
+const fire = (id, value, kind) => { at(id).value = value; at(id).dispatchEvent(new Event(kind)); };
+const seen = {width: window.innerWidth, map: [at("told").textContent]};
+seen.overflow = document.documentElement.scrollWidth - window.innerWidth;
+fire("context", "4096", "change");
+seen.map.push(at("told").textContent);
+fire("rate", "2", "input");
+seen.map.push(at("told").textContent);
+seen.bars = at("kmap-chart").querySelectorAll(".bars .point").length;
+seen.wrong = window.wrong;
+"""
 AUDIT = """
 for (const theme of ["light", "dark"]) {
   document.documentElement.dataset.theme = theme;
@@ -115,10 +131,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(folder)
 
 
-@pytest.fixture(scope="module")
-def seen(page: Path) -> dict[int, dict[str, Any]]:
-    """Open copies of the page that use their own controls, one a width, and return what each saw."""
-    script, library = USE, ""
+def using(page: Path, name: str, script: str) -> None:
+    """Write a copy of a page that uses its own controls and tells the page around it what it saw."""
+    library = ""
     if AXE is not None and AXE.origin is not None:
         library = (Path(AXE.origin).parent / "axe.min.js").read_text(encoding="utf-8")
         script += AUDIT
@@ -128,10 +143,22 @@ def seen(page: Path) -> dict[int, dict[str, Any]]:
     )
     text = page.read_text(encoding="utf-8")
     text = text.replace("<head>", f"<head><script>{WATCH}</script>", 1).replace("</body>", end)
-    page.with_name("used.html").write_text(text, encoding="utf-8")
+    page.with_name(name).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def seen(page: Path) -> dict[int, dict[str, Any]]:
+    """Open the page in a frame of each width, and the page of a map in one, and return what each saw."""
+    using(page, "used.html", USE)
+    folder = page.parent / "map"
+    write_kstar(folder, map_of())
+    present_kstar(folder, Console(quiet=True))
+    using(folder / "kstar.html", "used.html", USE_MAP)
     frame = page.with_name("frames.html")  # a window may not be as narrow as a phone
+    sources = [*(("used.html", width) for width in WIDTHS), ("map/used.html", MAP_WIDTH)]
     frames = "".join(
-        f'<iframe src="used.html" style="width:{width}px;height:900px;border:0"></iframe>' for width in WIDTHS
+        f'<iframe src="{source}" style="width:{width}px;height:900px;border:0"></iframe>'
+        for source, width in sources
     )
     told = (
         "<script>addEventListener('message', (event) => { const told = document.createElement('pre'); "
@@ -145,7 +172,7 @@ def seen(page: Path) -> dict[int, dict[str, Any]]:
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     found = re.findall(r'<pre class="told">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert len(found) == len(WIDTHS), done.stdout[-2000:] + done.stderr[-2000:]
+    assert len(found) == len(sources), done.stdout[-2000:] + done.stderr[-2000:]
     each = [json.loads(html.unescape(one)) for one in found]
     return {one["width"]: one for one in each}
 
@@ -184,8 +211,19 @@ def test_each_control_changes_what_it_should(page: Path, seen: dict[int, dict[st
     assert (told["unreachable"], told["unnamed"]) == (0, 0)
 
 
+def test_a_map_is_asked_by_context_and_acceptance(seen: dict[int, dict[str, Any]]) -> None:
+    told = seen[MAP_WIDTH]
+    assert told["wrong"] == []
+    assert told["overflow"] <= 0
+    configured, context, rate = told["map"]
+    assert configured.startswith("At 512 tokens of context, acceptance as configured, drafting pays")
+    assert context.startswith("At 4,096 tokens of context, acceptance as configured")
+    assert rate.startswith("At 4,096 tokens of context, acceptance each further draft accepted with 0.50")
+    assert told["bars"] == 3
+
+
 @pytest.mark.skipif(AXE is None, reason="axe-core-python is not installed")
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [*WIDTHS, MAP_WIDTH])
 def test_nothing_is_wrong_for_readers_with_aids(seen: dict[int, dict[str, Any]], width: int) -> None:
     assert (seen[width]["axe_light"], seen[width]["axe_dark"]) == ([], [])
 

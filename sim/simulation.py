@@ -17,8 +17,8 @@ from tlt.sim.kv_cache import kv_tokens
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
+from tlt.sim.model.engines.choice import jump_engine
 from tlt.sim.model.engines.exact_engine import ExactEngine
-from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
@@ -291,7 +291,7 @@ class Simulation:
             phases=phases_of(
                 config.phases, self.shape, self.training_gpu, config.hardware.gpus, self.training_gpus
             ),
-            engine=ExactEngine if config.run.mode == "exact" else JumpEngine,
+            engine=ExactEngine if config.run.mode == "exact" else jump_engine(len(self.trace.rows)),
             trainers=self.trainers,
         )
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pandas as pd
-import simpy
 
 from tlt.sim.acceptance.process import Acceptance
+from tlt.sim.model.clock import Clock
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import DrafterConfig
@@ -80,7 +80,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Cluster:
         """Simulate all steps; `done(step)` is called after each. `counts` takes drafts by request."""
         setup = self.setup
-        env = simpy.Environment(0.0)  # a float from the start, as in the records that a replay writes
+        env = Clock(0.0)  # a float from the start, as in the records that a replay writes
         children = sequence(setup.seed, CLUSTER).spawn(setup.workers + self.trainers + 2)
         *engine_seeds, request_seed, spare_seed = children
         watch = setup.cluster.schedule_spec().watches
@@ -88,7 +88,9 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         def make_worker(index: int, listener: Listener) -> Worker:
             engine = self.engine(self.costs, self.acceptance, np.random.default_rng(engine_seeds[index]))
             scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
-            return Worker(env, RecordedWorker(scheduler, recorder), engine, self.limits, listener, watch)
+            recorded = RecordedWorker(scheduler, recorder)
+            ahead = recorder is None and counts is None  # both are in the order of time
+            return Worker(env, recorded, engine, self.limits, listener, watch, ahead)
 
         cluster = Cluster(
             env,

@@ -12,6 +12,7 @@ import pandas as pd
 import simpy
 
 from tlt.sim.acceptance.process import Acceptance
+from tlt.sim.model.clock import Clock
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import Drafter
 from tlt.sim.model.engines.running_batch import Submission
@@ -52,7 +53,7 @@ class Cluster(Listener):
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         scheduler: RecordedCluster,
         make_worker: Callable[[int, Listener], Worker],
         workers: int,
@@ -204,6 +205,10 @@ class Cluster(Listener):
         ids = np.array(requests, np.int64)
         emitted = self.requests.target[ids]
         self.requests.emitted[ids] = emitted
+        if not self.spec.withdraws:  # nor does it use chunks
+            held = context_tokens if self.spec.watches else 0
+            self._execute(self.scheduler.handle(RequestsFinished(self.env.now, worker, requests, held)))
+            return
         whole = emitted >= self.requests.length[ids]
         if not whole.all():
             chunks, tokens = tuple(ids[~whole].tolist()), tuple(emitted[~whole].tolist())

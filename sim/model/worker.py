@@ -9,15 +9,17 @@ import msgspec
 import numpy as np
 import simpy
 
+from tlt.sim.model.clock import Clock
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines.engine import DecisionInterval, Engine
 from tlt.sim.model.engines.running_batch import Limits, RequestPool, Submission
+from tlt.sim.model.run_ahead import RunAhead
 from tlt.sim.model.step import SimulatedStep
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import SetDraftConfig
 from tltsched.event_log import RecordedWorker
-from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnded
+from tltsched.events import BatchFormed, RolloutBegan, RolloutEnded
 
 Process = Generator[simpy.Event, Any, None]
 Decisions = Generator[simpy.Event, Any, tuple[SetDraftConfig, ...]]
@@ -67,14 +69,18 @@ class Worker:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         scheduler: RecordedWorker,
         engine: Engine,
         limits: Limits,
         listener: Listener,
         watch: bool = False,
+        ahead: bool = False,
     ) -> None:
-        """With `watch` each finish is reported when it happens, and orders cut a decision interval short."""
+        """With `watch` each finish is reported when it happens, and orders cut a decision interval short.
+
+        With `ahead` rollouts are computed at once where that is possible (tlt.sim.model.run_ahead).
+        """
         self.env = env
         self.index = scheduler.worker
         self.scheduler = scheduler
@@ -84,6 +90,7 @@ class Worker:
         self.limits = limits
         self.listener = listener
         self.watch = watch
+        self.ahead = ahead
         self.timeline = Timeline(self.index)
         self.step = 0
         self.idle_cause = "tail_idle"
@@ -102,7 +109,8 @@ class Worker:
             self._order(submission)
             return
         self._rolling = True
-        self.env.process(self._roll(rollout, submission))
+        roll = self._roll if self.watch or not self.ahead else self._roll_ahead
+        self.env.process(roll(rollout, submission))
 
     def turn(self, step: int) -> None:
         """Book the time until now to the step that ends; the worker goes on in `step`."""
@@ -155,7 +163,7 @@ class Worker:
             start_s, batch = env.now, len(pool.running)
             yield from self._run(draft, pool)
             interval = engine.decision_interval
-            self._book(self._decode_cause(draft))
+            self._book(self.engine.decode_cause(draft))
             self.listener.state.decided(interval, batch)
             drafts = self._observe(interval, pool, start_s)
         self._report(*self._take_early())
@@ -163,9 +171,21 @@ class Worker:
         self.scheduler.handle(RolloutEnded(env.now, self.index))
         self._rolling = False
 
+    def _roll_ahead(self, rollout: Rollout, submission: Submission) -> Process:
+        """Do the same where nothing can reach the worker meanwhile: at once, reports on time."""
+        self._book(self.idle_cause)
+        pool = RequestPool(submission, self.limits, rollout.step)
+        ahead = RunAhead(self.scheduler, self.engine, self.timeline, self.listener.state, self.env.now)
+        for report in ahead.run(pool, rollout.drafter_version, rollout.drafter_exponent):
+            if report.t_s > self.env.now:
+                yield self.env.at(report.t_s)
+            self._report(report.ids, report.finish_s)
+        assert not self._inbox, "a schedule that does not watch sends nothing in mid-rollout"
+        self._rolling = False
+
     def _run(self, draft: SetDraftConfig, pool: RequestPool) -> Process:
         """Let one decision interval pass."""
-        self._activity = self._decode_cause(draft)
+        self._activity = self.engine.decode_cause(draft)
         if not self.watch:
             for seconds in self.engine.run(draft):
                 yield self.env.timeout(seconds)
@@ -176,7 +196,7 @@ class Worker:
             cut_s = yield from self._pass(left_s)
             if cut_s is not None:
                 yield self.env.timeout(running.send(cut_s))
-            self._book(self._decode_cause(draft))
+            self._book(self.engine.decode_cause(draft))
             self._tell(pool)
             self.engine.halted = self._must_stop()
             left_s = next(running, None)
@@ -259,11 +279,7 @@ class Worker:
         """Pay for the drafter's KV where the command asks for it."""
         if draft.resume_cost == "none":
             return
-        context = self.engine.context()
-        seconds = self.engine.costs.switch_s(
-            draft.resume_cost, float(context.sum()), float(np.dot(context, context))
-        )
-        yield from self._spend("switch", seconds)
+        yield from self._spend("switch", self.engine.switch_s(draft.resume_cost))
 
     def _observe(
         self, interval: DecisionInterval, pool: RequestPool, start_s: float
@@ -272,19 +288,7 @@ class Worker:
         early, early_s = self._take_early()
         ids = np.concatenate([early, pool.requests.ids[interval.finished]])
         finished = tuple(ids.tolist())
-        event = DecisionEnded(
-            self.env.now,
-            self.index,
-            interval.draft_config,
-            interval.engine_steps,
-            interval.request_steps,
-            interval.decode_s,
-            interval.accepted_by_position,
-            finished,
-            len(pool.running),
-            interval.context_tokens,
-            interval.by_request,
-        )
+        event = interval.ended(self.env.now, self.index, finished, len(pool.running))
         drafts = self.scheduler.handle(event)
         self._report(ids, np.concatenate([early_s, start_s + interval.finish_s]))
         self._told = 0
@@ -304,8 +308,3 @@ class Worker:
 
     def _book(self, cause: str) -> None:
         self.timeline.book(cause, self.step, self.env.now)
-
-    def _decode_cause(self, draft: SetDraftConfig) -> str:
-        if draft.draft_config.depth:
-            return "speculate"
-        return "decode_off" if self.engine.costs.when_off == "k0" else "decode"

@@ -51,72 +51,90 @@ class Stages(NamedTuple):
         return done
 
 
-class Trajectory:
-    """Requests in order of their finish, [n], and the segments that end with each event, [events].
+class Segments(NamedTuple):
+    """What runs between two events, [events] each, and the finishes of requests in order of them, [n]."""
 
-    `finish_engine_step` counts engine steps from the start of the trajectory, `finish_s` seconds.
+    step: Ints  # of the engine, counted from the start of the trajectory, at which each ends
+    start: Ints
+    running: Ints
+    request_steps: Ints  # up to the end of each
+    growth: Floats  # contexts are context + growth x engine step
+    context: Floats
+    engine_step_s: Floats  # at engine step 0
+    seconds: Floats  # up to the end of each
+    emitted: Floats  # the same
+    survival: Floats  # P(drafts up to each position are accepted), summed over what runs, [events, depth]
+    finish_engine_step: Ints
+    finish_s: Floats
+
+
+def segments(
+    stages: Stages, context_tokens: Floats, survival: Floats, fixed_s: Floats, context_s_per_token: float
+) -> Segments:
+    """Return the segments of stages in order of the finish; `fixed_s[b]` is F at batch b.
+
+    survival: P(drafts up to each position are accepted) of requests by stage, [n, stages, depth].
+    """
+    step, of_finish, jumps = _events(stages, context_tokens, survival)
+    # In the segment before an event there is what this and later ones take away.
+    held = -jumps[::-1].cumsum(axis=0)[::-1]
+    running = np.rint(held[:, 0]).astype(np.int64)
+    growth, context = held[:, 1], held[:, 2]
+    start = np.concatenate([_FIRST, step[:-1]])
+    engine_step_s = fixed_s[running] + context_s_per_token * context
+    lengths = step - start
+    # sum of the engine step numbers j in [start, step): each adds kv x growth x j seconds
+    engine_step_sums = (step + start - 1) * lengths * 0.5
+    seconds = (lengths * engine_step_s + context_s_per_token * growth * engine_step_sums).cumsum()
+    return Segments(
+        step, start, running, (lengths * running).cumsum(), growth, context, engine_step_s, seconds,
+        (lengths * growth).cumsum(), held[:, 3:], stages.until[:, -1], seconds[of_finish],
+    )  # fmt: skip
+
+
+class Trajectory:
+    """Where a batch is at any engine step.
+
+    `finish_engine_step` counts engine steps from the start of the trajectory, `finish_s` seconds, both of
+    requests in order of their finish, [n].
     """
 
-    def __init__(
-        self, stages: Stages, context_tokens: Floats, survival: Floats, fixed_s: Floats,
-        context_s_per_token: float,
-    ) -> None:  # fmt: skip
-        """Build from stages in order of the finish; `fixed_s[b]` is F at batch b.
-
-        survival: P(drafts up to each position are accepted) of requests by stage, [n, stages, depth].
-        """
-        self.finish_engine_step = stages.until[:, -1]
+    def __init__(self, segments: Segments, context_s_per_token: float) -> None:
+        self.finish_engine_step, self.finish_s = segments.finish_engine_step, segments.finish_s
         self.kv_s = context_s_per_token
-        step, of_finish, jumps = _events(stages, context_tokens, survival)
-        # In the segment before an event there is what this and later ones take away.
-        held = -jumps[::-1].cumsum(axis=0)[::-1]
-        self._running = np.rint(held[:, 0]).astype(np.int64)
-        self._growth, self._context = held[:, 1], held[:, 2]  # contexts are context + growth x engine step
-        self._survival = held[:, 3:]
-        self._step, self._start = step, np.concatenate([_FIRST, step[:-1]])
-        self._engine_step_s = fixed_s[self._running] + context_s_per_token * self._context  # at engine step 0
-        lengths = step - self._start
-        # sum of the engine step numbers j in [start, step): each adds kv x growth x j seconds
-        engine_step_sums = (step + self._start - 1) * lengths * 0.5
-        self._seconds = (
-            lengths * self._engine_step_s + context_s_per_token * self._growth * engine_step_sums
-        ).cumsum()
-        self.finish_s = self._seconds[of_finish]
-        self._request_steps = (lengths * self._running).cumsum()
-        self.request_steps = int(self._request_steps[-1])
-        self._emitted = (lengths * self._growth).cumsum()
-        self.peak_tokens = float((self._context + self._growth * step).max())
+        self._segments = segments
+        self.request_steps = int(segments.request_steps[-1])
+        self.peak_tokens = float((segments.context + segments.growth * segments.step).max())
 
     def finished(self, engine_step: int) -> int:
         """Return how many requests are done after `engine_step` engine steps."""
         return int(self.finish_engine_step.searchsorted(engine_step, side="right"))
 
-    def survival_at(self, engine_step: int) -> Floats:
-        """Return P(drafts up to each position are accepted) of an average running request, [depth]."""
+    def held_at(self, engine_step: int) -> tuple[Floats, int]:
+        """Return the survivals of the running requests, summed over them, [depth], and how many they are."""
         segment = self._segment(engine_step)
-        mean: Floats = self._survival[segment] / self._running[segment]
-        return mean
+        return self._segments.survival[segment], int(self._segments.running[segment])
 
     def _segment(self, engine_step: int) -> int:
-        return int(self._step.searchsorted(engine_step, side="right"))
+        return int(self._segments.step.searchsorted(engine_step, side="right"))
 
     def at(self, engine_step: int, done: int) -> State:
         """Return the state after `engine_step` engine steps; `done` = finished(engine_step), as known."""
         segment = self._segment(engine_step)
-        seconds = float(self._seconds[segment - 1]) if segment else 0.0
-        requests = int(self._request_steps[segment - 1]) if segment else 0
-        emitted = float(self._emitted[segment - 1]) if segment else 0.0
+        seconds = float(self._segments.seconds[segment - 1]) if segment else 0.0
+        requests = int(self._segments.request_steps[segment - 1]) if segment else 0
+        emitted = float(self._segments.emitted[segment - 1]) if segment else 0.0
         if done == len(self.finish_engine_step):
             return State(done, seconds, requests, emitted, 0.0)
-        start = int(self._start[segment])
+        start = int(self._segments.start[segment])
         engine_steps = engine_step - start
-        growth = float(self._growth[segment])
+        growth = float(self._segments.growth[segment])
         seconds += (
-            engine_steps * float(self._engine_step_s[segment])
+            engine_steps * float(self._segments.engine_step_s[segment])
             + self.kv_s * growth * (engine_step + start - 1) * engine_steps * 0.5
         )
-        requests += engine_steps * int(self._running[segment])
-        context = float(self._context[segment]) + growth * engine_step
+        requests += engine_steps * int(self._segments.running[segment])
+        context = float(self._segments.context[segment]) + growth * engine_step
         return State(done, seconds, requests, emitted + engine_steps * growth, context)
 
     def engine_step_ending(self, seconds: float, after: int, until: int) -> int:
@@ -138,9 +156,10 @@ class Trajectory:
         """Return the last engine step at which the running contexts fit; None: they always do."""
         if self.peak_tokens <= limit_tokens:
             return None
-        segment = int((self._context + self._growth * self._step > limit_tokens).argmax())
-        engine_step = int((limit_tokens - self._context[segment]) / self._growth[segment])
-        return max(engine_step, int(self._start[segment]))
+        parts = self._segments
+        segment = int((parts.context + parts.growth * parts.step > limit_tokens).argmax())
+        engine_step = int((limit_tokens - self._segments.context[segment]) / self._segments.growth[segment])
+        return max(engine_step, int(self._segments.start[segment]))
 
 
 _FIRST = np.zeros(1, np.int64)

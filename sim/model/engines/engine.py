@@ -12,9 +12,9 @@ from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
-from tltsched.commands import SetDraftConfig
+from tltsched.commands import ResumeCost, SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
-from tltsched.events import DraftsByRequest
+from tltsched.events import DecisionEnded, DraftsByRequest
 
 # Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
 # cut.
@@ -36,6 +36,22 @@ class DecisionInterval(msgspec.Struct, frozen=True):
     finish_s: Floats
     context_tokens: int
     by_request: DraftsByRequest = ()
+
+    def ended(self, t_s: float, worker: int, finished: tuple[int, ...], left: int) -> DecisionEnded:
+        """Return the event that it has ended, with the ids of who finished and how many requests are left."""
+        return DecisionEnded(
+            t_s,
+            worker,
+            self.draft_config,
+            self.engine_steps,
+            self.request_steps,
+            self.decode_s,
+            self.accepted_by_position,
+            finished,
+            left,
+            self.context_tokens,
+            self.by_request,
+        )
 
 
 class PrefillStep(msgspec.Struct, frozen=True):
@@ -116,6 +132,17 @@ class Engine:
     def context(self) -> Ints:
         """Return the context tokens of each running request as of now, [batch]."""
         return self.pool.context()
+
+    def switch_s(self, resume_cost: ResumeCost) -> float:
+        """Return the seconds that drafting costs before its first engine step."""
+        context = self.context()
+        return self.costs.switch_s(resume_cost, float(context.sum()), float(np.dot(context, context)))
+
+    def decode_cause(self, draft: SetDraftConfig) -> str:
+        """Return what the time of a decision interval is booked to."""
+        if draft.draft_config.depth:
+            return "speculate"
+        return "decode_off" if self.costs.when_off == "k0" else "decode"
 
     def requeue(self) -> None:
         """Send the running requests back to the queue: their caches are gone."""

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.model.draft_counts import Pieces
-from tlt.sim.model.engines.decode_closed_form import START, Stages, State, Trajectory
+from tlt.sim.model.engines.decode_closed_form import START, Stages, State, Trajectory, segments
 from tlt.sim.model.engines.engine import DecisionInterval, Engine, Running
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.engines.stages import draw_stages, pieces_of, plain_stages, spans
@@ -131,10 +131,14 @@ class JumpEngine(Engine):
                 break
         self.decision_interval = self._advance(trajectory, end, reached)
         if crowded:
-            self._settle()
-            self.pool.preempt()
-            held = int(self.pool.context().sum())
-            self.decision_interval = msgspec.structs.replace(self.decision_interval, context_tokens=held)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Preempt requests at the end of an interval that the KV cache has ended."""
+        self._settle()
+        self.pool.preempt()
+        held = int(self.pool.context().sum())
+        self.decision_interval = msgspec.structs.replace(self.decision_interval, context_tokens=held)
 
     def _foresee(self, trajectory: Trajectory, stop: int, before: State) -> State:
         """Return the state at an engine step to come, and note who will have finished since `before`."""
@@ -163,8 +167,9 @@ class JumpEngine(Engine):
             ids = pool.requests.ids[self._order]
             self._drafts = pieces_of(draft_config, ids, begun[order], span[order], self._stages)
         context = pool.context()[order].astype(np.float64)
+        kv_s = costs.context_s_per_token
         self._trajectory = Trajectory(
-            self._stages, context, self._survival, costs.fixed_s, costs.context_s_per_token
+            segments(self._stages, context, self._survival, costs.fixed_s, kv_s), kv_s
         )
         return self._trajectory
 
@@ -211,6 +216,12 @@ class JumpEngine(Engine):
         """
         if not self.tells_requests or not self.draft_config.depth or end == start:
             return ()
+        ids = self.pool.requests.ids[self._order[finished:]]
+        engine_steps, whole = self._shares(start, end, finished, accepted, left)
+        return tuple(zip(ids.tolist(), engine_steps.tolist(), whole.tolist(), strict=True))
+
+    def _shares(self, start: int, end: int, finished: int, accepted: int, left: float) -> tuple[Ints, Ints]:
+        """Return engine steps and accepted drafts of requests from the `finished`-th on, [left] each."""
         stages = self._stages.of(slice(finished, None))
         by_stage = stages.engine_steps(end) - stages.engine_steps(start)
         engine_steps = by_stage.sum(axis=1)
@@ -218,9 +229,7 @@ class JumpEngine(Engine):
         drawn = (by_stage * stages.tokens_per_engine_step).sum(axis=1) - engine_steps
         drawn = drawn + np.sqrt(left * variance) * self.rng.standard_normal(len(drawn))
         drawn = drawn + (accepted - drawn.sum()) * variance / max(variance.sum(), np.finfo(float).tiny)
-        whole = shared_out(drawn, accepted, self.draft_config.depth * engine_steps)
-        ids = self.pool.requests.ids[self._order[finished:]]
-        return tuple(zip(ids.tolist(), engine_steps.tolist(), whole.tolist(), strict=True))
+        return engine_steps, shared_out(drawn, accepted, self.draft_config.depth * engine_steps)
 
     def _accepted(
         self, trajectory: Trajectory, start: int, request_steps: int, emitted: float, left: float
@@ -233,7 +242,14 @@ class JumpEngine(Engine):
         """
         if self.draft_config.depth == 0 or not request_steps:
             return ()
-        survival = trajectory.survival_at(start).clip(0.0, 1.0)
+        held, running = trajectory.held_at(start)
+        return self._by_position(held, running, request_steps, emitted, left)
+
+    def _by_position(
+        self, held: Floats, running: int, request_steps: int, emitted: float, left: float
+    ) -> tuple[int, ...]:
+        """Draw them from the survivals that all of so many running requests sum to, [depth]."""
+        survival = (held / running).clip(0.0, 1.0)
         whole = survival.sum()
         mean = survival * ((emitted - request_steps) / whole if whole else 0.0)
         chance = -np.diff(survival, prepend=1.0, append=0.0)
@@ -251,21 +267,27 @@ class JumpEngine(Engine):
         order = self._order[done:]
         if not len(order):
             return
-        stages = self._stages.of(slice(done, None))
         remaining = self.pool.requests.length[order] - self.pool.emitted[order]
-        emitted = np.full(len(order), float(position))
+        gained = self._gained(done, position, remaining)
+        if self.counts is not None and self._drafts is not None:
+            self._drafts.end_early(done, gained, position)
+            self.counts.add(self._drafts)
+        self.pool.emitted[order] += gained
+
+    def _gained(self, done: int, position: int, remaining: Ints) -> Ints:
+        """Draw what requests from the `done`-th finish on have emitted after `position` engine steps, [left].
+
+        They had so many `remaining` tokens before, and are not done.
+        """
+        emitted = np.full(len(remaining), float(position))
         if self.draft_config.depth:
-            emitted = np.rint(self._bridge(stages, position))
+            emitted = np.rint(self._bridge(self._stages.of(slice(done, None)), position))
             if position <= FEW_ENGINE_STEPS:
                 far = position * (self.draft_config.depth + 1) < remaining
                 emitted[far] = self._counted(done, position)[far]
         least = np.minimum(position, remaining - 1)
         most = np.minimum(position * (self.draft_config.depth + 1), remaining - 1)
-        gained = np.clip(emitted, least, most).astype(np.int64)
-        if self.counts is not None and self._drafts is not None:
-            self._drafts.end_early(done, gained, position)
-            self.counts.add(self._drafts)
-        self.pool.emitted[order] += gained
+        return np.asarray(np.clip(emitted, least, most).astype(np.int64))
 
     def _counted(self, done: int, position: int) -> Ints:
         """Draw what each of those left emits in `position` engine steps of the stage that it begins in."""

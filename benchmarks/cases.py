@@ -1,0 +1,77 @@
+"""What is timed: simulations by name. Runs under any revision that has tlt.sim.simulation; prints JSON.
+
+`python benchmarks/cases.py NAME REPEATS` prints, for each repeat, processor seconds, the digest of what was
+simulated, and counts of work where the revision has them. One step is simulated beforehand: what is compiled
+or read once is not timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+import sys
+from time import process_time
+from typing import Any
+
+# name -> (policy, settings): the GPUs, responses and steps of the claim `speed`, at fewer steps.
+LARGE = {"hardware": {"gpus": 128, "tp": 4}, "workload": {"prompts_per_step": 128, "samples_per_prompt": 16}}
+MANY = {"hardware": {"gpus": 1024, "tp": 4}, "workload": {"prompts_per_step": 1024, "samples_per_prompt": 16}}
+HUGE = {
+    "hardware": {"gpus": 10_000, "tp": 4}, "workload": {"prompts_per_step": 10_000, "samples_per_prompt": 10},
+}  # fmt: skip
+LONG = {"workload": {"max_response_tokens": 65_536}}
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "none": ("none", 20, LARGE),
+    "tlt": ("tlt", 20, LARGE),
+    "goodput": ("goodput_trees", 20, LARGE),
+    "tail_batching": ("tlt@tail_batching", 8, LARGE),
+    "bounded_async": ("tlt@bounded_async", 8, LARGE),
+    "tlt_64k": ("tlt", 8, LARGE | {"workload": LARGE["workload"] | LONG["workload"]}),
+    "gpus_1024": ("tlt", 2, MANY),
+    "gpus_10000": ("tlt", 1, HUGE),
+}
+
+
+def simulation(name: str, steps: int | None = None) -> Any:
+    """Return the simulation of a case, of so many steps."""
+    from tlt.sim.config import resolve
+    from tlt.sim.simulation import Simulation
+    from tlt.sim.workload import load_workload
+
+    policy, usual, settings = CASES[name]
+    workload = settings["workload"] | {"steps": steps or usual}
+    config = resolve(settings | {"workload": workload}, policy)
+    return Simulation(config, load_workload(config.workload, config.run.seed))
+
+
+def digest(cluster: Any) -> str:
+    """Hash the tables of a run: every response, interval and step."""
+    found = hashlib.sha256()
+    for table in cluster.tables():
+        for column in table.columns:
+            found.update(repr(table[column].tolist()).encode())
+    return found.hexdigest()[:16]
+
+
+def timed(name: str, steps: int | None = None) -> dict[str, Any]:
+    """Simulate a case; returns processor seconds and the digest."""
+    made = simulation(name, steps)
+    began_s = process_time()
+    cluster = made.run()
+    seconds = process_time() - began_s
+    return {
+        "cpu_s": seconds,
+        "steps": len(cluster.log.step_rows),
+        "digest": digest(cluster),
+        "decisions": getattr(cluster.log, "decisions", None),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+if __name__ == "__main__":
+    case, repeats, *rest = sys.argv[1:]
+    if CASES[case][1] > 1:
+        simulation(case, 1).run()
+    for _ in range(int(repeats)):
+        print(json.dumps(timed(case, int(rest[0]) if rest else None)), flush=True)

@@ -14,7 +14,9 @@ import sys
 from time import process_time
 from typing import Any
 
-# name -> (policy, settings): the GPUs, responses and steps of the claim `speed`, at fewer steps.
+# What decides results is given: defaults change from revision to revision.
+GIVEN = {"cost": {"source": "paper-qwen32b-tp4"}, "acceptance": {"kind": "published_tree"}}
+# name -> (policy, steps, settings); the first have the GPUs and responses of the claim `speed`.
 LARGE = {"hardware": {"gpus": 128, "tp": 4}, "workload": {"prompts_per_step": 128, "samples_per_prompt": 16}}
 MANY = {"hardware": {"gpus": 1024, "tp": 4}, "workload": {"prompts_per_step": 1024, "samples_per_prompt": 16}}
 HUGE = {
@@ -41,7 +43,7 @@ def simulation(name: str, steps: int | None = None) -> Any:
 
     policy, usual, settings = CASES[name]
     workload = settings["workload"] | {"steps": steps or usual}
-    config = resolve(settings | {"workload": workload}, policy)
+    config = resolve(GIVEN | settings | {"workload": workload}, policy)
     return Simulation(config, load_workload(config.workload, config.run.seed))
 
 

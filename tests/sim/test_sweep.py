@@ -104,7 +104,9 @@ def test_a_sweep_that_was_stopped_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_cannot_run_is_a_row_with_the_reason(tmp_path: Path) -> None:
-    chain = Point(("x",), resolve(SMALL, "static:4"))  # its acceptance law is of trees
+    chain = Point(
+        ("x",), resolve(SMALL | {"acceptance": {"kind": "published_tree"}}, "static:4")
+    )  # its acceptance law is of trees
     table = sweep([chain], [Axis("name", ("x",))], tmp_path, SERIAL, silent)
     assert "published_tree" in table["error"].iloc[0]
     assert table["step_s"].isna().all()

@@ -1,0 +1,108 @@
+"""Compiled code and rollouts computed at once change no bit of a result."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tlt.sim.config import resolve
+from tlt.sim.model.cluster import Cluster
+from tlt.sim.model.draft_counts import DraftCounts
+from tlt.sim.model.engines import choice
+from tlt.sim.model.engines.jump_engine import JumpEngine
+from tlt.sim.simulation import Simulation
+from tlt.sim.workload import load_workload
+from tltsched.event_log import Recorder
+
+WORLD: dict[str, Any] = {
+    "hardware": {"gpus": 16, "tp": 4},
+    "workload": {"steps": 2, "prompts_per_step": 8, "samples_per_prompt": 8, "max_response_tokens": 4096},
+    "acceptance": {"kind": "published_tree"},
+}
+POLICIES = ("none", "static:8_8_16", "tlt", "goodput_trees", "tlt_released", "tlt_table")
+SCHEDULES = ("tail_batching", "bounded_async", "divided", "repack", "oversample_partial")
+needs_numba = pytest.mark.skipif(not importlib.util.find_spec("numba"), reason="needs the extra `fast`")
+
+
+def simulation(policy: str, queues: bool = False) -> Simulation:
+    settings = WORLD | ({"engine": {"max_running": 6}} if queues else {})
+    config = resolve(settings, policy)
+    return Simulation(config, load_workload(config.workload, config.run.seed))
+
+
+def assert_alike(one: Cluster, other: Cluster) -> None:
+    for here, there in zip(one.tables(), other.tables(), strict=True):
+        pd.testing.assert_frame_equal(here, there, check_exact=True)
+    assert one.log.schedule_rows == other.log.schedule_rows
+    assert one.log.decisions == other.log.decisions
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("queues", [False, True])
+def test_a_rollout_computed_at_once_is_the_one_on_the_clock(policy: str, queues: bool) -> None:
+    made = simulation(policy, queues)
+    on_the_clock = made.run(Recorder(lambda _: None))
+    at_once = made.run()
+    assert_alike(at_once, on_the_clock)
+    assert next(at_once.env._eid) < next(on_the_clock.env._eid), "fewer events"
+
+
+@pytest.mark.slow
+@needs_numba
+def test_compiled_code_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    arms = [
+        *POLICIES,
+        *(f"{policy}@{schedule}" for policy in ("tlt", "goodput_trees") for schedule in SCHEDULES),
+    ]
+    for policy in arms:
+        for queues in (False, True):
+            found = []
+            for switch in ("0", "1"):
+                monkeypatch.setenv(choice.SWITCH, switch)
+                lines: list[bytes] = []
+                counts = DraftCounts()
+                cluster = simulation(policy, queues).run(Recorder(lines.append), counts=counts)
+                found.append((b"".join(lines), cluster, cluster.draft_table()))
+            assert found[0][0] == found[1][0], policy
+            assert_alike(found[0][1], found[1][1])
+            pd.testing.assert_frame_equal(found[0][2], found[1][2], check_exact=True)
+
+
+@pytest.mark.slow
+@needs_numba
+def test_sums_and_draws_are_those_of_numpy() -> None:
+    from tlt.sim.model.engines.compiled import numbers
+
+    rng = np.random.default_rng(1)
+    for n in (0, 1, 7, 8, 9, 100, 128, 129, 136, 137, 300, 1000, 5001, 20_000):
+        values = rng.standard_normal(n) * 10.0 ** rng.integers(-8, 8, n)
+        assert numbers.pairwise(values, n) == values.sum(), n
+    here, there = np.random.default_rng(2), np.random.default_rng(2)
+    state = numbers.address_of(there)
+    chance = np.array([0.5, 0.25, 0.125, 0.125])
+    for n in (1, 3, 50, 2000):
+        assert numbers.normals(state, n).tolist() == here.standard_normal(n).tolist()
+        assert numbers.uniforms(state, n).tolist() == here.random(n).tolist()
+        assert numbers.multinomial(state, n, chance).tolist() == here.multinomial(n, chance).tolist()
+    keys = rng.integers(0, 5, 70)
+    for n in (1, 20, 70):
+        assert numbers.rank(keys[:n]).tolist() == keys[:n].argsort(kind="stable").tolist()
+
+
+def test_without_numba_everything_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tlt.sim.model.engines.compiled")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setenv(choice.SWITCH, "1")
+    assert choice.jump_engine(10**9) is JumpEngine
+
+
+def test_short_runs_do_not_load_what_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(choice.SWITCH, raising=False)
+    monkeypatch.setattr(choice, "_met", 0)
+    assert choice.jump_engine(choice.PAYS_FROM - 1) is JumpEngine

@@ -1,0 +1,69 @@
+"""What a simulation takes, in counted work: decisions, events on the clock, calls of functions.
+
+Counts are the same on any machine, however busy. A bound is what was counted and a tenth; what goes above it
+has to say why. `python -m benchmarks.revisions OLD NEW` has the seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tlt.sim.config import resolve
+from tlt.sim.model.engines import choice
+from tlt.sim.simulation import Simulation
+from tlt.sim.workload import load_workload
+
+
+class Work(NamedTuple):
+    """Counted work of one run."""
+
+    decisions: int
+    events: int  # on the clock
+    calls: int  # of functions, those of libraries included
+
+
+WORLD: dict[str, Any] = {
+    "hardware": {"gpus": 32, "tp": 4},
+    "workload": {"steps": 2, "prompts_per_step": 32, "samples_per_prompt": 8},
+    "acceptance": {"kind": "published_tree"},
+}
+BOUNDS = {
+    "none": Work(16, 81, 18_000),
+    "tlt": Work(452, 367, 133_806),
+    "goodput_trees": Work(428, 273, 435_455),
+    "tlt@tail_batching": Work(221, 1_493, 185_937),
+    "tlt@bounded_async": Work(363, 2_275, 224_602),
+    "tlt@divided": Work(803, 3_160, 510_968),
+}
+
+
+def work_of(simulation: Simulation) -> Work:
+    """Simulate, and count."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        del frame, argument
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        cluster = simulation.run()
+    finally:
+        sys.setprofile(None)
+    return Work(cluster.log.decisions, next(cluster.env._eid), calls)
+
+
+@pytest.mark.parametrize("policy", BOUNDS)
+def test_a_simulation_takes_no_more_work_than_before(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choice.SWITCH, "0")
+    config = resolve(WORLD, policy)
+    simulation = Simulation(config, load_workload(config.workload, config.run.seed))
+    simulation.run()  # what is worked out once
+    found, bound = work_of(simulation), BOUNDS[policy]
+    above = [name for name, has, most in zip(Work._fields, found, bound, strict=True) if has > 1.1 * most]
+    assert not above, f"{found} against {bound}"

@@ -99,6 +99,7 @@ def _command(serving: Serving) -> list[str]:
 @contextmanager
 def server(serving: Serving) -> Iterator[float]:
     """Serve while inside; gives the seconds that the start took."""
+    paths = [serving.variables.get("PYTHONPATH", "")]
     surroundings = os.environ | {
         "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "PYTHONWARNINGS": "ignore",
@@ -108,8 +109,9 @@ def server(serving: Serving) -> Iterator[float]:
     else:
         place = serving.result.parent / "site"
         surroundings |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                         "OMP_NUM_THREADS": "1", "PYTHONPATH": _named_vllm(place)}  # fmt: skip
-    paths = [serving.variables.get("PYTHONPATH", ""), surroundings.get("PYTHONPATH", "")]
+                         "OMP_NUM_THREADS": "1"}  # fmt: skip
+        paths.append(_named_vllm(place))
+    paths.append(os.environ.get("PYTHONPATH", ""))
     surroundings |= serving.variables | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     start_s = time.perf_counter()
     with serving.log.open("wb") as log:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import time
@@ -276,6 +277,7 @@ def tell(out: Path) -> None:
 def main() -> None:
     """Start, measure, print."""
     began_s = time.perf_counter()
+    signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # servers are ended on the way out
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("device", choices=MACHINES)
     parser.add_argument("out", type=Path)

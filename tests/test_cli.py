@@ -73,6 +73,7 @@ SURFACE: dict[str, set[str]] = {
         "FOLDER", "--config", "--set", "--format", "--draft-configs", "--tolerance", "--method",
         "--draft-model", "--out",
     },
+    "sim drafter": {"--config", "--set", "--policy", "--run-steps", "--first-tokens", "--price", "--json"},
     "sim borrow": {
         "--config", "--set", "--python", "--model", "--system", "--engine", "--head",
         "--ks", "--own", "--out",

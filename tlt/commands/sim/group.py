@@ -25,6 +25,7 @@ from tlt.commands.progress import progress, stage
 from tlt.commands.sim.borrow import borrow
 from tlt.commands.sim.catalogue import gpus, models
 from tlt.commands.sim.counterfactual import counterfactual
+from tlt.commands.sim.drafter import drafter
 from tlt.commands.sim.export import export
 from tlt.commands.sim.given import claimed, settings_given, simulates
 from tlt.commands.sim.kstar import kstar
@@ -215,3 +216,4 @@ sim.add_command(gpus)
 sim.add_command(export)
 sim.add_command(counterfactual)
 sim.add_command(borrow)
+sim.add_command(drafter)

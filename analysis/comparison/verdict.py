@@ -66,7 +66,7 @@ def covers_sentence(told: Told) -> str:
     if len(told.table.rows) == 1:
         return ""
     covers = [
-        _cover_sentence(recommendation, steps) if steps > 1 else "",
+        _cover_sentence(recommendation, steps, told.acceptance is not None) if steps > 1 else "",
         _few_sentence(steps, recommendation),
     ]
     return " ".join(filter(None, covers))
@@ -167,22 +167,23 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _cover_sentence(recommendation: Recommendation | None, steps: int) -> str:
+def _cover_sentence(recommendation: Recommendation | None, steps: int, assumed: bool) -> str:
     """Say what the intervals of a recommendation cover and what they do not."""
     if recommendation is None:
         return ""
+    given = "mean acceptance, whose range stands above" if assumed else "acceptance, which is given"
     lengths = f"lengths ({steps} RL steps)"
     found, draws = recommendation.error, recommendation.draws()
     error = f"step-time error of {100 * found.share:.1f} %, {found.source}"
     if draws == 0:
         return (
             f"The intervals are over {lengths} only, since no step times were drawn (draws = 0). They cover "
-            f"neither the {error}, nor acceptance, which is given."
+            f"neither the {error}, nor {given}."
         )
     way = ", linear response" if found.linear else ""
     return (
         f"The intervals are over {lengths} and {error} ({_count(draws, 'draw')}{way}). "
-        "They do not cover acceptance, which is given."
+        f"They do not cover {given}."
     )
 
 

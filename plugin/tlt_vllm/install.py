@@ -62,10 +62,14 @@ def install(path: Path) -> None:
     arguments = sys.modules.get("vllm.engine.arg_utils")  # of processes that configure an engine
     if arguments is not None:
         _wrap(arguments.EngineArgs, "create_engine_config", lambda original: _configured(original, settings))
+    if _is_cuda() and settings.graphs == "every_k" and version.v2_drafts_what_is_planned:
+        repair()
+
+
+def _is_cuda() -> bool:
     from vllm.platforms import current_platform
 
-    if current_platform.is_cuda() and settings.graphs == "every_k" and version.v2_drafts_what_is_planned:
-        repair()
+    return bool(current_platform.is_cuda())
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -327,6 +331,8 @@ def configure(arguments: Any, settings: Settings) -> bool:
 
     `arguments` are vLLM's EngineArgs. Raises InputError for a policy that vLLM cannot follow.
     """
+    if OURS in (arguments.additional_config or {}):
+        return False  # a server configures its engine more than once
     given = arguments.speculative_config
     if given is None and (getattr(arguments, "spec_method", None) or getattr(arguments, "spec_model", None)):
         return False
@@ -349,10 +355,12 @@ def configure(arguments: Any, settings: Settings) -> bool:
 
 def _capture(arguments: Any, settings: Settings, ks: list[int]) -> None:
     """Have graphs captured for each K, unless sizes were given or the engine runs without graphs."""
-    from vllm.platforms import current_platform
-
-    given = arguments.cudagraph_capture_sizes or arguments.compilation_config.cudagraph_capture_sizes
-    if settings.graphs == "stock" or arguments.enforce_eager or given or not current_platform.is_cuda():
+    given = (
+        arguments.cudagraph_capture_sizes
+        or getattr(arguments, "max_cudagraph_capture_size", None)
+        or arguments.compilation_config.cudagraph_capture_sizes
+    )
+    if settings.graphs == "stock" or arguments.enforce_eager or given or not _is_cuda():
         return
     largest = min(arguments.max_num_seqs or MOST_GRAPH_BATCH, MOST_GRAPH_BATCH)
     arguments.cudagraph_capture_sizes = graph_tokens(batches_up_to(largest), ks)

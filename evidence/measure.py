@@ -40,7 +40,15 @@ ON_REQUEST = (
     "acceptance_predicted", "acceptance_modes", "other_shapes",
 )  # fmt: skip
 # A module each.
-SCRIPTS = ("published_results", "released_vs_paper", "import_fuzz", "import_large", "key_fuzz", "event_fuzz")
+SCRIPTS = (
+    "published_results",
+    "public_questions",
+    "released_vs_paper",
+    "import_fuzz",
+    "import_large",
+    "key_fuzz",
+    "event_fuzz",
+)
 NEED_ENGINE = (
     "borrowed",  # or an environment with aisimulate
     "vllm_bench",

@@ -31,6 +31,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "regimes_cpu": "Regimes that the replays leave out, on CPU",
     },
     "The simulator against what others published": {
+        "public_questions": "Questions that people asked in public",
         "fig13_cells": "TLT's figure 13, cells that the fit did not see",
         "table4_cells": "TLT's table 4, cells that the fit did not see",
         "case_study": "TLT's case study: 128 requests on one worker",

@@ -185,7 +185,7 @@ def models_by_gpus() -> None:
         unit={OTHERS: ""},
         target="none: a table",
         met=None,
-        how="derived from shapes and data sheets; step times measured, borrowed from the same model on "
+        how="modelled from shapes and data sheets; step times measured, borrowed from the same model on "
         "another GPU, or assumed (roofline), as each cell says; default chances of acceptance",
         measured_on="no device, but for the calibrations that ship",
         raw=write_raw("models_by_gpus.points.jsonl", [msgspec.to_builtins(cell) for cell in cells]),

@@ -39,6 +39,7 @@ from tlt.sim.config import resolve
 from tlt.sim.policy_set import policy_set
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
+from tlt.traces.common.manifest import seal_also
 from tlt.traces.runs.runfolder import BatchAdvice, read_struct, write_json
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
@@ -355,6 +356,7 @@ def test_a_recommendation_and_a_run_are_exported_as_their_configuration(tmp_path
         assert k_ranges(table_of(world)) == k_ranges(expected)
     summary = json.loads((tmp_path / "one" / "summary.json").read_bytes())
     write_json(tmp_path / "one" / "summary.json", summary | {"kind": "measured"})
+    seal_also(tmp_path / "one", "summary.json")
     with pytest.raises(InputError, match="one of a simulation"):
         simulation_of(tmp_path / "one")
 

@@ -46,6 +46,7 @@ UNGATED = {
 # transformers ties them where nothing is written, in these families alone.
 TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2"}
 FILE = "config.json"
+MOST_LAYERS, MOST_EXPERTS = 10_000, 100_000  # beyond any model: a broken file
 
 
 def read_shape(path: Path, field: str) -> ModelShape:
@@ -135,6 +136,8 @@ def shape_of(config: dict[str, Any], name: str, source: str, field: str) -> Mode
     layers, hidden, heads = (
         keys.positive(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
     )
+    if layers > MOST_LAYERS:
+        raise keys.refuse(f"num_hidden_layers = {layers}", f"at most {MOST_LAYERS:,}")
     experts = _experts(keys, layers)
     active = experts.per_token * experts.hidden + experts.shared_hidden if experts else None
     windowed, linear = _kinds(keys, layers)
@@ -217,6 +220,8 @@ def _experts(keys: Keys, layers: int) -> Experts | None:
     if count <= 1:
         return None
     per_token = keys.positive("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk")
+    if count > MOST_EXPERTS:
+        raise keys.refuse(f"{count} experts a layer", f"at most {MOST_EXPERTS:,}")
     if per_token > count:
         raise keys.refuse(f"{per_token} experts a token", f"at most the {count} that there are")
     hidden = keys.positive("moe_intermediate_size", "intermediate_size")

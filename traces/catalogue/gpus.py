@@ -25,7 +25,7 @@ from tlt.traces.catalogue.shape import Products
 from tltsched.errors import InputError, unknown_name
 
 SHEETS = Path(__file__).parent / "sheets"
-Positive = Annotated[float, Meta(gt=0.0)]
+Positive = Annotated[float, Meta(gt=0.0, lt=1e9)]
 OWN = ("none of these has its figures: give the path of a file with name, bf16_teraflops, memory_gb, "
        "memory_gb_per_s and source")  # fmt: skip
 

@@ -53,7 +53,10 @@ def test_an_own_file_is_a_gpu(tmp_path: Path) -> None:
     assert spec.flops("fp8") == 500e12
 
 
-@pytest.mark.parametrize("text", ["", OWN + "surprise = 1\n", OWN.replace("96", "-1"), "name = ", OWN[:40]])
+@pytest.mark.parametrize(
+    "text",
+    ["", OWN + "surprise = 1\n", OWN.replace("96", "-1"), OWN.replace("96", "inf"), "name = ", OWN[:40]],
+)
 def test_a_file_without_the_figures_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text, encoding="utf-8")

@@ -184,6 +184,8 @@ def test_a_name_that_ends_in_fp8_is_stored_in_half() -> None:
         ({"model_type": "phi"}, "without a gate"),
         ({"hidden_size": None}, "no hidden_size"),
         ({"hidden_size": -1}, "a whole number"), ({"vocab_size": "big"}, "a whole number"),
+        ({"num_hidden_layers": 10**8}, "at most 10,000"),
+        ({"num_experts": 10**8, "num_experts_per_tok": 2}, "at most 100,000"),
         ({"num_hidden_layers": 0}, "1 or more"), ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"quantization_config": {"quant_method": "exotic"}}, "exotic"),
         ({"num_experts": 4, "num_experts_per_tok": 9}, "9 experts a token"),

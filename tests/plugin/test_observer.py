@@ -84,7 +84,12 @@ def test_advice_says_what_would_have_been_chosen(tmp_path: Path) -> None:
     assert {(each.requests, each.advised, each.actual) for each in log.advice} >= {
         (8, "off", "4"), (4, "2", "4"), (2, "4", "4"),
     }  # fmt: skip
-    assert collect(tmp_path).policy == "static:4"
+    summary = collect(tmp_path)
+    assert summary.policy == "static:4"
+    (told,) = [warning for warning in summary.warnings if warning.startswith(TABLE)]
+    assert told.endswith(
+        "at 2 of 3 decisions: drafts of 2 in place of 4 at batch 4; off in place of 4 at batch 8"
+    )
     assert replay_decisions(tmp_path).difference is None
 
 

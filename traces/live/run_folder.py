@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from tlt.plugin.facts import ENGINE, EngineFacts, Step
+from tlt.plugin.facts import ENGINE, Advice, EngineFacts, Step
 from tlt.traces.common.manifest import sealed
 from tlt.traces.common.writing import replacing
 from tlt.traces.live.engines import EngineLog, is_live, newest_s, read_engines
@@ -275,5 +275,22 @@ def _warnings(job: Job, about: EngineFacts) -> Iterator[str]:
     undecided = [log for log in job.engines if log.about.setup is None]
     if undecided:
         yield f"step times were not known before the end: {about.policy} has decided nothing"
+    if about.advised_policy:
+        yield _advice(about.advised_policy, [each for log in job.engines for each in log.advice])
     if len(job.steps) > 1:
         yield "what the job did between two rollouts is booked as other: the engines do not know"
+
+
+def _advice(policy: str, advice: list[Advice]) -> str:
+    """Return what an advised policy would have done otherwise, by batch."""
+    batches: dict[tuple[str, str], list[int]] = {}
+    for each in advice:
+        if each.advised != each.actual:
+            batches.setdefault((each.advised, each.actual), []).append(each.requests)
+    others = [
+        f"{advised} in place of {actual} at batch {min(at)}{f' to {max(at)}' if max(at) > min(at) else ''}"
+        for (advised, actual), at in sorted(batches.items(), key=lambda item: min(item[1]))
+    ]
+    count = sum(map(len, batches.values()))
+    told = f": drafts of {'; '.join(others)}" if others else ""
+    return f"{policy} would have drafted otherwise at {count:,} of {len(advice):,} decisions{told}"

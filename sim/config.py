@@ -39,6 +39,9 @@ from tltsched.written.policy_name import PolicyName
 Mode = Literal["jump", "exact"]
 
 
+MOST_RESPONSES = 20_000_000  # of a simulation: each takes some 100 bytes of memory for all of it
+
+
 class HardwareConfig(Section, frozen=True, kw_only=True):
     """GPUs, and the model whose policy is trained on them."""
 
@@ -154,6 +157,14 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
     replay_steps: Annotated[
         bool, Meta(description="take steps, groups and order from the trace file instead of sampling it")
     ] = False
+
+    def __post_init__(self) -> None:
+        responses = self.steps * self.prompts_per_step * self.samples_per_prompt
+        if responses > MOST_RESPONSES:
+            raise InputError(
+                "workload.steps", f"{self.steps:,} steps of {responses // self.steps:,} responses",
+                f"at most {MOST_RESPONSES:,} responses in all", "simulate fewer steps",
+            )  # fmt: skip
 
 
 class AcceptanceConfig(Section, frozen=True, kw_only=True):

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.export_rules import (
@@ -27,11 +28,14 @@ from tlt.realrun.engine.export_rules import (
     trtllm_lookup,
 )
 from tlt.realrun.engine.speculation_table import parse_speculation
+from tlt.traces.common.bounds import require_size
 from tltsched.errors import InputError
 from tltsched.policies import parse_policy
 from tltsched.written.policy_name import policy_of
 
 TABLE = "num_speculative_tokens_per_batch_size"
+Batch = Annotated[int, Meta(ge=1, le=65_536)]
+Drafts = Annotated[int, Meta(ge=0, le=1_024)]
 Parser = Callable[[dict[str, Any], int], list[int]]
 
 
@@ -129,15 +133,16 @@ def _policy_of(by_batch: list[int]) -> str:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
+        require_size(path, "FILE")
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("FILE", f"{path}: {error}", "a JSON object", "export it again") from None
 
 
 def _ranges(path: Path, settings: dict[str, Any]) -> list[tuple[int, int, int]]:
     """Return the ranges of the file; raises InputError unless they follow one another from 1 on."""
     try:
-        ranges = msgspec.convert(settings.get(TABLE), list[tuple[int, int, int]])
+        ranges = msgspec.convert(settings.get(TABLE), list[tuple[Batch, Batch, Drafts]])
     except msgspec.ValidationError as error:
         raise InputError(
             f"{TABLE} in {path.name}", str(error), "[[first, last, K], ...]", "export again"
@@ -172,7 +177,7 @@ def _check_policy(path: Path, policy: str) -> bool:
         return False
     try:
         meant = msgspec.json.decode(origin.read_bytes(), type=Origin).policy
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(origin.name, str(error), "the origin of an export", "export again") from None
     if parse_policy(meant) != parse_policy(policy):  # which is the same table, whatever its last batch
         raise InputError(path.name, policy, f"{meant}, as {origin.name} says", "export again")

@@ -35,6 +35,8 @@ from tlt.traces.common.writing import replacing
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary
+from tltsched.errors import InputError, ProtocolError
+from tltsched.event_checks import MOST_S
 from tltsched.event_log import (
     RecordedCluster,
     RecordedWorker,
@@ -105,7 +107,15 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             np.random.default_rng(spare_seed),
             counts,
         )
-        env.run(env.process(cluster.run(steps, done)))
+        try:
+            env.run(env.process(cluster.run(steps, done)))
+        except ProtocolError:
+            if env.now <= MOST_S:
+                raise
+            raise InputError(
+                "the settings", f"a run of {env.now:.3g} s", f"at most {MOST_S:.0e} s, three centuries",
+                "look for a setting or step time that is far too long",
+            ) from None  # fmt: skip
         return cluster
 
     def run_into(

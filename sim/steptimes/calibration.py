@@ -17,8 +17,10 @@ from tlt.sim.steptimes.law import Coefficients
 from tlt.traces.catalogue.gpus import canonical_gpu, gpu_of
 from tlt.traces.catalogue.models import canonical
 from tlt.traces.common.arrays import Floats
+from tlt.traces.common.bounds import require_bounds
 from tlt.traces.common.shipped import load_named, names_in
 from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint, Provenance
+from tltsched.errors import InputError
 
 MIXED_DERIVED = (
     "derived: an engine step that prefills beside a batch follows from the other terms; none was timed"
@@ -87,6 +89,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mixed_points: tuple[MixedPoint, ...] = ()
     settings: str = ""  # of the engine, in words; empty: not recorded
     borrowed: Borrowed | None = None  # None: points and law are of the same engine
+
+    def __post_init__(self) -> None:
+        require_bounds(self)
+        if self.tp < 1 or not self.chunk_tokens >= 1:
+            raise InputError("tp, chunk_tokens", (self.tp, self.chunk_tokens), "1 or more", "calibrate again")
+        for name in self.ranges.__struct_fields__:
+            low, high = getattr(self.ranges, name)
+            if not 0 <= low <= high:
+                raise InputError(f"ranges.{name}", (low, high), "a range from 0 on", "calibrate again")
+        for name in ("fitted", "held_out"):
+            errors = [getattr(self.residuals, f"{name}_{part}") for part in ("mean", "max")]
+            if not 0 <= errors[0] <= errors[1] * (1 + 1e-9):
+                raise InputError(f"residuals.{name}_mean", errors, "0 to the largest", "calibrate again")
 
     @property
     def mixes_prefill(self) -> bool:

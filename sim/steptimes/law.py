@@ -45,7 +45,14 @@ import numpy.typing as npt
 from tlt.sim.steptimes.experts import ExpertTerm
 from tlt.traces.common.arrays import Bools, Floats
 from tltsched.draft_config import DraftConfig
+from tltsched.errors import InputError
 from tltsched.policies.base import WhenOff
+
+MOST_PIECES, MOST_TOKENS, MOST_SHARE, MOST_S = 4_096, 2.0**31, 1e3, 1e4
+_COUNTS, _SHARES = (
+    ("knots_tokens", "graph_batches", "graph_tokens"),
+    ("drafter_kv_share", "mixed_token_share"),
+)
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +82,24 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertTerm | None = None
     draft_target_share: float = 0.0
     draft_once: bool = False
+
+    def __post_init__(self) -> None:
+        knots, slopes = self.knots_tokens, self.slopes_s_per_token
+        if not 1 <= len(knots) == len(slopes) <= MOST_PIECES:
+            raise InputError(
+                "knots_tokens", f"{len(knots)} of them and {len(slopes)} slopes_s_per_token",
+                f"as many slopes as knots, 1 to {MOST_PIECES}", "fit the calibration again",
+            )  # fmt: skip
+        for name, values in (("knots_tokens", knots), ("graph_batches", self.graph_batches)):
+            rising = all(low < high for low, high in pairwise(values)) and (not values or values[0] >= 0)
+            if not rising or (values and not values[-1] <= MOST_TOKENS):
+                raise InputError(name, values, "rising numbers from 0", "fit the calibration again")
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            for each in value if isinstance(value, tuple) else (value,):
+                most = MOST_TOKENS if name in _COUNTS else MOST_SHARE if name in _SHARES else MOST_S
+                if each is not None and not 0 <= each <= most:  # NaN is in no range
+                    raise InputError(name, each, f"0 to {most:g}", "fit the calibration again")
 
     def scaled(self, target: float, kv: float, drafter: float) -> Coefficients:
         """Return the law with the target's step, the KV term and the drafter's passes times these factors."""

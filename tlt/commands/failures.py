@@ -54,7 +54,7 @@ def outside(error: Exception) -> str | None:
 
 
 def _where(error: OSError) -> str:
-    names = [repr(name) for name in (error.filename, error.filename2) if name is not None]
+    names = [repr(name)[:LONGEST] for name in (error.filename, error.filename2) if name is not None]
     return f" for {' and '.join(names)}" if names else ""
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from tlt.traces.common.bounds import require_bounds, require_size
 from tlt.traces.common.migrate import upgraded_settings
 from tltsched.errors import InputError
 from tltsched.policies import POLICIES
@@ -39,7 +40,7 @@ def _assignment(text: str) -> dict[str, Any]:
         raise InputError("--set", text, "section.field=value", "for example --set workload.steps=20")
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         parsed = value.strip()
     for part in reversed(path.strip().split(".")):
         parsed = {part: parsed}
@@ -47,11 +48,12 @@ def _assignment(text: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    require_size(path, "--config")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("--config", str(path), "a readable TOML file", str(error)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:  # the last: an int of 5,000 digits
         raise InputError("--config", str(path), "valid TOML", f"correct it: {error}") from None
 
 
@@ -70,9 +72,11 @@ def convert(settings: dict[str, Any], kind: type[T], help_command: str) -> T:
     """Return the settings as `kind`; raises InputError that names the field."""
     _require_finite(settings, "")
     try:
-        return msgspec.convert(settings, kind)
+        found = msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
         raise _explained(error, settings, kind, help_command) from None
+    require_bounds(found)
+    return found
 
 
 def _explained(

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tlt.traces.common.bounds import require_size
 from tlt.traces.common.migrate import decode
 from tltsched.errors import InputError, unknown_name
 
@@ -33,9 +34,12 @@ def load_named(
         path = Path(name_or_path)
     if not path.is_file():
         raise unknown_name(field, name_or_path, names_in(folder), fix, things=things)
+    require_size(path, field)
     try:
         return decode(path.read_bytes(), kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except InputError as error:
+        raise InputError(f"{error.field} of {path}", error.got, error.allowed, error.fix) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(field, f"{path}: {error}", what, again) from None
 
 

@@ -33,6 +33,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from tlt.traces.common import migrate
+from tlt.traces.common.bounds import require_size
 from tlt.traces.common.manifest import verify
 from tlt.traces.common.writing import replacing, write_file
 from tltsched.errors import InputError
@@ -214,6 +215,7 @@ def file_of(path: Path) -> Path:
 def read_struct(path: Path, kind: type[T]) -> T:
     """Read a JSON file as `kind`; raises InputError if it is missing or not of that form."""
     verify(path)
+    require_size(file_of(path), path.name)
     try:
         return migrate.decode(file_of(path).read_bytes(), kind)
     except FileNotFoundError:

@@ -187,6 +187,18 @@ def export(rng: Random, folder: Path) -> None:
     ]
     settings: dict[str, Any] = {"method": "eagle3", "model": "x", "num_speculative_tokens": 5,
                                 "num_speculative_tokens_per_batch_size": table}  # fmt: skip
+    other = rng.randrange(4)
+    if other == 0:  # as SGLang has it
+        settings = {str(low): {"candidate_steps": [k]} for low, _, k in table} | {"window": 3}
+        settings |= (
+            {rng.choice(("100000000", "9" * 5000, "-3", "x")): {"candidate_steps": [1]}}
+            if rng.random() < 0.3
+            else {}
+        )
+    elif other == 1:  # as TensorRT-LLM has it
+        lengths = {str(high): k for _, high, k in table}
+        lengths |= {rng.choice(("100000000", "9" * 30, "-3")): 1} if rng.random() < 0.3 else {}
+        settings = {"speculative_config": {"max_draft_len": table[0][2], "draft_len_schedule": lengths}}
     if rng.random() < 0.7:
         _spoil(settings, rng)
     if rng.random() < 0.3:

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.export_rules import (
+    MOST_BATCH,
     SGLANG_RULE,
     TRTLLM_RULE,
     ask_sglang,
@@ -34,7 +35,7 @@ from tltsched.policies import parse_policy
 from tltsched.written.policy_name import policy_of
 
 TABLE = "num_speculative_tokens_per_batch_size"
-Batch = Annotated[int, Meta(ge=1, le=65_536)]
+Batch = Annotated[int, Meta(ge=1, le=MOST_BATCH)]
 Drafts = Annotated[int, Meta(ge=0, le=1_024)]
 Parser = Callable[[dict[str, Any], int], list[int]]
 

@@ -21,6 +21,9 @@ READER = Path(__file__).with_name("sglang_reader.py")
 Keyed = dict[int, int]
 
 
+MOST_BATCH = 65_536  # requests that run at once, in any engine
+
+
 class Slot(msgspec.Struct, frozen=True):
     """What SGLang may draft from a batch on; it has more keys, which change nothing with one candidate."""
 
@@ -51,7 +54,7 @@ def sglang_lookup(settings: dict[str, Any], most: int) -> list[int]:
         if len(slot.candidate_steps) != 1 or slot.candidate_steps[0] < 0:
             allowed = "one number of steps, 0 or more: with several SGLang chooses itself"
             raise InputError(f"slot {key}", slot.candidate_steps, allowed, "export --format sglang again")
-        slots[int(key)] = slot.candidate_steps[0]
+        slots[_batch(key)] = slot.candidate_steps[0]
     first = min(slots)
     return [0, *(slots[max((key for key in slots if key <= batch), default=first)]
                  for batch in range(1, most + 1))]  # fmt: skip
@@ -76,11 +79,17 @@ def trtllm_lookup(settings: dict[str, Any], most: int) -> list[int]:
 
 
 def last_batch(settings: dict[str, Any]) -> int:
-    """Return the largest batch that a file names."""
+    """Return the largest batch that a file names; raises InputError for one that no engine runs."""
     if is_sglang(settings):
-        return max(int(key) for key in settings if key.isdecimal())
+        return max(_batch(key) for key in settings if key.isdecimal())
     schedule: Keyed = _converted(_speculative(settings)[SCHEDULE], Keyed, SCHEDULE, '{"LAST_BATCH": LENGTH}')
-    return max(schedule, default=1)
+    return _batch(str(max(schedule, default=1)))
+
+
+def _batch(key: str) -> int:
+    if len(key) > len(str(MOST_BATCH)) or int(key) > MOST_BATCH:
+        raise InputError("batch", key[:40], f"at most {MOST_BATCH:,}", "export again")
+    return int(key)
 
 
 def ask_sglang(python: Path, file: Path, most: int) -> tuple[str, list[int]]:

@@ -37,7 +37,7 @@ class Design(msgspec.Struct, frozen=True, order=True):
     @property
     def hardware(self) -> str:
         """Return the part that step times depend on."""
-        return f"{self.gpu} TP{self.tp}"
+        return f"{self.gpu} TP{self.tp}" + (f"x{self.groups}" if self.groups > 1 else "")
 
     @property
     def run(self) -> str:

@@ -24,6 +24,7 @@ from tlt.analysis.report import present
 from tlt.sim.counterfactual.answer import counterfactual
 from tlt.sim.counterfactual.observed_run import observe
 from tlt.sim.counterfactual.settings import replay_of
+from tlt.traces.common.manifest import sealed
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.results.counterfactual import OBSERVED_TRACE, Counterfactual, read_counterfactual
 from tlt.traces.runs.runfolder import write_json
@@ -138,7 +139,8 @@ def test_the_report_comes_in_order(folder: Path) -> None:
 def test_names_are_escaped(folder: Path, told: Counterfactual, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "out")
     odd = msgspec.structs.replace(told, source="<script>alert(1)</script> [red]x[/red]")
-    write_json(tmp_path / "out" / "counterfactual.json", odd)
+    with sealed(tmp_path / "out"):
+        write_json(tmp_path / "out" / "counterfactual.json", odd)
     text = io.StringIO()
     present(tmp_path / "out", Console(file=text, width=200))
     assert "[red]x[/red]" in text.getvalue()

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tlt.traces.common.manifest import MANIFEST
 from tlt.traces.results.answer import ANSWER
 from tlt.traces.results.counterfactual import COUNTERFACTUAL
 from tlt.traces.results.kstar import KSTAR
@@ -34,7 +35,7 @@ MARKS = (
     ("summary.json", "run"),
 )
 OWN = (
-    *(STUDY, ANSWER, WHAT_IF, STAMP, "cost_draws.parquet", "cost_error.json", "bounds.json"),
+    *(STUDY, MANIFEST, ANSWER, WHAT_IF, STAMP, "cost_draws.parquet", "cost_error.json", "bounds.json"),
     *("plan.parquet", "report.html", "counterfactual.html", "trace.json", "schedule.json"),
     *(mark for mark, _ in MARKS),
 )

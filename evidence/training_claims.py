@@ -265,13 +265,15 @@ def training_7b() -> None:
         out = Path(folder) / "out"
         settings = (
             f"workload.lengths={NATURAL / 'none' / 'responses.parquet'}", "workload.replay_steps=true",
-            "workload.steps=20", "hardware.gpus=4", "cluster.spot.enabled=true",
-            f"phases.reward_s={reward_s:.4f}", f"acceptance.survival_by_position={rates}",
+            "workload.max_response_tokens=32768", "hardware.gpus=4", "hardware.tp=1", "hardware.gpu=H100",
+            "hardware.model=Qwen2.5-7B", "cost.source=vllm-0.32-h100-qwen2.5-7b",
+            "cluster.spot.enabled=true", f"phases.reward_s={reward_s:.4f}", "acceptance.kind=per_position",
+            f"acceptance.survival_by_position={rates}",
         )  # fmt: skip
         assignments = [part for setting in settings for part in ("--set", setting)]
         policies = "none,static:4,tlt_chains,goodput:off+2+3+4+6"
         where = ("--policies", policies, "--no-report", "--out", str(out))
-        tlt("sim", "compare", "--config", "sim/presets/measured-7b.toml", *assignments, *where)
+        tlt("sim", "compare", *assignments, *where)
         runs = msgspec.json.decode((out / "comparison.json").read_bytes())["runs"]
         walls = {run: RunFolder(out / run).summary().wall_s for run in runs}
     base = walls[runs[0]]

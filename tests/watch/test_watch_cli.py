@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from tests.watch.live_jobs import FAULTS, FakeJob, FakeMetrics
 from tlt.commands.watch.command import watch
 from tlt.commands.watch.page import Page, html
+from tlt.plugin.facts import Fault
 from tlt.traces.doctor.base import Finding
 from tlt.traces.watch.guard import Status
 from tltsched.errors import InputError
@@ -37,6 +38,29 @@ def test_a_script_gets_exit_code_1_and_the_reason(tmp_path: Path) -> None:
     done = CliRunner().invoke(watch, [str(good), "--once", "--strict"])
     assert (done.exit_code, done.output.count("\n")) == (0, 1)
     assert done.output.startswith("step 0: ")
+
+
+def test_a_run_folder_that_grows_is_watched_and_a_comparison_is_not() -> None:
+    runs = Path(__file__).resolve().parents[2] / "evidence/runs/h100-qwen2.5-7b/replay"
+    done = CliRunner().invoke(watch, [str(runs / "static-4"), "--once"])
+    assert done.exit_code == 0
+    assert "acceptance length 3.33 (with bonus)" in done.output
+    done = CliRunner().invoke(watch, [str(runs), "--once"])
+    assert isinstance(done.exception, InputError)
+    assert "the folder of one of its policies" in str(done.exception)
+
+
+def test_a_plugin_that_stopped_is_told(tmp_path: Path) -> None:
+    good = job_of(tmp_path / "good", "", 1)
+    with (good / "engines/0001/facts.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(Fault(t_s=9.0, text="OSError: disk full")) + b"\n")
+    done = CliRunner().invoke(watch, [str(good), "--once"])
+    assert done.exit_code == 0
+    assert (
+        "notice [plugin] it stopped, and the engine goes on by its own choice: engine 1: OSError"
+        in done.output
+    )
+    assert CliRunner().invoke(watch, [str(good), "--once", "--strict"]).exit_code == 1
 
 
 def test_it_ends_when_nothing_is_new(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -85,3 +85,14 @@ def step_times_of(
         return StepCosts(coefficients, "k0", max_requests, NO_CHUNKS, 0, 0.0).step_times(draft_configs)
 
     return times
+
+
+def limits_by(calibration: str | None) -> dict[str, Any]:
+    """Return what the doctor's limits say of a calibration; raises InputError if there is none."""
+    from tltsched.draft_config import OFF
+
+    step_times = step_times_of(calibration)
+    if step_times is None:
+        return {}
+    step_times((OFF,), 1)
+    return {"calibration": calibration, "step_times": step_times}

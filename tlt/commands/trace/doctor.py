@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,7 @@ from tlt.commands.options import (
     responses_option,
     tokenizer_option,
 )
-from tlt.commands.output import echo_json, step_times_of
+from tlt.commands.output import echo_json, limits_by
 
 if TYPE_CHECKING:
     from tlt.traces.doctor.base import Finding
@@ -76,7 +76,7 @@ def doctor_command(
         break_even=break_even,
         drafter_age_steps=max_drafter_age,
         staleness_steps=max_staleness,
-        **_calibrated(calibration),
+        **limits_by(calibration),
     )
     options = Options(
         cap, tokenise=tokeniser(tokenizer) if tokenizer else None, responses=responses, columns=columns
@@ -98,17 +98,6 @@ def doctor_command(
     followed(paths, read, follow)
     if problems:
         ctx.exit(CHECK_FAILED)
-
-
-def _calibrated(calibration: str | None) -> dict[str, Any]:
-    """Return what limits say of a calibration; raises InputError at once if there is none of that name."""
-    from tltsched.draft_config import OFF
-
-    step_times = step_times_of(calibration)
-    if step_times is None:
-        return {}
-    step_times((OFF,), 1)
-    return {"calibration": calibration, "step_times": step_times}
 
 
 def _tell(diagnosis: Diagnosis) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from tlt.commands.output import echo_json, step_times_of
+from tlt.commands.output import echo_json, limits_by
 
 if TYPE_CHECKING:
     from tlt.commands.watch.page import Page
@@ -64,12 +64,13 @@ def watch(
     from tlt.traces.watch.guard import Guard, is_problem
 
     source = _source(targets)
-    limits = Limits(break_even=break_even, drafter_age_steps=max_drafter_age, **_calibrated(calibration))
+    limits = Limits(break_even=break_even, drafter_age_steps=max_drafter_age, **limits_by(calibration))
     with ExitStack() as stack:
         shown = stack.enter_context(_page(page)) if page is not None else None
         statuses: list[Status] = []
         failed = False
         guard = Guard(limits)
+        stopped: set[str] = set()
         for subject in _readings(source, every, 1 if once else steps, until_idle):
             guard.limits = _with_measured(limits, source)
             status = guard.look(subject)
@@ -78,6 +79,7 @@ def watch(
                 echo_json(status)
             else:
                 _tell(status, bool(statuses) and statuses[-1].step == status.step)
+                failed |= _tell_stopped(source, stopped) and strict
             statuses = [*statuses[-SHOWN:], status]
             if shown is not None:
                 shown.show(subject.source, statuses)
@@ -103,11 +105,6 @@ def _source(targets: tuple[str, ...]) -> Source:
     if not folder.is_dir():
         raise InputError("FOLDER|URL", targets[0], "a folder that is there, or a URL", "check the path")
     return follow_folder(folder)
-
-
-def _calibrated(calibration: str | None) -> dict[str, Any]:
-    step_times = step_times_of(calibration)
-    return {} if step_times is None else {"calibration": calibration, "step_times": step_times}
 
 
 def _with_measured(limits: Limits, source: Source) -> Limits:
@@ -162,6 +159,18 @@ def _page(port: int) -> Page:
         ) from None
     click.echo(f"status page: {page.url}", err=True)
     return page
+
+
+def _tell_stopped(source: Source, told: set[str]) -> bool:
+    """Print where the plugin stopped, each once; returns whether it did anywhere."""
+    from tlt.traces.watch.job import LiveJob
+
+    faults = source.faults() if isinstance(source, LiveJob) else []
+    for fault in faults:
+        if fault not in told:
+            click.echo(f"notice [plugin] it stopped, and the engine goes on by its own choice: {fault}")
+            told.add(fault)
+    return bool(faults)
 
 
 def _tell(status: Status, same_step: bool) -> None:

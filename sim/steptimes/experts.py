@@ -17,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tlt.traces.common.arrays import Floats
+from tltsched.errors import InputError
+
+MOST_EXPERTS, MOST_S = 100_000, 1e6
 
 
 class ExpertTerm(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +31,17 @@ class ExpertTerm(msgspec.Struct, frozen=True, kw_only=True):
     skew: float = 0.0
     ranks: int = 1  # GPUs over which whole experts are spread (expert parallel)
     microbatches: int = 1  # in which a batch passes a pipeline: each wakes its own
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "count": (1, MOST_EXPERTS), "per_token": (1, self.count), "read_s": (0, MOST_S), "skew": (0, 10),
+            "ranks": (1, self.count), "microbatches": (1, MOST_EXPERTS),
+        }  # fmt: skip
+        for name, (least, most) in bounds.items():
+            value = getattr(self, name)
+            if not least <= value <= most:  # NaN is in no range
+                fix = "fit the calibration again"
+                raise InputError(f"experts.{name}", value, f"{least} to {most:g}", fix)
 
     def times(self, factor: float) -> ExpertTerm:
         """Return the term with its seconds times a factor."""

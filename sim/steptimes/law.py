@@ -96,6 +96,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
                 raise InputError(name, values, "rising numbers from 0", "fit the calibration again")
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            if isinstance(value, ExpertTerm):  # has bounds of its own
+                continue
             for each in value if isinstance(value, tuple) else (value,):
                 most = MOST_TOKENS if name in _COUNTS else MOST_SHARE if name in _SHARES else MOST_S
                 if each is not None and not 0 <= each <= most:  # NaN is in no range

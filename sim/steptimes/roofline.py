@@ -115,7 +115,7 @@ def roofline(
         knots_tokens=(1.0, max(all_s / token_s, 2.0)),
         floor_s=weights_s + _launch_s(shape, parallel, assumed),
         slopes_s_per_token=(sent_s, token_s + sent_s),
-        kv_s_per_token=shape.kv_bytes_per_token() * copies / bandwidth / groups,
+        kv_s_per_token=shape.read_bytes_per_token() * copies / bandwidth / groups,
         drafter_kv_share=drafter_kv_share,
         off_s=draft_pass_s,
         off_s_per_request=0.0,
@@ -130,7 +130,7 @@ def roofline(
         prefill_s_per_pair=shape.attention_flops_per_pair()
         / 2
         / (gpu.bf16_flops * assumed.compute_efficiency * parallel.gpus),
-        request_s=shape.kv_bytes_per_request() * copies / bandwidth / groups,
+        request_s=shape.read_bytes_per_request() * copies / bandwidth / groups,
         experts=experts,
     )
 
@@ -211,5 +211,5 @@ def _drafter_pass(
     exchange_s = 2 * assumed.allreduce_s if parallel.tp > 1 else 0.0
     layers_s = drafter.layers * (assumed.layer_launch_s + exchange_s)
     weights_s = drafter.fixed_bytes() / bandwidth
-    held = shape.kv_bytes_per_token() or shape.kv_bytes_per_request()
-    return weights_s + layers_s + host_s, drafter.kv_bytes_per_token() / held
+    read = shape.read_bytes_per_token() or shape.read_bytes_per_request()
+    return weights_s + layers_s + host_s, drafter.read_bytes_per_token() / read

@@ -17,6 +17,7 @@ from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
 from tlt.traces.results.calibration_points import Point, PrefillPoint
 from tltsched.draft_config import OFF, DraftConfig
+from tltsched.errors import InputError
 
 MOE = model_shape("Qwen3-30B-A3B")
 
@@ -152,3 +153,19 @@ def test_binomial_check_of_the_closed_form() -> None:
     # Chance that one expert of 8 is idle in two draws of 2 without replacement each: (C(7,2) / C(8,2)) ** 2
     idle = (comb(7, 2) / comb(8, 2)) ** 2
     assert float(ExpertTerm(count=8, per_token=2, read_s=1.0).woken_share(2)) == pytest.approx(1 - idle)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"count": 0},
+        {"per_token": 9},
+        {"read_s": float("nan")},
+        {"read_s": -1.0},
+        {"skew": -0.1},
+        {"ranks": 0},
+    ],
+)
+def test_a_term_out_of_bounds_is_refused(changed: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=r"experts\."):
+        ExpertTerm(**{"count": 8, "per_token": 2, "read_s": 1.0} | changed)  # type: ignore[arg-type]

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from tlt.traces.catalogue.quantised import stored_as
-from tlt.traces.catalogue.shape import Experts, Latent, Linear, ModelShape, Window
+from tlt.traces.catalogue.shape import Experts, Indexer, Latent, Linear, ModelShape, Window
 from tltsched.errors import InputError
 
 # Keys of structures whose memory or operations are not those of any layer in shape.py.
 NOT_MODELLED = {
-    "index_topk": "sparse attention with an indexer", "compress_ratios": "compressed attention",
+    "compress_ratios": "compressed attention",
     "attention_chunk_size": "chunked attention", "hybrid_override_pattern": "state-space layers",
     "layers_block_type": "state-space layers", "mamba_num_heads": "state-space layers",
     "ssm_cfg": "state-space layers", "block_configs": "unlike layers",
@@ -29,7 +29,7 @@ NOT_MODELLED = {
     "swa_num_key_value_heads": "two sizes of heads",
     "is_encoder_decoder": "an encoder", "moe_latent_size": "experts on a smaller stream",
 }  # fmt: skip
-OTHERS = re.compile(r"sparse_att|indexer|lightning|^mamba_(?!ssm_dtype)")  # in any key
+OTHERS = re.compile(r"sparse_att|lightning|^mamba_(?!ssm_dtype)")  # in any key
 LAYER_TYPES = {"full_attention", "sliding_attention", "linear_attention", "chunked_attention"}
 # Their MLPs have two matrices, not three.
 UNGATED = {
@@ -150,6 +150,7 @@ def shape_of(config: dict[str, Any], name: str, source: str, field: str) -> Mode
         vocab=keys.positive("vocab_size"),
         tied=keys.flag("tie_word_embeddings", model_type in TIED_BY_DEFAULT),
         source=source, latent=_latent(keys), window=windowed, linear=linear, experts=experts,
+        indexer=_indexer(keys, layers),
         output_gate=keys.flag("attn_output_gate", model_type == "qwen3_next"),
     )  # fmt: skip
     return stored_as(shape, keys.config, keys.refuse)
@@ -176,6 +177,21 @@ def _latent(keys: Keys) -> Latent | None:
         nope=keys.count("qk_nope_head_dim"),
         rope=keys.count("qk_rope_head_dim"),
         value=keys.positive("v_head_dim"),
+    )
+
+
+def _indexer(keys: Keys, layers: int) -> Indexer | None:
+    """Return what chooses the tokens of sparse attention; layers that share another's choice have none."""
+    if not keys.config.get("index_topk"):
+        return None
+    types = keys.listed("indexer_types")
+    if types and (len(types) != layers or not set(map(str, types)) <= {"full", "shared"}):
+        raise keys.refuse(f"indexer_types of {len(types)} entries", f"{layers} of full, shared")
+    return Indexer(
+        layers=types.count("full") if types else layers,
+        heads=keys.positive("index_n_heads"),
+        size=keys.positive("index_head_dim"),
+        tokens=keys.positive("index_topk"),
     )
 
 

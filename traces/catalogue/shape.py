@@ -58,6 +58,19 @@ class Linear(msgspec.Struct, frozen=True, kw_only=True):
     kernel: int
 
 
+class Indexer(msgspec.Struct, frozen=True, kw_only=True):
+    """What chooses the tokens that sparse attention reads: a key a token in 8 bits, in so many layers."""
+
+    layers: int  # others take what the one before them chose
+    heads: int
+    size: int
+    tokens: int  # that a layer attends to at most
+
+    def bytes_per_token(self) -> float:
+        """Return the bytes of keys, with a scale of four bytes for 128 numbers, that a token leaves."""
+        return self.layers * self.size * (1 + 4 / 128)
+
+
 class Part(NamedTuple):
     """Weights of one kind in the whole model; a token passes `active` of them."""
 
@@ -86,6 +99,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     latent: Latent | None = None
     window: Window | None = None
     linear: Linear | None = None
+    indexer: Indexer | None = None
     output_gate: bool = False  # attention has a gate of the size of its queries
     experts: Experts | None = None
     attention_weights: Weights = BF16
@@ -115,6 +129,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         """Return all weights that an engine step may read: everything but the embedding table."""
         linear = self.linear.layers if self.linear else 0
         attention = (self.layers - linear) * self.attention_parameters() + self._linear_parameters()
+        attention += self._indexer_parameters()
         experts = self.experts
         dense = (self.layers - (experts.layers if experts else 0)) * 3 * self.hidden * self.mlp_hidden
         head = self.vocab * self.hidden
@@ -143,6 +158,14 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         mixed = 2 * keys + values  # queries, keys and values pass a short convolution
         projected = self.hidden * (mixed + values + 2 * self.linear.value_heads)
         return self.linear.layers * (projected + values * self.hidden + self.linear.kernel * mixed)
+
+    def _indexer_parameters(self) -> int:
+        if self.indexer is None:
+            return 0
+        queries = (
+            (self.latent.query_rank if self.latent else self.hidden) * self.indexer.heads * self.indexer.size
+        )
+        return self.indexer.layers * (queries + self.hidden * (self.indexer.size + self.indexer.heads))
 
     def read_parameters(self) -> int:
         """Return the parameters an engine step reads where it wakes every expert: all but the embedding."""
@@ -190,8 +213,22 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.kv_heads * self.head_size
 
     def kv_bytes_per_token(self) -> float:
-        """Return the bytes that one further token of context adds to what a step reads and memory holds."""
-        return self.attention_layers() * self._layer_kv_values() * self.kv_bits / 8
+        """Return the bytes that one further token of context leaves in memory."""
+        held = self.attention_layers() * self._layer_kv_values() * self.kv_bits / 8
+        return held + self.indexer.bytes_per_token() if self.indexer else held
+
+    def read_bytes_per_token(self) -> float:
+        """Return the bytes that one further token of context adds to what an engine step reads."""
+        return self.indexer.bytes_per_token() if self.indexer else self.kv_bytes_per_token()
+
+    def read_bytes_per_request(self) -> float:
+        """Return what an engine step reads of a request however long it is, of all tokens it may choose."""
+        held = self.kv_bytes_per_request()
+        if self.indexer is None:
+            return held
+        return (
+            held + self.attention_layers() * self.indexer.tokens * self._layer_kv_values() * self.kv_bits / 8
+        )
 
     def kv_bytes_per_request(self) -> float:
         """Return the bytes of a request that do not grow with its context: windows (full), linear states."""
@@ -209,6 +246,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     def attention_flops_per_pair(self) -> int:
         """Return operations for one query token over one cached token, all layers whose cache grows."""
+        if self.indexer:  # each token is scored, and those chosen are as many however long the context is
+            return 2 * self.indexer.layers * self.indexer.heads * self.indexer.size
         size = 2 * self.head_size
         if self.latent:
             size = self.latent.nope + self.latent.rope + self.latent.value

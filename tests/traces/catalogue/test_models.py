@@ -127,6 +127,21 @@ def test_windows_and_linear_layers_do_not_grow_with_the_context(tmp_path: Path) 
     assert shape.kv_bytes_per_request() == 2 * 2 * 2 * 3 * 4  # two layers, two heads of 2 x 3 in float32
 
 
+def test_sparse_attention_holds_all_tokens_and_reads_those_it_chooses(tmp_path: Path) -> None:
+    shape = read(
+        tmp_path, kv_lora_rank=6, q_lora_rank=5, qk_nope_head_dim=3, qk_rope_head_dim=2, v_head_dim=4,
+        index_topk=9, index_n_heads=2, index_head_dim=128, indexer_types=["full", "shared", "full"],
+    )  # fmt: skip
+    keys = 2 * (128 + 4)  # of two layers, 8 bits and a scale of 4 bytes
+    assert shape.kv_bytes_per_token() == 3 * (6 + 2) * 2 + keys
+    assert shape.read_bytes_per_token() == keys
+    assert shape.read_bytes_per_request() == 3 * 9 * (6 + 2) * 2
+    plain = read(
+        tmp_path, kv_lora_rank=6, q_lora_rank=5, qk_nope_head_dim=3, qk_rope_head_dim=2, v_head_dim=4
+    )
+    assert shape.parameters() - plain.parameters() == 2 * (5 * 2 * 128 + 8 * 128 + 8 * 2)
+
+
 @pytest.mark.parametrize(
     ("changed", "layers"),
     [
@@ -176,7 +191,8 @@ def test_a_name_that_ends_in_fp8_is_stored_in_half() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"index_topk": 2048}, "sparse attention"), ({"attn_type_list": [0, 1, 1]}, "attn_type_list"),
+        ({"index_topk": 2048}, "no index_n_heads"), ({"compress_ratios": [4]}, "compressed attention"),
+         ({"attn_type_list": [0, 1, 1]}, "attn_type_list"),
         ({"sparse_attention_config": {"a": 1}}, "sparse_attention_config"),
         ({"quantization_config": {"quant_algo": "MIXED_PRECISION"}}, "differently"),
         ({"quantization_config": GROUPS | {"config_groups": GROUPS["config_groups"] | {

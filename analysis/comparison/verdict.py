@@ -51,6 +51,7 @@ def sentences_of(told: Told) -> list[str]:
     sentences = [
         _gain_sentence(told),
         premises_sentence(told.runs),
+        _idle_shares(told),
         _schedule_sentence(told.best, told.baseline),
         *(regret_sentences(told.regrets) if told.regrets is not None else ()),
         _losers_sentence(others),
@@ -199,6 +200,12 @@ def _few_sentence(steps: int, recommendation: Recommendation | None) -> str:
         )
         few.append(f"{words}better.")
     return " ".join(few)
+
+
+def _idle_shares(told: Told) -> str:
+    base, best = told.baseline, told.best
+    words = f"Under {base.policy} {base.idle_share:.1%} of the GPU time is idle"
+    return f"{words}." if best is base else f"{words}, under {best.policy} {best.idle_share:.1%}."
 
 
 def idle_sentence(table: ComparisonTable) -> str:

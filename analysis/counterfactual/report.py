@@ -35,7 +35,7 @@ STEP_HEADERS = (
     "Step", "Responses", "Longest", "Rollout logged (s)", "modelled (s)", "Step logged (s)", "modelled (s)",
 )  # fmt: skip
 HEADERS = (
-    "Policy", "Step (s)", "Speedup [95 %]", "GPU-hours", "Idle GPU-hours", "Saved GPU-hours [95 %]",
+    "Policy", "Step (s)", "Speedup [95 %]", "GPU-hours", "Idle", "Saved GPU-hours [95 %]",
     "Saved USD [95 %]", "Taken instead [95 %]",
 )  # fmt: skip
 COST_HEADERS = ("Policy", "On-policy", "Order kept", "Staleness mean / max", "Wasted", "Can be run")
@@ -134,8 +134,8 @@ def policy_cells(policy: PolicyAnswer) -> tuple[str, ...]:
         number(policy.step_s),
         speedup_text(policy.speedup),
         number(policy.gpu_hours),
-        number(policy.idle_gpu_hours),
-        estimate_text(policy.saved_gpu_hours),
+        f"{policy.idle_share:.1%}",
+        estimate_text(policy.saved_gpu_hours, "{:,.2g}".format),
         "-" if policy.saved_usd is None else estimate_text(policy.saved_usd, "{:,.2f}".format),
     )
 
@@ -177,7 +177,8 @@ def render(
         observed=observed_sentence(case),
         reproduction=reproduction_sentence(case),
         steps=TextTable(STEP_HEADERS, step_cells(case)) if case.fit is not None else None,
-        answer=" ".join(filter(None, answer_sentences(answer))),
+        headline=answer.headline,
+        rest=" ".join((answer.rest, *answer_sentences(answer)[1:])),
         warnings=flags_of(case, table),
         picture=picture,
         regret_notes=REGRET_NOTES if answer.regrets is not None else "",
@@ -196,7 +197,10 @@ def _terminal(table: TextTable) -> Table:
     for column, header in enumerate(table.headers):
         narrow = header.replace(" [", "\n[").replace(" GPU-hours", "\nGPU-h").replace("GPU-hours", "GPU-h")
         narrow = narrow.replace(" logged", "\nlogged").replace(" mean / max", "\nmean / max")
-        shown.add_column(Text(narrow), justify="right" if column else "left", overflow="fold")
+        shown.add_column(
+            Text(narrow), justify="right" if column else "left", overflow="fold", no_wrap=not column
+        )
     for name, *cells in table.rows:
-        shown.add_row(Text(folded(name, 14, "@")), *(Text(cell.replace(" [", "\n[")) for cell in cells))
+        broken = (cell.replace(" [", "\n[").replace(", ", ",\n") for cell in cells)
+        shown.add_row(Text(folded(name, 12)), *map(Text, broken))
     return shown

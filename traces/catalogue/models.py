@@ -75,8 +75,8 @@ def canonical(given: str) -> str:
 def _stem(name: str) -> tuple[str, str]:
     """Return a name without the suffix that says how its weights are stored, and that suffix."""
     for suffix in BY_SUFFIX:
-        stem = name.removesuffix(f"-{suffix}")
-        if stem != name and name not in _names() and stem in _names():
+        stem, end = name[: -len(suffix) - 1], name[-len(suffix) - 1 :]
+        if end.lower() == f"-{suffix}".lower() and name not in _names() and stem in _names():
             return stem, suffix
     return name, ""
 

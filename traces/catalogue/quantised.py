@@ -21,7 +21,11 @@ FP8 = Weights(bits=8.0, products="fp8")
 MXFP4 = Weights(bits=4 + 8 / 32)  # one byte of scale for 32 weights
 NVFP4 = Weights(bits=4 + 8 / 16, products="fp4")
 INT4 = Weights(bits=4 + 16 / 128)  # groups of 128, as AWQ and GPTQ are mostly published
-BY_SUFFIX = {"FP8": FP8, "INT4": INT4, "AWQ": INT4, "GPTQ-Int4": INT4, "NVFP4": NVFP4, "MXFP4": MXFP4}
+INT8 = Weights(bits=8 + 16 / 128)
+BY_SUFFIX = {
+    "FP8": FP8, "INT4": INT4, "AWQ": INT4, "GPTQ-Int4": INT4, "GPTQ-Int8": INT8, "NVFP4": NVFP4,
+    "MXFP4": MXFP4,
+}  # fmt: skip
 # Names by which methods leave out the attention, and the dense layers and shared experts.
 ATTENTION, DENSE = r"self_attn|[qk]_proj|qkv", r"shared_expert|mlp\S*\(gate\|"
 

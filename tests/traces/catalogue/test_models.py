@@ -64,7 +64,7 @@ def test_each_model_says_where_it_is_from_and_no_two_share_a_name() -> None:
         ("Qwen/Qwen3-8B", "Qwen3-8B"), ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B"),
         ("meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B"), ("Qwen/Qwen3-32B-FP8", "Qwen3-32B-FP8"),
         ("Qwen2.5-7B-Instruct-AWQ", "Qwen2.5-7B-AWQ"), ("elsewhere/Qwen3-8B", "elsewhere/Qwen3-8B"),
-        ("openai/gpt-oss-120b", "gpt-oss-120b"), ("Qwen3-9B", "Qwen3-9B"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"), ("Qwen3-8B-fp8", "Qwen3-8B-FP8"), ("Qwen3-9B", "Qwen3-9B"),
     ],
 )  # fmt: skip
 def test_a_name_may_carry_organisation_tuning_and_storage(given: str, name: str) -> None:

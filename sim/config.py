@@ -295,7 +295,11 @@ class RunConfig(Section, frozen=True, kw_only=True):
     mode: Annotated[
         Mode, Meta(description="jump: closed form between decisions; exact: every engine step")
     ] = "jump"
-    records: Annotated[bool, Meta(description="write every event and command to records.jsonl")] = True
+    records: Annotated[
+        bool | None,
+        Meta(description="write every event and command to records.jsonl; unset: of runs of up to 20,000 "
+             "responses"),
+    ] = None  # fmt: skip
     acceptance: Annotated[
         bool, Meta(description="write drafts by request and position to acceptance.parquet")
     ] = True

@@ -25,6 +25,8 @@ from tltsched.schedules.synchronous import SynchronousConfig
 
 TOLD_CUT = 0.01  # of the responses
 
+MOST_RECORDED = 20_000  # responses of a run that is recorded unasked
+
 
 def run_into(
     simulation: Simulation, folder: Path, label: str, progress: Callable[[int], None] | None = None
@@ -37,12 +39,18 @@ def run_into(
         folder,
         steps_of(simulation.trace),
         lambda cluster: summary_of(simulation, label, cluster),
-        records=simulation.config.run.records,
+        records=_records(simulation),
         acceptance=simulation.config.run.acceptance,
         done=progress or (lambda _: None),
     )
     _write_schedule(RunFolder(folder), outcome.cluster)
     return outcome.summary
+
+
+def _records(simulation: Simulation) -> bool:
+    """Return whether the run is recorded: as set, else unless it is large."""
+    asked = simulation.config.run.records
+    return len(simulation.trace.rows) <= MOST_RECORDED if asked is None else asked
 
 
 def summary_of(simulation: Simulation, label: str, cluster: Cluster) -> Summary:
@@ -135,6 +143,11 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
 
 def _cluster_warnings(simulation: Simulation, cluster: Cluster) -> list[str]:
     warnings = []
+    if simulation.config.run.records is None and not _records(simulation):
+        warnings.append(
+            f"{len(simulation.trace.rows):,} responses are more than the {MOST_RECORDED:,} whose events are "
+            "recorded unasked: acceptance by batch is not told (run.records = true records them)"
+        )
     if cluster.stream.repeated:
         times = cluster.stream.repeated
         often = "once" if times == 1 else f"{times} times"

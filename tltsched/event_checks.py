@@ -9,6 +9,7 @@ any run, because one absurd value is never lost again: times only go forward, an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import le
 from typing import Any, Protocol, TypeVar
 
 from tltsched.commands import SetDraftConfig
@@ -154,12 +155,12 @@ def _check_by_request(event: DecisionEnded) -> str:
     rows, depth = _rows(event.by_request), event.draft_config.depth
     if not rows:
         return ""
-    for _, steps, accepted in rows:
-        if not (0 <= steps <= event.engine_steps and 0 <= accepted <= steps * depth):
-            return "drafts of a request cannot be"
     requests, steps_of, accepted_of = zip(*rows, strict=True)
-    valid = once(requests) and counts(requests) and counts(steps_of) and counts(accepted_of)
-    return "" if valid else "tells of each request once"
+    if not (counts(steps_of) and counts(accepted_of) and max(steps_of) <= event.engine_steps):
+        return "drafts of a request cannot be"
+    if not all(map(le, accepted_of, map(depth.__mul__, steps_of))):
+        return "drafts of a request cannot be"
+    return "" if counts(requests) and once(requests) else "tells of each request once"
 
 
 # --- of the cluster ---------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ BAD: list[tuple[tuple[str, ...], list[str]]] = [
     (("hardware.gpus=many",), ["'many' for hardware.gpus", "`int`"]),
     (("hardware.gpus=4.5",), ["4.5 for hardware.gpus", "`int`"]),
     (("hardware.gpus=-4",), ["-4 for hardware.gpus", ">= 1"]),
-    (("run.records=1",), ["1 for run.records", "`bool`"]),
+    (("run.records=1",), ["1 for run.records", "`bool | null`"]),
     (("hardware=3",), ["3 for hardware;", "`object`"]),
     (("workload.steps=0",), ["0 for workload.steps", ">= 1"]),
     (("workload.max_response_tokens=0",), ["0 for workload.max_response_tokens", ">= 1"]),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.sim.small_world import trace_of
+from tlt.sim import write_run
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
 from tlt.sim.write_run import warnings_of
@@ -81,3 +83,17 @@ def test_eager_decode_is_said_to_be_assumed_where_no_calibration_has_it() -> Non
     job = {"cost": {"source": "roofline"}, "engine": {"graph_max_requests": 2}}
     found = said("none", [50, 50, 50], **job)
     assert "a step without a CUDA graph above 2 requests is assumed to cost 0.1 ms a layer more" in found
+
+
+def test_large_runs_are_recorded_only_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_run, "MOST_RECORDED", 3)
+    trace = trace_of([[100, 200, 300, 50]], 10)
+    for asked, recorded in ((None, False), (True, True), (False, False)):
+        settings = JOB | {"run": {} if asked is None else {"records": asked}}
+        folder = tmp_path / str(asked)
+        summary = write_run.run_into(Simulation(resolve(settings, "none"), trace), folder, "none")
+        assert (folder / "records.jsonl").is_file() == recorded
+        told = [text for text in summary.warnings if "4 responses are more than the 3" in text]
+        assert bool(told) == (asked is None)

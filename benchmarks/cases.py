@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import resource
 import sys
 from time import process_time
@@ -73,6 +74,7 @@ def timed(name: str, steps: int | None = None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     case, repeats, *rest = sys.argv[1:]
+    os.environ.setdefault("TLT_COMPILED", "1")  # where there is any: loaded by the step beforehand
     if CASES[case][1] > 1:
         simulation(case, 1).run()
     for _ in range(int(repeats)):

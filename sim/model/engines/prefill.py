@@ -54,16 +54,19 @@ class PrefillQueue:
 
     def take(self, budget_tokens: int) -> Chunk:
         """Compute up to `budget_tokens`, at least one, of the first in the queue."""
-        left, again, pairs, done = max(budget_tokens, 1), 0, 0.0, []
-        while self._parts and left:
-            part = self._parts[0]
-            to = min(part.at + left, part.end)
-            left -= to - part.at
-            pairs += float(to) ** 2 - float(part.at) ** 2
-            again += (to - part.at) * part.again
-            part.at = to
-            if to == part.end:
-                done.append(self._parts.popleft().index)
+        left, again, pairs, done, parts = max(budget_tokens, 1), 0, 0.0, [], self._parts
+        while parts and left:
+            part = parts[0]
+            at, to = part.at, part.end
+            if at + left < to:
+                to = part.at = at + left
+            else:
+                parts.popleft()
+                done.append(part.index)
+            left -= to - at
+            pairs += float(to * to - at * at)
+            if part.again:
+                again += to - at
         tokens = max(budget_tokens, 1) - left
         return Chunk(float(tokens), pairs, again / max(tokens, 1), np.asarray(done, np.int64))
 

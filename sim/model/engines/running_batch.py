@@ -157,21 +157,19 @@ class RequestPool:
 
     def _parts(self, admitted: Ints) -> list[Part]:
         """Return the contexts that have to be computed, of each admitted request."""
-        requests, limits, parts = self.requests, self.limits, []
-        for index in admitted.tolist():
-            prompt, emitted, group = (
-                requests.prompt_tokens[index],
-                self.emitted[index],
-                int(requests.group[index]),
-            )
-            begin, end = 0, max(int(prompt + emitted), 1)
-            if emitted == 0:
+        requests, parts, seen = self.requests, [], self._prefilled_groups
+        caches, reuses = self.limits.prefix_caching, bool(self._reused_share)
+        columns = (requests.prompt_tokens, self.emitted, requests.group, requests.length)
+        rows = zip(admitted.tolist(), *(column[admitted].tolist() for column in columns), strict=True)
+        for index, prompt, emitted, group, length in rows:
+            begin, end = 0, max(prompt + emitted, 1)
+            if not emitted:
                 # An earlier response is read whole, and is taken to be as long as the one to come.
-                end += int(requests.length[index]) if self._reused_share else 0
-                if limits.prefix_caching and group in self._prefilled_groups:
-                    begin = (int(prompt) - 1) // CACHE_BLOCK_TOKENS * CACHE_BLOCK_TOKENS
-                self._prefilled_groups.add(group)
-            parts.append(Part(index, max(begin, 0), end, bool(emitted > 0)))
+                end += length if reuses else 0
+                if caches and group in seen:
+                    begin = max((prompt - 1) // CACHE_BLOCK_TOKENS * CACHE_BLOCK_TOKENS, 0)
+                seen.add(group)
+            parts.append(Part(index, begin, end, emitted > 0))
         return parts
 
     def prefill(self, budget_tokens: int) -> Chunk:

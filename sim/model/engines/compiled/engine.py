@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
@@ -20,7 +22,17 @@ from tlt.traces.runs.request_acceptance import from_tokens
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 
-Moments = tuple[Floats, Floats, Floats, Floats]  # mean, variance, mean ** 3, survival; [requests, bins, ...]
+
+class Moments(NamedTuple):
+    """Of requests, [requests, bins]; survival has one more axis, [..., depth]."""
+
+    mean: Floats
+    variance: Floats
+    cube: Floats  # mean ** 3
+    survival: Floats
+
+
+_NONE = np.empty(0, np.int64)
 
 
 class CompiledJumpEngine(JumpEngine):
@@ -30,7 +42,7 @@ class CompiledJumpEngine(JumpEngine):
         super().__init__(costs, acceptance, rng)
         self._state_address = address_of(rng)
         self._edges: Ints = from_tokens(np.arange(1, acceptance.bins)).astype(np.int64)
-        self._known: dict[DraftConfig, Moments] = {}  # of the requests of the pool, as many as were there
+        self._known: dict[DraftConfig, tuple[Ints, Moments]] = {}  # row of each request (-1: none)
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
@@ -40,9 +52,9 @@ class CompiledJumpEngine(JumpEngine):
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
         pool, costs = self.pool, self.costs.of(draft_config)
         requests, running = pool.requests, pool.running
-        mean, variance, cube, survival = self._moments(draft_config)
-        order, until, rate, span, variance, finish, whole, real, held, finish_s = plan(
-            self._state_address, running, pool.emitted, requests.length, requests.prompt_tokens,
+        rows, (mean, variance, cube, survival) = self._moments(draft_config)
+        order, self._rows, until, rate, span, variance, finish, whole, real, held, finish_s = plan(
+            self._state_address, running, rows, pool.emitted, requests.length, requests.prompt_tokens,
             mean.shape[1], self._edges, mean, variance, cube, survival, costs.fixed_s,
             costs.context_s_per_token,
         )  # fmt: skip
@@ -93,30 +105,34 @@ class CompiledJumpEngine(JumpEngine):
         if crowded:
             self._make_room()
 
-    def _moments(self, draft_config: DraftConfig) -> Moments:
-        """Return moments of every request in the pool; those of an earlier call are kept."""
-        exponents = self.pool.requests.exponent
-        known = self._known.get(draft_config)
-        have = 0 if known is None else len(known[0])
-        if have < len(exponents):
-            if draft_config.depth:
-                new = self.acceptance.moments(draft_config, exponents[have:], self.drafter_exponent)
-                fresh = (new.mean_tokens, new.variance, new.mean_tokens**3, new.survival)
-            else:
-                ones = np.ones((len(exponents) - have, 1))
-                fresh = (ones, np.zeros_like(ones), ones, np.empty((*ones.shape, 0)))
-            joined = fresh if known is None else map(np.concatenate, zip(known, fresh, strict=True))
-            mean, variance, cube, survival = map(np.ascontiguousarray, joined)
-            self._known[draft_config] = known = mean, variance, cube, survival
-        assert known is not None
-        return known
+    def _moments(self, draft_config: DraftConfig) -> tuple[Ints, Moments]:
+        """Return where the moments of each running request are, [batch], and these; worked out once."""
+        exponents, running = self.pool.requests.exponent, self.pool.running
+        row_of, known = self._known.get(draft_config, (_NONE, None))
+        if len(row_of) < len(exponents):
+            row_of = np.concatenate([row_of, np.full(len(exponents) - len(row_of), -1)])
+        new = running[row_of[running] < 0]
+        if known is None or len(new):
+            fresh = self._fresh(draft_config, exponents[new])
+            row_of[new] = np.arange(len(new)) + (0 if known is None else len(known[0]))
+            known = fresh if known is None else Moments(*map(np.concatenate, zip(known, fresh, strict=True)))
+        self._known[draft_config] = row_of, known
+        return row_of[running], known
+
+    def _fresh(self, draft_config: DraftConfig, exponents: Floats) -> Moments:
+        if draft_config.depth:
+            new = self.acceptance.moments(draft_config, exponents, self.drafter_exponent)
+            found = (new.mean_tokens, new.variance, new.mean_tokens**3, new.survival)
+            return Moments(*map(np.ascontiguousarray, found))
+        ones = np.ones((len(exponents), 1))
+        return Moments(ones, np.zeros_like(ones), ones, np.empty((*ones.shape, 0)))
 
     def _gained(self, done: int, position: int, remaining: Ints) -> Ints:
         until, rate, variance = self._stages
-        survival = self._known[self.draft_config][3]
+        survival = self._known[self.draft_config][1].survival
         return np.asarray(
             interval.gained(
-                self._state_address, until, rate, variance, survival, self._order[done:], remaining, done,
+                self._state_address, until, rate, variance, survival, self._rows[done:], remaining, done,
                 position, self.draft_config.depth,
             ),
             np.int64,

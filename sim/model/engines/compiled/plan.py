@@ -131,23 +131,37 @@ def segments(step, jump, n, fixed_s, kv_s):
 
 
 @compiled
-def plan(state, running, emitted, length, prompt, bins, edges, mean, variance, cube, survival, fixed_s, kv_s):
+def plan(
+    state, running, rows, emitted, length, prompt, bins, edges, mean, variance, cube, survival, fixed_s, kv_s
+):
     """JumpEngine._plan: stages of the running requests in order of finish, and the trajectory.
 
-    The moments are of all requests of the pool, [requests, bins]; without drafts survival has no depth.
+    `rows` says where the moments of each running request are; without drafts survival has no depth.
     """
     n, depth = len(running), survival.shape[2]
     span = spans(running, emitted, length, bins, edges)
     if depth:
-        until, rate = draw_stages(state, span, mean[running], variance[running], cube[running], depth + 1)
+        until, rate = draw_stages(state, span, mean[rows], variance[rows], cube[rows], depth + 1)
     else:
         until, rate = span.copy(), np.ones((n, bins))
     order = rank(until[:, bins - 1].copy())
-    chosen = running[order]
+    chosen, rows = running[order], rows[order]
     context = np.empty(n)
     for i in range(n):
         context[i] = prompt[chosen[i]] + emitted[chosen[i]]
     until, rate, span = until[order], rate[order], span[order]
-    step, jump = jumps(until, rate, survival[chosen], context)
+    step, jump = jumps(until, rate, survival[rows], context)
     whole, real, held, finish_s = segments(step, jump, n, fixed_s, kv_s)
-    return chosen, until, rate, span, variance[chosen], until[:, bins - 1].copy(), whole, real, held, finish_s
+    return (
+        chosen,
+        rows,
+        until,
+        rate,
+        span,
+        variance[rows],
+        until[:, bins - 1].copy(),
+        whole,
+        real,
+        held,
+        finish_s,
+    )

@@ -92,7 +92,7 @@ class FakeJob:
         k, survival = 8 if bad == FAULTS[2] else 2, 0.0 if bad == FAULTS[0] else SURVIVAL
         facts.append(RolloutStarted(t_s=t_s, rollout=self.step, policy_version=self.step,
                                     drafter_version=self.drafter))  # fmt: skip
-        lengths = np.clip(np.rint(60 * np.exp(0.7 * rng.standard_normal(requests))), 5, 400).astype(int)
+        lengths = np.clip(np.rint(40 * np.exp(0.7 * rng.standard_normal(requests))), 5, 200).astype(int)
         queue, running, waiting_tokens = list(enumerate(lengths)), dict[int, float](), dict[int, float]()
         before = 0
         while queue or running:

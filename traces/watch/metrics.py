@@ -44,6 +44,7 @@ CACHE, CACHE_INFO = "vllm:kv_cache_usage_perc", "vllm:cache_config_info"
 Counts = dict[str, float]
 Rows = Sequence[tuple[object, ...]]
 Fetch = Callable[[str], bytes]
+MOST = 1e15  # what no counter or gauge of an engine reaches
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class LiveMetrics:
             if found is None or not found[0].startswith(("vllm:", "sglang:")):
                 continue
             name, labels, value = found
+            if not 0 <= value <= MOST:
+                continue
             name = name.removesuffix("_total") if name != ENGINE_STEPS else name
             engine = labels.get("engine", labels.get("tp_rank", "0"))
             if name == CACHE_INFO:
@@ -176,7 +179,9 @@ def _value(reading: Reading, *names: str) -> float:
 
 
 def _delta(one: Reading, two: Reading, *names: str) -> float:
-    return max(_value(two, *names) - _value(one, *names), 0.0)
+    """Return what a counter gained; 0 for one that a reading lacks."""
+    both = [name for name in names if name in one.counts and name in two.counts]
+    return max(two.counts[both[0]] - one.counts[both[0]], 0.0) if both else 0.0
 
 
 def _fell(one: Reading, two: Reading) -> bool:

@@ -259,9 +259,13 @@ class Simulation:
         return self._derived(config, coefficients_of(config, self.calibration))
 
     def changed(self, config: Config) -> Self:
-        """Return it under a configuration with the same hardware, calibration and workload."""
+        """Return it under a configuration with the same calibration and workload, on as many GPUs or others.
+
+        Raises InputError where its schedule needs more workers.
+        """
+        hardware = msgspec.structs.replace(config.hardware, gpus=self.config.hardware.gpus)
         same = (self.config.hardware, self.config.cost, self.config.workload)
-        assert (config.hardware, config.cost, config.workload) == same, "files and lengths are not read again"
+        assert (hardware, config.cost, config.workload) == same, "files and lengths are not read again"
         return self._derived(config, self.coefficients)
 
     def on(self, trace: Trace) -> Self:

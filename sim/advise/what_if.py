@@ -108,7 +108,7 @@ def _at_gpus(part: Simulation, gpus: int, fit: float) -> float | None:
     if gpus == part.config.hardware.gpus:
         return 1.0
     try:
-        found = _s_per_token(Simulation(with_gpus(part.config, gpus), part.trace))
+        found = _s_per_token(part.changed(with_gpus(part.config, gpus)))
     except InputError:  # too few for the schedule
         return None
     return None if found is None else found / fit

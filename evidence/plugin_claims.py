@@ -29,6 +29,7 @@ from tlt.traces.runs.runfolder import RunFolder
 
 EXAMPLE = PROJECT / "examples" / "trl_plugin"
 MODES = ("alone", "watch", "advise", "control")
+GREEDY = MODES[:2]  # those whose tokens are compared; the others sample, so that the policy learns something
 TABLE = {1: 3, 2: 3, 3: 2, 4: 2, 5: 2}  # K by batch, as control.toml says; 0 above
 ANSWER = (
     "--gpus", "1", "--tp", "1", "--set", "hardware.gpu=H100", "--set", "hardware.model=Qwen2.5-7B",
@@ -78,7 +79,7 @@ def train(python: str, model: Path, mode: str, out: Path) -> list[str]:
         path.write_text(re.sub(r"^out = .*$", f'out = "trl-{mode}"', settings, flags=re.MULTILINE))
         environment["TLT_PLUGIN"] = str(path)
     done = subprocess.run(
-        [python, str(EXAMPLE / "grpo_cpu.py"), str(model), "greedy"],
+        [python, str(EXAMPLE / "grpo_cpu.py"), str(model), *(["greedy"] if mode in GREEDY else [])],
         cwd=out, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     (out / f"{mode}.log").write_text(done.stdout + done.stderr)
@@ -112,6 +113,7 @@ def trl(python: str, model: Path, out: Path) -> None:
     right = (steps["k"] == steps["batch"].map(lambda batch: TABLE.get(batch, 0))).sum()
     value["control: engine steps that decode"] = float(len(steps))
     value["control: of them with the K of the table"] = float(right)
+    value["control: different K"] = float(steps["k"].nunique())
     value["control: drafts verified"] = float(steps["drafted_tokens"].sum())
     value["advice given"] = float(sum(len(log.advice) for log in read_engines(out / "trl-advise")))
     write(
@@ -121,9 +123,9 @@ def trl(python: str, model: Path, out: Path) -> None:
         unit={OTHERS: "count"},
         target="watched: the same tokens; in charge: K by batch; run folders that all reports read and that "
         "decide again byte for byte",
-        met=tokens["alone"] == tokens["watch"] and right == len(steps) > 0 and alike,
-        how="measured: TRL and vLLM in one process, greedy, digests of all tokens; the folders were read by "
-        f"report, doctor, decisions ({'identical' if alike else 'DIFFERENT'}) and counterfactual",
+        met=tokens["alone"] == tokens["watch"] and right == len(steps) and steps["k"].nunique() > 1 and alike,
+        how="measured: TRL and vLLM in one process, digests of all tokens of greedy runs; the folders were "
+        f"read by report, doctor, decisions ({'identical' if alike else 'DIFFERENT'}) and counterfactual",
         measured_on=f"{device()}, vLLM 0.32.0 for CPU, TRL {version_of(python, 'trl')}",
         command="python -m evidence.plugin_claims trl PYTHON MODEL OUT",
     )

@@ -13,6 +13,15 @@ import sys
 from typing import Any
 
 PROMPTS, GENERATIONS, STEPS = 2, 4, 3
+MOST_TOKENS = 64
+QUESTIONS = (  # PROMPTS a step; answers differ in length, so that the batch falls
+    "What is 3 + 4? Answer with the number alone.",
+    "Count from 1 to 20.",
+    "Name a colour. One word.",
+    "Say the days of the week.",
+    "Is water wet? Answer yes or no.",
+    "List five animals.",
+)
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -43,7 +52,7 @@ def reward(completion_ids: list[list[int]], **_rest: Any) -> list[float]:
     """Prefer responses of many different tokens, and print which ones there were."""
     text = ";".join(",".join(map(str, ids)) for ids in completion_ids)
     print(f"tokens {hashlib.sha256(text.encode()).hexdigest()[:16]} lengths {[*map(len, completion_ids)]}")
-    return [len(set(ids)) / 48 for ids in completion_ids]
+    return [len(set(ids)) / MOST_TOKENS for ids in completion_ids]
 
 
 def main(model: str, greedy: bool) -> None:
@@ -60,10 +69,10 @@ def main(model: str, greedy: bool) -> None:
         use_cpu=True,
         use_vllm=True,
         vllm_mode="colocate",
-        vllm_max_model_length=128,
+        vllm_max_model_length=192,
         per_device_train_batch_size=PROMPTS * GENERATIONS,
         num_generations=GENERATIONS,
-        max_completion_length=48,
+        max_completion_length=MOST_TOKENS,
         max_steps=STEPS,
         learning_rate=1e-5,
         generation_kwargs={"temperature": 0.0} if greedy else {},

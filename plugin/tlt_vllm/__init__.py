@@ -14,6 +14,9 @@ from pathlib import Path
 SETTINGS = "TLT_PLUGIN"
 """The environment variable that names the settings; without it the plugin does nothing."""
 
+SAID = "TLT_PLUGIN_SAID"
+"""What was said already, for the processes that this one starts."""
+
 if importlib.util.find_spec("tltsched") is None:  # the distribution alone: it carries the scheduler with it
     sys.path.append(str(Path(__file__).parent / "carried"))
 

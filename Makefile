@@ -3,6 +3,9 @@
 # make test   set up and run lint, types, import contracts and tests, those of the live engine on CPU included
 # make validate   calibrate vLLM on this machine's CPU, replay lengths on it, hold the simulator against it
 # make versions   the plugin in every version of vLLM that it knows, on CPU: installs each, 20 to 40 minutes
+# make mutants  would the tests notice? changes one thing at a time and runs the tests of that module; hours
+# make fire   kills and stops workers and the driver of a live replay, with an engine of the tests and with vLLM
+# make audit  known vulnerabilities of what is installed, and bandit's findings (its rules are in the lint too)
 # make clean  remove what the two leave behind
 
 PYTHON ?= python3
@@ -10,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo check test lint types contracts unit real validate versions evidence clean
+.PHONY: demo check test lint types contracts unit real validate versions evidence mutants fire audit clean
 
 demo: $(VENV)/.run
 	$(BIN)/tlt sim recommend --config sim/presets/demo.toml --out out/demo
@@ -55,6 +58,20 @@ versions: real
 evidence: $(VENV)/.dev
 	$(BIN)/python -m evidence.measure
 	$(BIN)/python -m evidence.tables README.md docs/*.md docs/*/*.md
+
+mutants: $(VENV)/.dev
+	$(PIP_INSTALL) --editable '.[mutants]'
+	$(BIN)/python -m evidence.mutants
+
+fire: real
+	$(BIN)/python -m evidence.kills
+	$(BIN)/python -m evidence.kills vllm
+
+audit: $(VENV)/.dev
+	$(PIP_INSTALL) --editable '.[audit]'
+	$(BIN)/bandit --quiet --recursive --severity-level medium --skip B108,B113,B310,B615,B704 \
+	  tltsched sim traces realrun analysis plugin tlt/api tlt/commands tlt/plugin
+	$(BIN)/pip-audit --skip-editable
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

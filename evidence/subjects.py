@@ -73,6 +73,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "demo_assumptions": "What the demonstration's answer hangs on",
         "fresh_clone": "A fresh clone",
         "import_fuzz": "1,000 broken and hostile files",
+        "kills": "A live replay that is shot at",
         "event_fuzz": "Events of a driver that errs",
         "key_fuzz": "Logs with a known truth: waits, tools, generations, units, shares",
         "import_large": "A file of 5 GB",

@@ -48,7 +48,7 @@ class WorkerScheduler:
         self.who = f"worker {worker}"
         self._t_s = 0.0
         self._step = -1
-        self._policy_drafts = any(draft_config.depth > 0 for draft_config in policy.draft_configs)
+        self._policy_drafts = any(draft_config.depth for draft_config in policy.draft_configs)
         self._may_draft = True
         self._drafter_in_step = True
         self._open = SetDraftConfig(worker, OFF, None, 1)  # the last decision
@@ -75,7 +75,7 @@ class WorkerScheduler:
     def _first_batch(self, event: BatchFormed) -> tuple[SetDraftConfig, ...]:
         drafts = self._reform(event)
         # The prefill of a batch that starts off leaves the drafter out; one that starts drafting fills both.
-        self._drafter_in_step = self._open.draft_config.depth > 0
+        self._drafter_in_step = bool(self._open.draft_config.depth)
         self.state = WorkerState.DECODING
         return drafts
 
@@ -83,8 +83,8 @@ class WorkerScheduler:
         return (self._draft(event.requests, event.context_tokens),)
 
     def _next_decision(self, event: DecisionEnded) -> tuple[SetDraftConfig, ...]:
-        if event.engine_steps > 0:
-            self._drafter_in_step = event.draft_config.depth > 0
+        if event.engine_steps:
+            self._drafter_in_step = bool(event.draft_config.depth)
             if self._may_draft:
                 self.policy.observe(
                     Outcome(
@@ -97,7 +97,7 @@ class WorkerScheduler:
                         event.by_request,
                     )
                 )
-        if event.requests == 0:
+        if not event.requests:
             # An empty engine has no cache to rebuild: the next batch is prefilled as at the start.
             self._drafter_in_step = True
             self.state = WorkerState.ROLLING
@@ -111,7 +111,7 @@ class WorkerScheduler:
     def _draft(self, requests: int, context_tokens: int) -> SetDraftConfig:
         choice = self.policy.choose(Batch(requests, context_tokens)) if self._may_draft else _OFF_FOR_GOOD
         due = (
-            choice.draft_config.depth > 0
+            bool(choice.draft_config.depth)
             and not self._drafter_in_step
             and self.policy.when_off == "drafter_dropped"
         )

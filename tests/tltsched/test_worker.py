@@ -207,3 +207,28 @@ def test_a_scheduler_says_whether_its_policy_wants_drafts_by_request() -> None:
     for spec, wants in (("goodput:off+1", True), ("goodput_mean:off+1", False), ("static:1", False)):
         policy = parse_policy(spec).build(Random(0), times)  # noqa: S311
         assert WorkerScheduler(3, policy).wants_requests is wants
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_shortest_chain_pays_for_its_return_as_well(k: int) -> None:
+    table = TableConfig(
+        draft_configs_by_batch=((1, str(k)), (5, "off")), when_off="drafter_dropped", resume_cost="reprefill"
+    )
+    worker = scheduler(table)
+    worker.handle(began())
+    worker.handle(formed(9))
+    (back,) = worker.handle(ended(OFF, 4))
+    assert back == SetDraftConfig(3, chain(k), None, 1, "reprefill")
+    (on,) = worker.handle(ended(chain(k), 3, t_s=3.0))
+    assert on.resume_cost == "none"
+
+
+def test_a_batch_that_starts_with_one_draft_has_its_drafter_in_step() -> None:
+    worker = scheduler(TableConfig(
+        draft_configs_by_batch=((1, "1"), (5, "off")), when_off="drafter_dropped", resume_cost="reprefill"
+    ))  # fmt: skip
+    worker.handle(began())
+    (first,) = worker.handle(formed(3))
+    assert first.resume_cost == "none"
+    (again,) = worker.handle(ended(chain(1), 3))
+    assert again.resume_cost == "none"

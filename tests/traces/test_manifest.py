@@ -74,6 +74,12 @@ def test_a_report_may_add_its_file(folder: Path) -> None:
     assert not (folder.parent / MANIFEST).is_file(), "a folder that was not sealed stays so"
 
 
+def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    with sealed(tmp_path / "a" / "b"):
+        pass
+    assert is_whole(tmp_path / "a" / "b")
+
+
 def test_an_error_leaves_no_manifest(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), sealed(folder):
         raise ZeroDivisionError

@@ -119,7 +119,7 @@ def _entry(path: Path) -> Entry:
 def _compare(path: Path, expected: Entry) -> None:
     size = path.stat().st_size
     if size != expected.bytes:
-        change = "was cut to" if size < expected.bytes else "has grown to"
+        change = "has grown to" if size > expected.bytes else "was cut to"
         allowed = f"the {expected.bytes:,} bytes that were written"
         raise InputError("file", f"{path}, which {change} {size:,} bytes", allowed, AGAIN)
     if _entry(path) != expected:

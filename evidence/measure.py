@@ -48,6 +48,8 @@ SCRIPTS = (
     "import_large",
     "key_fuzz",
     "event_fuzz",
+    "hostile_files",
+    "kills",
 )
 NEED_ENGINE = (
     "borrowed",  # or an environment with aisimulate

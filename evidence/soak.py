@@ -92,7 +92,7 @@ def live() -> dict[str, float]:
 
 def main() -> None:
     """Look and write the record."""
-    value = {name: round(figure, 2) for name, figure in (simulated() | live()).items()}
+    value = {name: round(float(figure), 2) for name, figure in (simulated() | live()).items()}
     growth = [figure for name, figure in value.items() if "growth" in name]
     live_mb = [figure for name, figure in value.items() if name.startswith("live: memory")]
     handles = [figure for name, figure in value.items() if "descriptors" in name]

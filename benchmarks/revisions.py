@@ -87,7 +87,10 @@ def main(old: str, new: str, cases: str, repeats: int, steps: int | None) -> Non
         raise click.BadParameter(f"{', '.join(sorted(unknown))}; known: {', '.join(CASES)}")
     with ExitStack() as stack:
         places = stack.enter_context(checkout(old)), stack.enter_context(checkout(new))
-        rows = [compare(case, places, repeats, steps) for case in cases.split(",")]
+        rows = []
+        for case in cases.split(","):
+            rows.append(compare(case, places, repeats, steps))
+            click.echo(f"{case}: {rows[-1][4]} times as fast", err=True)
     headers = ["case", "steps", f"{old}, s", f"{new}, s", "ratio", "range", "ms/step", "peak MB", "results"]
     click.echo(tabulate(rows, headers, disable_numparse=True))
 

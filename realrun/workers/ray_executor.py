@@ -21,13 +21,12 @@ from tlt.realrun.config import RealConfig
 from tlt.realrun.workers.executor import Heard, Lost, WorkerError, judge
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import Close, Failed, Order, decode_answer, decode_order, encode
+from tlt.traces.common.ray_cluster import connected
 from tltsched.errors import InputError
 
 START_S = 120.0  # for actors to be placed: Ray itself waits for ever
-REACH_S = 5.0  # for the head of a cluster to be reached
 CLOCK_READINGS = 5
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")  # noqa: S108 -- where `ray start` leaves its address
 
 
 class Actor:
@@ -83,7 +82,7 @@ class RayExecutor:
 
         Raises InputError without Ray, without a cluster that answers, and where it has too few CPUs or GPUs.
         """
-        self._ray: Any = _connected()
+        self._ray: Any = connected()
         need = needs(config)
         check_room(self._ray.nodes(), need, len(workers), config)
         self._actors: dict[int, Any] = {}
@@ -189,37 +188,6 @@ class RayExecutor:
             self._ray.get(actor.close.remote(), timeout=START_S)
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(actor)
-
-
-def _connected() -> Any:
-    """Return the module ray, connected to the cluster of RAY_ADDRESS or `ray start`, else to a new one."""
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "--executor", "ray", "local, or ray where it is installed", "pip install 'tlt-sim[ray]'"
-        ) from None
-    if ray.is_initialized():
-        return ray
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address and not address.startswith("ray://") and not _reached(address):
-        raise InputError(
-            "RAY_ADDRESS", address, "the address of a cluster that runs", "start it, or unset it"
-        )
-    if not address and CURRENT_CLUSTER.is_file() and _reached(CURRENT_CLUSTER.read_text().strip()):
-        address = "auto"
-    ray.init(address=address or "local", log_to_driver=False, include_dashboard=None if address else False)
-    return ray
-
-
-def _reached(address: str) -> bool:
-    """Return whether something listens at `host:port`; one that is gone makes Ray wait for minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=REACH_S):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def needs(config: RealConfig) -> dict[str, int]:

@@ -235,6 +235,7 @@ def test_books_close_responses_are_whole_and_records_replay(
         "drafter.drift_per_update": drift, "drafter.activation_s": 0.05, "drafter.recovery_tokens": 1e4,
         "acceptance.request_spread": spread, "engine.max_running": max_running,
         "engine.graph_max_requests": 6 if name == "tlt_released" else 0,
+        "engine.eager_s_per_draft_pass": 1e-3,  # drafts may reach larger batches
     }  # fmt: skip
     if tight:
         longest = int(trace.rows["response_tokens"].max()) + 30 + 64

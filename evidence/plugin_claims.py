@@ -30,7 +30,7 @@ from tlt.traces.runs.runfolder import RunFolder
 EXAMPLE = PROJECT / "examples" / "trl_plugin"
 MODES = ("alone", "watch", "advise", "control")
 GREEDY = MODES[:2]  # those whose tokens are compared; the others sample, so that the policy learns something
-TABLE = {1: 3, 2: 3, 3: 2, 4: 2, 5: 2}  # K by batch, as control.toml says; 0 above
+TABLE = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2}  # K by batch, as control.toml says; 0 above
 ANSWER = (
     "--gpus", "1", "--tp", "1", "--set", "hardware.gpu=H100", "--set", "hardware.model=Qwen2.5-7B",
     "--set", "cost.source=vllm-0.32-h100-qwen2.5-7b",
@@ -69,7 +69,14 @@ def versions(results: Path) -> None:
 
 
 def train(python: str, model: Path, mode: str, out: Path) -> list[str]:
-    """Train in one mode; returns a digest of the tokens of each generation."""
+    """Train in one mode, unless its log is there; returns a digest of the tokens of each generation."""
+    log = out / f"{mode}.log"
+    if not log.is_file():
+        log.write_text(_trained(python, model, mode, out))
+    return re.findall(r"^tokens (\w+)", log.read_text(), re.MULTILINE)
+
+
+def _trained(python: str, model: Path, mode: str, out: Path) -> str:
     environment = {
         name: value for name, value in os.environ.items() if name not in ("TLT_PLUGIN", "PYTHONPATH")
     }
@@ -82,10 +89,9 @@ def train(python: str, model: Path, mode: str, out: Path) -> list[str]:
         [python, str(EXAMPLE / "grpo_cpu.py"), str(model), *(["greedy"] if mode in GREEDY else [])],
         cwd=out, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    (out / f"{mode}.log").write_text(done.stdout + done.stderr)
     if done.returncode:
         raise SystemExit(f"{mode}: {(done.stdout + done.stderr)[-2000:]}")
-    return re.findall(r"^tokens (\w+)", done.stdout, re.MULTILINE)
+    return done.stdout + done.stderr
 
 
 def trl(python: str, model: Path, out: Path) -> None:

@@ -191,7 +191,7 @@ class Worker:
                 yield self.env.timeout(seconds)
             return
         running = self.engine.run(draft, watch=True)
-        left_s: float | None = next(running)
+        left_s: float | None = next(running, None)  # none: the cache overflows before a step
         while left_s is not None:
             cut_s = yield from self._pass(left_s)
             if cut_s is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
@@ -59,6 +59,10 @@ def check_batches(told: Run) -> None:
     phases=st.sampled_from([[], ["reward", "weight_sync"], ["policy_update"]]),
     drift=st.sampled_from([0.0, 0.3]),
 )
+@example(  # the cache overflows before the first step of a decision interval
+    name="oversample_abort", policy="tlt_chains", seed=0, mode="exact", spot=False, tight=True,
+    max_running=256, phases=[], drift=0.0,
+)  # fmt: skip
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_books_close_batches_are_whole_and_records_replay(
     name: str, policy: str, seed: int, mode: str, spot: bool, tight: bool, max_running: int,

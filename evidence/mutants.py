@@ -151,7 +151,7 @@ def _record(rates: dict[str, float], survivors: list[dict[str, object]]) -> None
         target=f"{AIM:.0%} killed in each module",
         met=min(shares) >= AIM,
         how=f"measured: cosmic-ray, all its operators, annotations left out, samples drawn by seed {SEED}",
-        command="make mutants",
+        command="python -m evidence.mutants",
         raw=write_raw("mutants.points.jsonl", survivors),
     )
 

@@ -74,6 +74,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "fresh_clone": "A fresh clone",
         "import_fuzz": "1,000 broken and hostile files",
         "kills": "A live replay that is shot at",
+        "soak": "Memory and descriptors over thousands of steps",
+        "mutants": "Would the tests notice?",
         "hostile_files": "Absurd settings, step times and exports, damaged folders",
         "event_fuzz": "Events of a driver that errs",
         "key_fuzz": "Logs with a known truth: waits, tools, generations, units, shares",

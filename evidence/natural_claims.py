@@ -1,0 +1,184 @@
+"""Records of policies in turn on natural responses: `python -m evidence.natural_claims FOLDER`, which
+`python -m evidence.natural DEVICE FOLDER` wrote.
+
+Responses of a policy are as long as its own sampling made them, so that rollouts of two policies differ by
+what they were given to do. Policies are therefore compared by their seconds over those that the model takes
+for the very same responses without speculation.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from evidence.acceptance_claims import DETAILS
+from evidence.recording import OTHERS, write, write_raw
+from tlt.sim.acceptance.laws import PerPosition
+from tlt.sim.model.drafter import DrafterConfig
+from tlt.sim.model.phases import NoPhases
+from tlt.sim.steptimes.calibration import Calibration, load
+from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
+from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
+from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.runs.acceptance_counts import NOTHING, position_counts
+from tlt.traces.runs.runfolder import RunFolder
+from tlt.traces.sources import open_runs
+
+SEEDS = 8
+AIM = 0.05
+
+
+def main(folder: Path) -> None:
+    """Predict the second half of the rollouts, compare the policies, and write both records."""
+    calibration = load(str(folder / "calibration.json"))
+    policies = [MeasuredPolicy(path) for path in open_runs(folder / "replay").folders]
+    if policies[0].drafts or policies[0].summary.steps < 2:
+        sys.exit("two rollouts or more, and no speculation as the first policy, are needed")
+    steps = np.arange(policies[0].summary.steps)
+    fitted, judged = np.array_split(steps, 2)
+    rows = [
+        row for policy in policies if policy.drafts
+        for detail in DETAILS
+        for row in predicted(policy, policies, calibration, detail, fitted, judged)
+    ]  # fmt: skip
+    tell_predicted(rows, policies[0], len(fitted), calibration)
+    tell_compared(compared(policies, calibration), policies[0], calibration)
+
+
+def rollouts_s(folder: Path) -> Floats:
+    """Return the seconds of the rollouts of a run, [rollouts]."""
+    steps = RunFolder(folder).steps().sort_values("step")
+    return (steps["rollout_end_s"] - steps["start_s"]).to_numpy(np.float64)
+
+
+def predicted(
+    policy: MeasuredPolicy, policies: list[MeasuredPolicy], calibration: Calibration, detail: Detail,
+    fitted: Ints, judged: Ints,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return a row a draw: errors of the rollouts that the law was fitted on, and of the others."""
+    drafting = [each for each in policies if each.drafts]
+    counts = position_counts([record for each in drafting for record in each.records()])
+    total = sum((counts.get(step, NOTHING) for step in fitted.tolist()), NOTHING)
+    law = PerPosition(tuple(total.survival().tolist()), "measured: the first half of the rollouts")
+    unlike = differences([each.path for each in drafting], fitted, detail)
+    acceptance = acceptance_on(law, unlike, detail, policy.path, fitted)
+    measured_s, setup = rollouts_s(policy.path), policy.setup
+    rows = []
+    for seed in range(SEEDS):
+        policy.setup = msgspec.structs.replace(setup, seed=seed)
+        with TemporaryDirectory() as name:
+            path = Path(name) / "run"
+            drafter = DrafterConfig(exists=True)
+            simulate_into(path, policy, calibration, acceptance, drafter, NoPhases(), unlike)
+            simulated_s = rollouts_s(path)
+        rows.append(
+            {
+                "policy": policy.summary.policy, "detail": detail, "seed": seed,
+                "judged": float(simulated_s[judged].sum() / measured_s[judged].sum() - 1),
+                "fitted": float(simulated_s[fitted].sum() / measured_s[fitted].sum() - 1),
+            }
+        )  # fmt: skip
+    policy.setup = setup
+    return rows
+
+
+def tell_predicted(
+    rows: list[dict[str, Any]], policy: MeasuredPolicy, fitted: int, calibration: Calibration
+) -> None:
+    """Write the record of the prediction."""
+    table = pd.DataFrame(rows)
+    mean = table.groupby(["policy", "detail"])["judged"].mean()
+    best = mean.xs(DETAILS[-1], level="detail")
+    draws = table[table["detail"] == DETAILS[-1]].groupby("policy")["judged"].std()
+    name = f"natural_predicted_{_device(calibration)}"
+    write(
+        name,
+        claim=f"rollout seconds of prompts that nothing was fitted on, {_what(policy)}, by policy and what "
+        "is used of how requests differ",
+        value={f"{detail}, {policy}": round(float(mean[policy, detail]), 3) for policy, detail in mean.index}
+        | {f"{policy}, sd over draws": round(float(each), 3) for policy, each in draws.items()},
+        unit={OTHERS: "share"},
+        target=f"within {AIM:.0%} in every policy",
+        met=bool((best.abs() <= AIM).all()),
+        how=f"modelled against measured, mean of {SEEDS} draws; acceptance fitted to the first {fitted} "
+        f"rollouts of all policies that draft, {policy.summary.steps - fitted} others predicted; step times "
+        "calibrated on the same engine before",
+        measured_on=f"{calibration.device}, vLLM {calibration.engine_version}",
+        raw=write_raw(f"{name}.points.jsonl", rows),
+    )
+
+
+def compared(policies: list[MeasuredPolicy], calibration: Calibration) -> list[dict[str, Any]]:
+    """Return a row a policy and rollout: its seconds, and the model's for its responses without drafts."""
+    rows = []
+    for policy in policies:
+        plain = MeasuredPolicy(policies[0].path)
+        plain.responses = policy.responses
+        with TemporaryDirectory() as name:
+            path, drafter = Path(name) / "run", DrafterConfig(exists=False)
+            simulate_into(path, plain, calibration, None, drafter, NoPhases(), Differences())
+            plain_s = rollouts_s(path)
+        tokens = policy.responses.groupby("step")["response_tokens"].sum().to_numpy()
+        rows += [
+            {"policy": policy.summary.policy, "rollout": rollout, "measured_s": round(float(measured), 4),
+             "plain_s": round(float(modelled), 4), "response_tokens": int(count)}
+            for rollout, (measured, modelled, count) in enumerate(
+                zip(rollouts_s(policy.path), plain_s, tokens, strict=True)
+            )
+        ]  # fmt: skip
+    return rows
+
+
+def tell_compared(rows: list[dict[str, Any]], policy: MeasuredPolicy, calibration: Calibration) -> None:
+    """Write the record of the comparison."""
+    table = pd.DataFrame(rows)
+    ratio = (table["measured_s"] / table["plain_s"]).groupby(table["policy"])
+    mean, error = ratio.mean(), ratio.sem()
+    statics = [each for each in mean.index if each.startswith("static")]
+    best = min(statics, key=lambda each: mean[each])
+    rules = [each for each in mean.index if each.startswith("goodput")]
+    new = next(each for each in rules if not each.startswith("goodput_mean"))
+    old = next((each for each in rules if each.startswith("goodput_mean")), None)
+    name = f"natural_policies_{_device(calibration)}"
+    others = [each for each in mean.index if each != best]
+    value = {f"{each} over {best}": round(float(mean[each] / mean[best]), 3) for each in others}
+    value |= {f"{each}, standard error": round(float(error[each] / mean[best]), 3) for each in mean.index}
+    write(
+        name,
+        claim=f"policies in turn on one engine, {_what(policy)}: seconds of a rollout over those of the best "
+        "static K",
+        value=value,
+        unit={OTHERS: "x"},
+        target="goodput at most 1 % behind the best static K, and ahead of the rule before it",
+        met=bool(mean[new] <= 1.01 * mean[best] and (old is None or mean[new] < mean[old])),
+        how="measured; each rollout's seconds over those that the model takes for the very same responses "
+        f"without speculation, as responses of policies differ; {policy.summary.steps} rollouts a policy, "
+        "order rotating, one standard error given",
+        measured_on=f"{calibration.device}, vLLM {calibration.engine_version}",
+        raw=write_raw(f"{name}.points.jsonl", rows),
+    )
+
+
+def _what(policy: MeasuredPolicy) -> str:
+    responses = policy.responses
+    running = policy.settings.engine.max_running
+    return (
+        f"{len(responses) // policy.summary.steps} natural responses of at most "
+        f"{int(responses['response_tokens'].max()):,} tokens, {running} running"
+    )
+
+
+def _device(calibration: Calibration) -> str:
+    return "cuda" if "NVIDIA" in calibration.device else "cpu"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

@@ -108,7 +108,7 @@ class Observer:
         asked = parse_policy(settings.policy)
         policy = chains_of("policy", settings.policy, asked)
         deepest = depths(policy)[-1]
-        if deepest > engine.max_drafts:
+        if self.in_charge and deepest > engine.max_drafts:
             raise InputError(
                 "policy", f"{settings.policy}, which drafts up to {deepest}",
                 f"up to {engine.max_drafts}, as the engine is configured",

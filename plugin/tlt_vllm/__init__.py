@@ -34,4 +34,7 @@ def register() -> None:
 
         install(Path(path))
     except Exception as error:
-        sys.stderr.write(f"tlt: not used, the engine decides for itself: {type(error).__name__}: {error}\n")
+        text = f"not used, the engine decides for itself: {type(error).__name__}: {error}"
+        if os.environ.get(SAID) != text:  # the processes of an engine, started one by the other, say it once
+            os.environ[SAID] = text
+            sys.stderr.write(f"tlt: {' '.join(text.split())}\n")

@@ -260,7 +260,7 @@ def test_trtllm_gets_the_last_batch_of_each_length() -> None:
         },
     }  # fmt: skip
     assert made.usage == "trtllm-serve MODEL --max_num_tokens 8192 --config 'a file.json'"
-    assert "as the first batch" in made.notes[-1]
+    assert "for the first batch" in made.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_share_of_the_cluster_needs_longer_and_the_interval_says_between_what(
         assert low <= row.speedup.value < high
         assert high == pytest.approx(none.mean_step_s / (UPDATE_S + 1.5), rel=0.03)
         assert any(f"{1 / share:.3g} times as long" in warning for warning in row.warnings)
-    assert not none.warnings[1:]
+    assert not [each for each in none.warnings[1:] if "docs/regimes.md" not in each]
 
 
 def test_seconds_of_the_trainers_themselves_are_taken_as_given(tmp_path: Path) -> None:

@@ -112,7 +112,8 @@ class PredictedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     run: str
     policy: str
     fit: TrainingFit
-    engine_factor: float  # seconds of fitted rollouts over what the calibration says of their engine steps
+    # Seconds of fitted rollouts over what the calibration says of their engine steps; older files took none.
+    engine_factor: float = 1.0
     steps: tuple[StepPrediction, ...]
     errors: tuple[PredictionError, ...]
     same_placement: bool  # every request ran on the worker that it was simulated on

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tlt.commands import main
+from tlt.traces.common.manifest import seal_also
 from tlt.traces.runs.runfolder import RunFolder
 from tlt.version import VERSION
 
@@ -302,6 +303,7 @@ def test_a_run_and_its_report_end_to_end(tmp_path: Path) -> None:
     summary = out / "summary.json"
     wall_s = RunFolder(out).summary().wall_s
     summary.write_bytes(summary.read_bytes().replace(str(wall_s).encode(), str(2 * wall_s).encode()))
+    seal_also(out, "summary.json")
     broken = call("report", out)
     assert broken.returncode == 3, "the GPU time does not add up"
     assert broken.stderr.startswith("error: the GPU time does not add up: ")

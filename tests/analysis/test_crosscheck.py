@@ -261,6 +261,7 @@ def test_the_page_escapes_names_and_loads_nothing(copy: World) -> None:
     for folder in (copy[0], copy[2]):
         summary = RunFolder(folder / "none").summary()
         write_json(folder / "none" / "summary.json", msgspec.structs.replace(summary, policy="<b>&none"))
+        seal_also(folder / "none", "summary.json")
     pair = load_pair(copy[0], copy[2])
     page = render(crosscheck(pair), draw_crosscheck(pair, crosscheck(pair)))
     assert "<b>" not in page

@@ -18,6 +18,7 @@ from tlt.sim.model.drafter import Drafter, DrafterConfig
 from tlt.sim.steptimes.calibration import load
 from tlt.sim.validate.measured_acceptance import Differences
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
+from tlt.traces.common.manifest import sealed
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
 from tltsched.cluster import ClusterConfig
@@ -70,6 +71,14 @@ def write_training_run(
     simulate_into(
         path, policy, load(str(calibration)), Acceptance(law), drafter, KnownPhases(), Differences()
     )
+    with sealed(path):
+        _make_measured(path, policy, drafter, trains, noise)
+    return path
+
+
+def _make_measured(
+    path: Path, policy: MeasuredPolicy, drafter: DrafterConfig, trains: bool, noise: float
+) -> None:
     folder = RunFolder(path)
     write_json(path / "scheduler.json", msgspec.structs.replace(policy.setup, seed=3))  # other luck
     tables = folder.responses(), folder.intervals(), folder.steps()
@@ -84,7 +93,6 @@ def write_training_run(
     ):
         table = pd.DataFrame(rows, columns=list(columns)).astype(columns)
         table.to_parquet(path / f"{name}.parquet", index=False)
-    return path
 
 
 def _heads(intervals: pd.DataFrame, drafter: DrafterConfig) -> list[tuple[int, int, int, float]]:

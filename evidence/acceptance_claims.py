@@ -113,7 +113,7 @@ def _predicted(run: TrainingRun, calibration: Calibration) -> list[dict[str, Any
         return []
     steps, rest = first_half(run), np.arange(len(first_half(run)), len(run.steps))
     factor = engine_factor(run, steps, calibration)
-    measured_s = _rollouts(run.steps)
+    measured_s = rollouts_s(run.steps)
     measured = _accepted_by_batch(run.policy.path, rest)
     rows = []
     for detail in DETAILS:
@@ -129,7 +129,7 @@ def _predicted(run: TrainingRun, calibration: Calibration) -> list[dict[str, Any
                     folder, run.policy, calibration.times(factor), acceptance, drafter_config(run, fit),
                     FittedPhases(fit), unlike,
                 )  # fmt: skip
-                simulated_s = _rollouts(RunFolder(folder).steps().sort_values("step"))
+                simulated_s = rollouts_s(RunFolder(folder).steps())
                 simulated = _accepted_by_batch(folder, rest)
             rows.append(
                 {
@@ -143,7 +143,9 @@ def _predicted(run: TrainingRun, calibration: Calibration) -> list[dict[str, Any
     return rows
 
 
-def _rollouts(steps: pd.DataFrame) -> Floats:
+def rollouts_s(steps: pd.DataFrame) -> Floats:
+    """Return the seconds of the rollouts of a run's steps, [steps], in their order."""
+    steps = steps.sort_values("step")
     return (steps["rollout_end_s"] - steps["start_s"]).to_numpy(np.float64)
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from evidence.acceptance_claims import DETAILS
+from evidence.acceptance_claims import DETAILS, rollouts_s
 from evidence.recording import OTHERS, write, write_raw
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import DrafterConfig
@@ -25,7 +25,7 @@ from tlt.sim.model.phases import NoPhases
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
-from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.common.arrays import Ints
 from tlt.traces.runs.acceptance_counts import NOTHING, position_counts
 from tlt.traces.runs.runfolder import RunFolder
 from tlt.traces.sources import open_runs
@@ -51,12 +51,6 @@ def main(folder: Path) -> None:
     tell_compared(compared(policies, calibration), policies[0], calibration)
 
 
-def rollouts_s(folder: Path) -> Floats:
-    """Return the seconds of the rollouts of a run, [rollouts]."""
-    steps = RunFolder(folder).steps().sort_values("step")
-    return (steps["rollout_end_s"] - steps["start_s"]).to_numpy(np.float64)
-
-
 def predicted(
     policy: MeasuredPolicy, policies: list[MeasuredPolicy], calibration: Calibration, detail: Detail,
     fitted: Ints, judged: Ints,
@@ -68,7 +62,7 @@ def predicted(
     law = PerPosition(tuple(total.survival().tolist()), "measured: the first half of the rollouts")
     unlike = differences([each.path for each in drafting], fitted, detail)
     acceptance = acceptance_on(law, unlike, detail, policy.path, fitted)
-    measured_s, setup = rollouts_s(policy.path), policy.setup
+    measured_s, setup = rollouts_s(RunFolder(policy.path).steps()), policy.setup
     rows = []
     for seed in range(SEEDS):
         policy.setup = msgspec.structs.replace(setup, seed=seed)
@@ -76,7 +70,7 @@ def predicted(
             path = Path(name) / "run"
             drafter = DrafterConfig(exists=True)
             simulate_into(path, policy, calibration, acceptance, drafter, NoPhases(), unlike)
-            simulated_s = rollouts_s(path)
+            simulated_s = rollouts_s(RunFolder(path).steps())
         rows.append(
             {
                 "policy": policy.summary.policy, "detail": detail, "seed": seed,
@@ -123,13 +117,13 @@ def compared(policies: list[MeasuredPolicy], calibration: Calibration) -> list[d
         with TemporaryDirectory() as name:
             path, drafter = Path(name) / "run", DrafterConfig(exists=False)
             simulate_into(path, plain, calibration, None, drafter, NoPhases(), Differences())
-            plain_s = rollouts_s(path)
+            plain_s = rollouts_s(RunFolder(path).steps())
         tokens = policy.responses.groupby("step")["response_tokens"].sum().to_numpy()
         rows += [
             {"policy": policy.summary.policy, "rollout": rollout, "measured_s": round(float(measured), 4),
              "plain_s": round(float(modelled), 4), "response_tokens": int(count)}
             for rollout, (measured, modelled, count) in enumerate(
-                zip(rollouts_s(policy.path), plain_s, tokens, strict=True)
+                zip(rollouts_s(RunFolder(policy.path).steps()), plain_s, tokens, strict=True)
             )
         ]  # fmt: skip
     return rows

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from evidence.recording import PROJECT
+from evidence.regimes import tlt
 
 SURVIVAL = [0.8, 0.64, 0.5, 0.4]
 # The config.json that Qwen publishes with Qwen3-30B-A3B, without what only training reads.
@@ -79,21 +77,6 @@ SHAPES = {
         model="tiny-moe", config=TINY_MOE, draft_vocab=256, settings=TINY | {"calibration.apart": True}
     ),
 }  # fmt: skip
-
-
-def tlt(out: Path, limit_s: float, *arguments: str) -> bool:
-    """Run a command of this project, its output to OUT/log.txt; returns whether it ended well in time."""
-    start_s = time.perf_counter()
-    with (out / "log.txt").open("ab") as log:
-        command = [sys.executable, "-m", "tlt", *arguments]
-        try:
-            code: int | str = subprocess.run(
-                command, cwd=PROJECT, stdout=log, stderr=log, check=False, timeout=limit_s
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = "its time is up"
-    print(f"{' '.join(arguments[:2])}: {time.perf_counter() - start_s:.0f} s, {code}", flush=True)
-    return code == 0
 
 
 def prepare(shape: Shape, out: Path) -> Path:

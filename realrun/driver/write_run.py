@@ -37,6 +37,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+def natural_lengths(most_tokens: int) -> str:
+    """Return one line on lengths that the model itself gave its responses."""
+    return f"measured: natural lengths of this run, at most {most_tokens:,} tokens."
+
+
 def write_measured(
     folder: Path,
     config: RealConfig | TrainConfig,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.driver.write_run import natural_lengths
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.problems.load import kinds_of, load_problems
 from tlt.realrun.prompts import make_prompts
@@ -112,7 +113,7 @@ class NaturalLengths:
 
     def describe(self) -> str:
         """Return one line that says where the lengths come from."""
-        return f"measured: natural lengths of this run, at most {self._longest:,} tokens."
+        return natural_lengths(self._longest)
 
     def truncated(self, step: int, request: int, tokens: int) -> bool:
         """Return whether the response ended at the limit."""

@@ -9,7 +9,7 @@ import pandas as pd
 from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep, Response
-from tlt.realrun.driver.write_run import Sources, write_measured
+from tlt.realrun.driver.write_run import Sources, natural_lengths, write_measured
 from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.manifest import sealed
@@ -48,7 +48,7 @@ def lengths_source(config: TrainConfig) -> str:
     """Return one line that says where the lengths come from."""
     if config.rollout.forced_lengths:
         return "forced: the natural lengths of an earlier run."
-    return f"measured: natural lengths of this run, at most {config.rollout.max_response_tokens:,} tokens."
+    return natural_lengths(config.rollout.max_response_tokens)
 
 
 def acceptance_source(steps: Sequence[LiveStep], config: TrainConfig) -> str:

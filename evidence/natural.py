@@ -64,7 +64,7 @@ CPU = Machine(
     policies=("none", "static:2", "static:4", "goodput:off+2+4"),
     engine={"max_running": 16, "max_context_tokens": 768, "kv_gigabytes": 0.5, "threads": 1},
     requests=32, rollouts=4, max_response_tokens=256, difficulty=40, warm_up_tokens=1, head_tokens=50_000,
-    head_responses=128, calibration_s=130, replay_s=1500,
+    head_responses=128, calibration_s=420, replay_s=1500,
 )  # fmt: skip
 MACHINES = {"cuda": CUDA, "cpu": CPU}
 

@@ -87,8 +87,8 @@ CUDA = Machine(
                longest_tokens=900, spread=0.5),
     ),
     repeated="queue, prompts of 512",
-    calibrate_s=230,
-    replay_s=310,
+    calibrate_s=400,
+    replay_s=400,
 )  # fmt: skip
 CPU = Machine(
     model="SmolLM2-135M",

@@ -1,0 +1,1 @@
+"""Sessions of turns with waits between them, as agents and chats make them: schema, files, laws, figures."""

@@ -261,11 +261,10 @@ def tell(out: Path) -> None:
         sys.exit(f"no rounds in {out}")
     mean_s = {arm: statistics.fmean(each.makespan_s for each in counted if each.arm == arm) for arm in arms}
     statics = [arm for arm in arms if "+watch" not in arm and (arm == "none" or arm.startswith("static:"))]
-    best = min(statics, key=lambda arm: mean_s[arm]) if statics else arms[0]
-    print(f"vLLM {version()}; makespan over that of {best}, the best static, in the same rounds")
-    print(
-        f"{'arm':<18}{'rounds':>7}{'mean (s)':>10}  {'over best static':<32}over the same without the plugin"
-    )
+    best = min(statics or arms, key=lambda arm: mean_s[arm])
+    told = "the best static" if statics else "the best arm, for none is static without the plugin"
+    print(f"vLLM {version()}; makespan over that of {best}, {told}, in the same rounds")
+    print(f"{'arm':<18}{'rounds':>7}{'mean (s)':>10}  {'over ' + best:<32}over the same without the plugin")
     for arm in sorted(arms, key=lambda arm: mean_s[arm]):
         stock = arm.removesuffix("+watch")
         alone = with_interval(ratios(rounds, arm, stock)) if stock != arm else ""

@@ -25,7 +25,9 @@ from tlt.traces.doctor import CHECKS
 from tlt.traces.doctor.base import Finding, Limits
 from tlt.traces.doctor.diagnosis import Diagnosis, examine
 from tlt.traces.doctor.subject import read_subject
+from tlt.traces.importers.importing import import_trace
 from tlt.traces.importers.reading.items import Options
+from tlt.traces.lengths.files import write_trace
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.step_times import DraftConfigTimes, StepTimeTable
@@ -154,14 +156,17 @@ def test_training_policies_with_lengths_of_their_own(tmp_path: Path) -> None:
 # --- other things than run folders --------------------------------------------------------------------------
 
 
-def areal(folder: Path, lines: int, broken: int, empty_ones: int = 0) -> Path:
+def areal(
+    folder: Path, lines: int, broken: int, empty_ones: int = 0, texts: int = 1000, rewards: int = 2
+) -> Path:
+    """Write a log whose responses take turns in so many texts and rewards."""
     folder.mkdir(parents=True)
     rows = [
         json.dumps(
             {
                 "task_id": number // SAMPLES, "sample_idx": number % SAMPLES, "seqlen": 50 + 7 * number,
-                "prompt_len": 40, "head_version": 3, "tail_version": 3, "reward": 1.0, "prompt": "p",
-                "completion": "c",
+                "prompt_len": 40, "head_version": 3, "tail_version": 3, "reward": -1.0 * (number % rewards),
+                "prompt": "p", "completion": f"c{number % texts}",
             }
         )
         for number in range(lines)
@@ -179,6 +184,21 @@ def test_records_that_gave_no_response(tmp_path: Path) -> None:
     (finding,) = found(look(areal(tmp_path / "broken", 40, 10)), "left-out")
     assert finding.severity == PROBLEM
     assert "10 of 50 records" in finding.found
+
+
+def test_a_log_whose_texts_repeat_and_whose_rewards_are_flat(tmp_path: Path) -> None:
+    fine = look(areal(tmp_path / "fine", 40, 0))
+    assert ran(fine, "repeated-responses")
+    assert ran(fine, "flat-rewards")
+    spoilt = areal(tmp_path / "spoilt", 40, 0, texts=1, rewards=1)
+    trace, _ = import_trace(spoilt, Options())
+    write_trace(trace, tmp_path / "spoilt.parquet")
+    for path in (spoilt, tmp_path / "spoilt.parquet"):
+        (again,) = found(look(path), "repeated-responses")
+        (flat,) = found(look(path), "flat-rewards")
+        assert (again.severity, flat.severity) == (PROBLEM, NOTICE)
+        assert "36 of 36 responses of 32 tokens or more (100%)" in again.found
+        assert "100% of 10 groups" in flat.found
 
 
 def test_empty_responses_of_a_log(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tlt.traces.importers import IMPORTERS
@@ -111,6 +112,17 @@ SKIPPED: dict[str, tuple[str, int, str] | list[tuple[str, int, str]]] = {
     "vllm-bench": ("the request failed", 1, "appended.json:1"),
     "burstgpt": ("a response of 0 tokens", 1, "BurstGPT_1.csv:3"),
 }
+REWARDS = {  # of formats that have them; each of these has hashes of its texts, too
+    "areal": [1.0, 0.0, 1.0, -1.0, 1.0],
+    "slime": [1.0, 0.0, 1.0],
+    "nemo-rl": [1.0, 0.0, 1.0, 0.0],
+    "verl": [1.0, 0.0, 1.0, 1.0],
+    "trl": [1.0, 0.0, 1.0, 0.0],
+    "skyrl-eval": [1.0, 0.0, 1.0],
+    "roll": [1.0, 0.0, 1.0],
+    "verifiers": [1.0, 1.0, 1.0],
+    "verifiers-texts": [1.0, 1.0, 1.0],
+}
 
 
 def options(name: str, max_response_tokens: int | None = None) -> Options:
@@ -137,6 +149,8 @@ def test_a_sample_imports_to_these_rows(name: str) -> None:
         assert trace.rows["arrived_s"].tolist() == pytest.approx(ARRIVALS[name], abs=1e-6)
     else:
         assert "arrived_s" not in trace.rows
+    assert trace.rows.get("reward", pd.Series()).tolist() == REWARDS.get(name, [])
+    assert ("text_hash" in trace.rows) == (name in REWARDS)
 
 
 def test_a_file_that_vllm_wrote_has_a_row_for_each_request() -> None:
@@ -154,6 +168,7 @@ def test_a_file_that_trl_wrote_is_read_as_its_steps_and_groups() -> None:
     assert (report.rows, list(report.skipped)) == (16, [])
     sizes = trace.rows.groupby(["step", "prompt_id"]).size()
     assert sizes.to_dict() == {(1, 0): 4, (1, 1): 4, (2, 2): 4, (2, 3): 4}
+    assert trace.rows["reward"].tolist()[0] == -25.0 + 1.0  # of both of its functions
     words = {"The number together is 5.": 5, "Two is double three and six.": 6}  # the first two responses
     assert trace.rows["response_tokens"].tolist()[:2] == list(words.values())
 

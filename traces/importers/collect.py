@@ -1,11 +1,10 @@
 """Responses become the rows of a trace: checked, counted, in compact blocks.
 
-Memory: one block of Python values, and 45 bytes a response, twice when the blocks are joined.
+Memory: one block of Python values, and 61 bytes a response, twice when the blocks are joined.
 """
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,15 @@ import pandas as pd
 
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Options, Response, Skip, Source
-from tlt.traces.importers.reading.values import excerpt_of
+from tlt.traces.importers.reading.values import digest, excerpt_of
 from tlt.traces.importers.report import Report, Staleness, Tally
-from tlt.traces.lengths.schema import COLUMNS, INT32_MAX, INT64_MAX
+from tlt.traces.lengths.schema import (
+    ALL_COLUMNS,
+    COLUMNS,
+    INT32_MAX,
+    INT64_MAX,
+    OPTIONAL_COLUMNS,
+)
 from tlt.traces.lengths.validate import KEY
 from tltsched.errors import InputError
 
@@ -25,7 +30,7 @@ MOST_ROWS = 100_000_000  # about 10 GB of memory
 NOT_SAID = -1
 EMPTY = "a response of 0 tokens"
 # name -> dtype of what is kept of a response; `file` and `line` say where a repeat was found
-KEPT = COLUMNS | {"arrived_s": "float64", "file": "int32", "line": "int64"}
+KEPT = ALL_COLUMNS | {"file": "int32", "line": "int64"}
 Block = dict[str, npt.NDArray[Any]]
 
 
@@ -59,11 +64,11 @@ class Collector:
         self.several_turns += item.several_turns
         tokens, truncated = self._at_cap(item)
         sample = NOT_SAID if item.sample is None else item.sample
-        arrived = np.nan if item.arrived_s is None else item.arrived_s
+        optional = [np.nan if value is None else value for value in (item.arrived_s, item.reward)]
         if item.lag is not None and abs(item.lag) <= INT32_MAX:
             self._lag(item.lag)
-        values = (step, self._group(item.group), sample, item.prompt_tokens, tokens, truncated, arrived)
-        self.held.append((*values, len(self.names) - 1, item.line))
+        values = (step, self._group(item.group), sample, item.prompt_tokens, tokens, truncated)
+        self.held.append((*values, *optional, item.text_hash, len(self.names) - 1, item.line))
         if len(self.held) >= BLOCK_ROWS:
             self._flush()
 
@@ -80,9 +85,9 @@ class Collector:
         if (table["sample"] == NOT_SAID).any():
             table["sample"] = table.groupby(["step", "prompt_id"], sort=False).cumcount().astype(np.int32)
         table = self._without_repeats(table)
-        self._arrivals(table)
+        self._optional(table)
         self._facts(table)
-        wanted = [*COLUMNS, *(["arrived_s"] if "arrived_s" in table else [])]
+        wanted = [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in table)]
         return table[wanted].reset_index(drop=True)
 
     def _at_cap(self, item: Response) -> tuple[int, bool]:
@@ -102,8 +107,7 @@ class Collector:
             return group
         self.texts_are_groups = True
         text = str(group) if isinstance(group, str) else hex(group)
-        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        return int.from_bytes(digest, "little", signed=True)
+        return digest(text)
 
     def _lag(self, lag: int) -> None:
         self.lags += 1
@@ -143,15 +147,18 @@ class Collector:
         self.skipped.by_reason[reason].count = int(repeated.sum())
         return table[~repeated]
 
-    def _arrivals(self, table: pd.DataFrame) -> None:
-        """Make arrival times start at 0 in each step; drop the column where one is missing."""
-        unknown = int(table["arrived_s"].isna().sum())
-        if unknown:
-            if unknown < len(table):
-                self.report.notes.append(f"Arrival times left out: {unknown:,} responses have none.")
-            del table["arrived_s"]
-            return
-        table["arrived_s"] -= table.groupby("step")["arrived_s"].transform("min")
+    def _optional(self, table: pd.DataFrame) -> None:
+        """Let arrival times start at 0 in each step; drop what a response lacks, and hashes that all lack."""
+        for column, words in (("arrived_s", "Arrival times"), ("reward", "Rewards")):
+            unknown = int(table[column].isna().sum())
+            if 0 < unknown < len(table):
+                self.report.notes.append(f"{words} left out: {unknown:,} responses have none.")
+            if unknown:
+                del table[column]
+        if "arrived_s" in table:
+            table["arrived_s"] -= table.groupby("step")["arrived_s"].transform("min")
+        if not table["text_hash"].any():
+            del table["text_hash"]
 
     def _facts(self, table: pd.DataFrame) -> None:
         report = self.report

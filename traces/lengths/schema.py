@@ -29,7 +29,11 @@ COLUMNS: dict[str, str] = {
     "response_tokens": "int32",  # >= 1
     "truncated": "bool",  # generation was cut at the cap, so the full length is not known
 }
-OPTIONAL_COLUMNS: dict[str, str] = {"arrived_s": "float64"}  # seconds since the first request
+OPTIONAL_COLUMNS: dict[str, str] = {
+    "arrived_s": "float64",  # seconds since the first request
+    "reward": "float64",  # as the trainer scored the response
+    "text_hash": "int64",  # equal for equal texts; 0: not known
+}
 ALL_COLUMNS = COLUMNS | OPTIONAL_COLUMNS
 REQUIRED_COLUMN = "response_tokens"
 
@@ -43,6 +47,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "sample": (0, INT32_MAX),
     "prompt_tokens": (0, INT32_MAX),
     "response_tokens": (1, INT32_MAX),
+    "text_hash": (-INT64_MAX - 1, INT64_MAX),
 }
 
 

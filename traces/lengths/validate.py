@@ -70,7 +70,7 @@ def check_column(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]
     if ALL_COLUMNS[field] == "bool":
         return _booleans(field, column, place)
     if ALL_COLUMNS[field] == "float64":
-        return _seconds(field, column, place)
+        return _floats(field, column, place)
     return _integers(field, column, place)
 
 
@@ -152,7 +152,7 @@ def _allowed(field: str) -> str:
     if ALL_COLUMNS[field] == "bool":
         return "true or false"
     if ALL_COLUMNS[field] == "float64":
-        return "seconds, finite, 0 or more"
+        return "seconds, finite, 0 or more" if field.endswith("_s") else "finite numbers"
     low, high = LIMITS[field]
     return f"whole numbers from {low} to {high}"
 
@@ -217,10 +217,12 @@ def _integers(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
     return values.astype(ALL_COLUMNS[field])
 
 
-def _seconds(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
+def _floats(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
     numbers = _numbers(field, column, place).cast(pa.float64(), safe=False)
     values = _array(numbers)
-    bad = ~(np.isfinite(values) & (values >= 0))
+    bad = ~np.isfinite(values)
+    if field.endswith("_s"):
+        bad |= values < 0
     if bad.any():
         row = int(np.argmax(bad))
         raise _bad(field, column[row].as_py(), place, row)

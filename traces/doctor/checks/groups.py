@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
-from tlt.traces.doctor.needs import need_rollouts, need_run, some
+from tlt.traces.doctor.needs import need_rollouts, some
 from tlt.traces.doctor.subject import Member, Subject
 
 ALIKE_NOTICE, ALIKE_PROBLEM = 0.05, 0.5  # share of the groups
 BEYOND_CHANCE = 3.0
 FEW_GROUPS = 10
 FLAT_NOTICE = 0.5
+LONG_TOKENS = 32  # shorter responses may well be equal by chance
+REPEATS_NOTICE, REPEATS_PROBLEM = 0.02, 0.5  # share of the long responses
 
 
 def _alike(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
@@ -78,7 +81,9 @@ def _sizes(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
 
 def _doubled(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
-    run = need_run(member)
+    if member.run is None:
+        return _same_texts(member)
+    run = member.run
     again = run.responses[run.responses.duplicated(["step", "request"])]
     if again.empty:
         return []
@@ -93,13 +98,53 @@ def _doubled(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
-def _flat(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
-    del subject, limits
-    run = need_run(member)
+def _same_texts(member: Member) -> list[Sign]:
+    """Responses to one prompt that are equal word for word."""
+    rows = need_rollouts(member)
+    if "text_hash" not in rows:
+        raise CannotRunError("no texts: neither a run folder nor a trace that was imported with their hashes")
+    rows = rows[(rows["response_tokens"] >= LONG_TOKENS) & (rows["text_hash"] != 0)]
+    if rows.empty:
+        raise CannotRunError(f"no response of {LONG_TOKENS} tokens or more whose text is known")
+    same = rows.duplicated(["prompt_id", "text_hash"], keep=False)
+    share = float(same.mean())
+    severity = grade(share, REPEATS_NOTICE, REPEATS_PROBLEM, len(rows) < FEW_GROUPS)
+    if severity is None:
+        return []
+    again = rows[same]
+    over_steps = again.groupby(["prompt_id", "text_hash"])["step"].nunique() > 1
+    return [
+        Sign(
+            severity=severity,
+            found=f"{len(again):,} of {len(rows):,} responses of {LONG_TOKENS} tokens or more ({share:.0%}) "
+            f"are word for word another one to the same prompt, {int(over_steps.sum()):,} texts of them in "
+            "more than one step",
+            why="Written twice, as after a restart, they are counted twice; sampled so, they come of a "
+            "temperature of 0, one seed for all, or a policy that has collapsed.",
+            todo="Look whether a step was logged twice, then at temperature and seeds.",
+            source=f"text_hash by prompt: steps {some(sorted(set(again['step'].tolist())))}",
+        )
+    ]
+
+
+def _rewarded(member: Member) -> tuple[pd.DataFrame, str]:
+    """Return reward by step and prompt_id, and the file; raises CannotRunError without rewards."""
+    if member.run is None:
+        rows = need_rollouts(member)
+        if "reward" not in rows:
+            raise CannotRunError("no rewards, or not of all responses")
+        return rows, "reward by step and prompt"
+    run = member.run
     if run.rewards is None:
         raise CannotRunError("no rewards")
     joined = run.rewards.merge(run.responses[["step", "request", "group"]], on=["step", "request"])
-    groups = joined.groupby(["step", "group"])["reward"].agg(["size", "nunique"])
+    return joined.rename(columns={"group": "prompt_id"}), "rewards.parquet by step and group"
+
+
+def _flat(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
+    del subject, limits
+    rows, source = _rewarded(member)
+    groups = rows.groupby(["step", "prompt_id"])["reward"].agg(["size", "nunique"])
     groups = groups[groups["size"] >= 2]
     if groups.empty:
         raise CannotRunError("no prompt with more than one response")
@@ -113,7 +158,7 @@ def _flat(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
             why="Advantages that are relative to the group are then 0: their rollouts cost time and "
             "teach nothing.",
             todo="Filter or resample prompts that are too easy or too hard.",
-            source="rewards.parquet by step and group",
+            source=source,
         )
     ]
 

@@ -15,10 +15,13 @@ from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Options, Response, Skip, Source, UnusableError
 from tlt.traces.importers.reading.rows import iter_named_rows
-from tlt.traces.importers.reading.values import encoded, key_of, number, whole
+from tlt.traces.importers.reading.values import digest, encoded, key_of, number, whole
 from tltsched.errors import InputError, unknown_name
 
-FIELDS = ("response_tokens", "prompt_tokens", "step", "group", "sample", "truncated", "arrived_s")
+FIELDS = (
+    "response_tokens", "prompt_tokens", "step", "group", "sample", "truncated", "arrived_s", "reward", "text",
+)  # fmt: skip
+NUMBERS = ("arrived_s", "reward")
 TOKENS = ("response_tokens", "prompt_tokens")
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 OPTION = "--columns"
@@ -109,7 +112,8 @@ def _response(columns: dict[str, Column], row: dict[str, Any], line: int) -> Res
         raise UnusableError(f"{columns['response_tokens'].name} is missing or no whole number")
     group = key_of(columns["group"].of(row)) if "group" in columns else None
     step, sample = (whole(columns[name].of(row)) if name in columns else None for name in ("step", "sample"))
-    at = number(columns["arrived_s"].of(row)) if "arrived_s" in columns else None
+    at, reward = (number(columns[name].of(row)) if name in columns else None for name in NUMBERS)
+    text = columns["text"].of(row) if "text" in columns else None
     return Response(
         line=line,
         group=line if group is None else group,
@@ -119,6 +123,8 @@ def _response(columns: dict[str, Column], row: dict[str, Any], line: int) -> Res
         step=step,
         sample=sample,
         arrived_s=None if at is None else at * UNITS[columns["arrived_s"].how],
+        reward=reward,
+        text_hash=0 if text is None else digest(encoded(text)),
     )
 
 

@@ -19,6 +19,7 @@ class Response(msgspec.Struct, gc=False):
     step, sample: None where the file does not say.
     prompt_tokens: 0 is not known.
     several_turns: something else was said within it, by a tool or a user, which is no part of its tokens.
+    reward: None where the file does not say; text_hash: as digest of tlt.traces.importers.reading.values.
     lag: policy updates between the first and the last token; None where the file does not say.
     line: line or row of the file, from 1.
     """
@@ -31,6 +32,8 @@ class Response(msgspec.Struct, gc=False):
     step: int | None = None
     sample: int | None = None
     arrived_s: float | None = None
+    reward: float | None = None
+    text_hash: int = 0
     lag: int | None = None
     several_turns: bool = False
 

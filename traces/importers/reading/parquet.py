@@ -36,6 +36,16 @@ def iter_rows(path: Path, names: tuple[str, ...]) -> Iterator[tuple[int, dict[st
         raise broken(path, error) from None
 
 
+def number_columns(path: Path) -> tuple[str, ...]:
+    """Return the names of columns of numbers; raises InputError if the file cannot be read."""
+    try:
+        schema = pq.read_schema(path)
+    except PARQUET_ERRORS as error:
+        raise broken(path, error) from None
+    numbers = (pa.types.is_floating, pa.types.is_integer)
+    return tuple(field.name for field in schema if any(kind(field.type) for kind in numbers))
+
+
 def _check(metadata: pq.FileMetaData, path: Path) -> None:
     for group in range(metadata.num_row_groups):
         size = metadata.row_group(group).total_byte_size

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tlt.traces.importers.reading.items import Response, Skip, Tokenise
+from tlt.traces.importers.reading.values import digest
 from tltsched.errors import InputError
 
 # What tools said, with the names of the roles around it, as chat templates leave it without special tokens.
@@ -102,6 +103,7 @@ def _counted(held: list[TextResponse | Skip], tokenise: Tokenise) -> Iterator[Re
     for row, tokens in zip(texts, counts[len(prompts) :], strict=True):
         row.response.prompt_tokens = prompt_tokens[row.prompt]
         row.response.response_tokens = tokens
+        row.response.text_hash = digest(row.completion)
     for held_row in held:
         yield held_row.response if isinstance(held_row, TextResponse) else held_row
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -43,6 +44,14 @@ def number(value: Any) -> float | None:
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
+
+
+def total(value: Any) -> float | None:
+    """Return a number, or the sum of a list of them (rewards by token); None if `value` is neither."""
+    if not isinstance(value, list):
+        return number(value)
+    parts = [part for part in map(number, value) if part is not None]
+    return number(sum(parts)) if parts and len(parts) == len(value) else None
 
 
 def number_in(text: str) -> float | None:
@@ -109,6 +118,12 @@ def excerpt_of(raw: bytes, limit: int = 120) -> str:
     text = raw[: 4 * limit].decode("utf-8", "backslashreplace")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: 2 * limit])
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
+
+
+def digest(text: str | bytes) -> int:
+    """Return a hash of 64 bits that stands for a text: equal for equal texts, never 0."""
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True) or 1
 
 
 def encoded(value: Any) -> str:

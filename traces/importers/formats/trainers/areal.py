@@ -10,7 +10,7 @@ import msgspec
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need
-from tlt.traces.importers.reading.values import key_of, whole
+from tlt.traces.importers.reading.values import digest, key_of, number, whole
 
 
 class Record(msgspec.Struct):
@@ -22,6 +22,8 @@ class Record(msgspec.Struct):
     prompt_len: Any = None
     head_version: Any = None
     tail_version: Any = None
+    reward: Any = None
+    completion: Any = None
 
 
 def _row(record: Record, line: int, source: Source) -> Response:
@@ -37,6 +39,8 @@ def _row(record: Record, line: int, source: Source) -> Response:
         prompt_tokens=prompt,
         step=source.step if tail is None else tail,
         sample=whole(record.sample_idx),
+        reward=number(record.reward),
+        text_hash=digest(record.completion) if isinstance(record.completion, str) else 0,
         lag=None if head is None or tail is None else tail - head,
     )
 

@@ -11,16 +11,17 @@ from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need
-from tlt.traces.importers.reading.values import single, whole
+from tlt.traces.importers.reading.values import digest, number, single, whole
 
 NO_RAW = msgspec.Raw(b"")
 
 
 class Record(msgspec.Struct):
-    """The fields that are read. The ids stay encoded: only those of the prompt are looked at."""
+    """The fields that are read. The ids stay encoded: prompts differ in their beginning, texts anywhere."""
 
     token_loss_mask: Any = None
     input_lengths: Any = None
+    rewards: Any = None
     token_ids: msgspec.Raw = NO_RAW
 
 
@@ -42,6 +43,8 @@ def _row(record: Record, line: int, source: Source) -> Response:
         group=_prompt(record.token_ids, first, line),
         response_tokens=trained,
         prompt_tokens=total - trained,
+        reward=number(record.rewards),
+        text_hash=digest(bytes(record.token_ids)) if len(record.token_ids) else 0,
         step=source.step,
     )
 

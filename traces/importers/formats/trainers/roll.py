@@ -19,7 +19,7 @@ from tlt.traces.importers.reading.texts import (
     needs_tokeniser,
     tokenised,
 )
-from tlt.traces.importers.reading.values import encoded, text_of, whole
+from tlt.traces.importers.reading.values import encoded, number, text_of, whole
 
 
 class Columns(msgspec.Struct):
@@ -29,6 +29,7 @@ class Columns(msgspec.Struct):
     prompt: Any = None
     messages: Any = None
     global_step: Any = None
+    scores: Any = None
 
 
 def _rows(source: Source) -> Iterator[TextResponse | Skip]:
@@ -59,6 +60,7 @@ def _row(columns: Columns, index: int, completion: Any, source: Source) -> TextR
         line if shown is None else encoded(prompt),
         0,
         step=source.step if step is None else step,
+        reward=number(_element(columns.scores, index)),
     )
     return TextResponse(response, shown or "", text)
 

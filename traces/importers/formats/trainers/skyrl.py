@@ -11,7 +11,7 @@ from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Response, Source
 from tlt.traces.importers.reading.records import need, text_reader
 from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, TextResponse
-from tlt.traces.importers.reading.values import encoded, single_text, text_of
+from tlt.traces.importers.reading.values import encoded, single_text, text_of, total
 
 
 class Record(msgspec.Struct):
@@ -20,12 +20,20 @@ class Record(msgspec.Struct):
     input_prompt: Any = None
     output_response: Any = None
     stop_reason: Any = None
+    score: Any = None
 
 
 def _row(record: Record, line: int, source: Source) -> TextResponse:
     prompt = need("input_prompt", text_of(record.input_prompt))
     cut = single_text(record.stop_reason) == "length"
-    response = Response(line, encoded(record.input_prompt), 0, truncated=cut, step=source.step)
+    response = Response(
+        line,
+        encoded(record.input_prompt),
+        0,
+        truncated=cut,
+        step=source.step,
+        reward=total(record.score),
+    )
     return TextResponse(response, prompt, need("output_response", text_of(record.output_response)))
 
 

@@ -18,7 +18,7 @@ from tlt.traces.importers.reading.items import Options, Response, Skip, Source, 
 from tlt.traces.importers.reading.lines import BrokenFileError, broken
 from tlt.traces.importers.reading.plain_pickle import MAX_BYTES, Items, NotPlainError, load_plain
 from tlt.traces.importers.reading.records import need
-from tlt.traces.importers.reading.values import key_of, whole
+from tlt.traces.importers.reading.values import digest, key_of, number, whole
 
 MAX_RATIO, RATIO_FROM_BYTES = 20, 4 << 20  # torch does not compress, so a high ratio is no archive of torch
 ZIP_ERRORS = (
@@ -92,7 +92,7 @@ def _sample(sample: Any, index: int, step: int | None) -> Response:
     tokens = need("response_length", whole(sample.get("response_length")))
     everything, own = sample.get("tokens"), _own_tokens(sample.get("loss_mask"), tokens)
     before = everything.count - own if isinstance(everything, Items) else 0
-    group = key_of(sample.get("group_index"))
+    group, text = key_of(sample.get("group_index")), sample.get("response")
     return Response(
         line=index + 1,
         group=f"sample {index}" if group is None else group,
@@ -102,6 +102,8 @@ def _sample(sample: Any, index: int, step: int | None) -> Response:
         step=step,
         lag=_lag(sample.get("weight_versions")),
         several_turns=own < tokens,
+        reward=number(sample.get("reward")),
+        text_hash=digest(text) if isinstance(text, str) else 0,
     )
 
 

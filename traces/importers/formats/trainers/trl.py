@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Options, Response, Skip, Source
-from tlt.traces.importers.reading.parquet import iter_rows
+from tlt.traces.importers.reading.parquet import iter_rows, number_columns
 from tlt.traces.importers.reading.texts import (
     LOST_BY_TOKENISING,
     NOT_KNOWN_CUT,
@@ -16,11 +16,14 @@ from tlt.traces.importers.reading.texts import (
     needs_tokeniser,
     tokenised,
 )
-from tlt.traces.importers.reading.values import encoded, text_of, told_apart, whole
+from tlt.traces.importers.reading.values import encoded, number, text_of, told_apart, total, whole
+
+NO_REWARDS = ("step", "advantage")  # numbers of a row that are no function's reward
 
 
 def _rows(source: Source) -> Iterator[TextResponse | Skip]:
-    for row, values in iter_rows(source.path, ("step", "prompt", "completion")):
+    scores = tuple(name for name in number_columns(source.path) if name not in NO_REWARDS)
+    for row, values in iter_rows(source.path, ("step", "prompt", "completion", *scores)):
         prompt, completion = text_of(values.get("prompt")), text_of(values.get("completion"))
         if prompt is None or completion is None:
             lacks = "prompt" if prompt is None else "completion"
@@ -31,7 +34,14 @@ def _rows(source: Source) -> Iterator[TextResponse | Skip]:
             )
             continue
         step = whole(values.get("step"))
-        response = Response(row, encoded(values["prompt"]), 0, step=source.step if step is None else step)
+        given = [score for score in (number(values.get(name)) for name in scores) if score is not None]
+        response = Response(
+            row,
+            encoded(values["prompt"]),
+            0,
+            step=source.step if step is None else step,
+            reward=total(given),
+        )
         apart = told_apart(values["completion"])
         if apart is not None:
             response.several_turns = True
@@ -64,6 +74,7 @@ IMPORTER = Importer(
         NOT_KNOWN_CUT,
         "Of chat messages the contents are counted, not what the chat template adds.",
         "Responses with the same prompt are one group.",
+        "A reward is the sum of those of all functions: their weights are not written.",
     ),
     signs=("prompt", "completion", "step", "advantage"),
     detect=_detect,

@@ -12,7 +12,7 @@ from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need, text_reader
 from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, TextResponse
-from tlt.traces.importers.reading.values import encoded, key_of, text_of, whole
+from tlt.traces.importers.reading.values import digest, encoded, key_of, number, text_of, whole
 
 FILE_NAME = re.compile(r"(?:^|/)results\.jsonl(?:\.gz)?$")
 
@@ -26,6 +26,7 @@ class Record(msgspec.Struct):
     is_truncated: Any = None
     error: Any = None
     token_usage: Any = None
+    reward: Any = None
 
 
 def _response(record: Record, line: int, tokens: int) -> Response:
@@ -37,6 +38,8 @@ def _response(record: Record, line: int, tokens: int) -> Response:
         group=encoded(record.prompt) if group is None else group,
         response_tokens=tokens,
         truncated=record.is_truncated is True,
+        reward=number(record.reward),
+        text_hash=0 if record.completion is None else digest(encoded(record.completion)),
     )
 
 

@@ -11,7 +11,7 @@ from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import need, text_reader
 from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, NOT_KNOWN_CUT, TOOLS, TextResponse
-from tlt.traces.importers.reading.values import encoded, text_of, whole
+from tlt.traces.importers.reading.values import encoded, number, text_of, whole
 
 SINGLE_TURN = 2  # messages: the question and the answer
 
@@ -23,6 +23,7 @@ class Record(msgspec.Struct):
     output: Any = None
     step: Any = None
     num_turns: Any = None
+    score: Any = None
 
 
 def _row(record: Record, line: int, source: Source) -> TextResponse:
@@ -31,7 +32,13 @@ def _row(record: Record, line: int, source: Source) -> TextResponse:
     if turns > SINGLE_TURN and not TOOLS.search(output):
         raise UnusableError("several turns in output, and nothing that tells what the model wrote in them")
     step = whole(record.step)
-    response = Response(line, encoded(record.input), 0, step=source.step if step is None else step)
+    response = Response(
+        line,
+        encoded(record.input),
+        0,
+        step=source.step if step is None else step,
+        reward=number(record.score),
+    )
     return TextResponse(response, prompt, output)
 
 

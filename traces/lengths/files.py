@@ -32,16 +32,21 @@ from tlt.traces.lengths.schema import Origin, Trace
 from tlt.traces.lengths.validate import at_cap, check_below_cap, check_unique, complete
 from tltsched.errors import InputError
 
-ORIGIN_KEY = b"tlt_origin"
+ORIGIN_KEY, SESSIONS_KEY = b"tlt_origin", b"tlt_sessions"
 
+FACTS = dict[str, int | None]  # what is stated of sessions, by name
 Progress = Callable[[int], None]  # told the rows of each block as it is done
 
 
 class Sidecar(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What stands beside a CSV or JSONL file. `rows` shows a file that was cut short between two lines."""
+    """What stands beside a CSV or JSONL file. `rows` shows a file that was cut short between two lines.
+
+    Of sessions `rows` counts sessions, and `sessions` holds what is stated of them alone, by name.
+    """
 
     rows: int
     origin: Origin
+    sessions: FACTS | None = None
 
 
 def is_trace_file(path: Path) -> bool:
@@ -56,24 +61,32 @@ def sidecar_path(path: Path) -> Path:
 
 def read_origin(path: Path) -> tuple[Origin, int | None]:
     """Return the origin of a trace file and the rows it should have (None: not stated); raises InputError."""
+    stated = read_stated(path)
+    return (stated.origin, stated.rows) if stated.rows >= 0 else (stated.origin, None)
+
+
+def read_stated(path: Path) -> Sidecar:
+    """Return what is stated of a trace file, in it or beside it; `rows` is -1 where it is not."""
     unstated = Origin(source=path.name, kind="unstated")
     suffix = suffix_of(path)
     try:
         if suffix == ".parquet":
             schema = _schema(path)
             if is_responses(schema.names):
-                return origin_of_run(path) or unstated, None
-            stated = (schema.metadata or {}).get(ORIGIN_KEY)
-            return (unstated if stated is None else decode(stated, Origin)), None
+                return Sidecar(rows=-1, origin=origin_of_run(path) or unstated)
+            found = schema.metadata or {}
+            origin, of_sessions = found.get(ORIGIN_KEY), found.get(SESSIONS_KEY)
+            return Sidecar(
+                rows=-1,
+                origin=unstated if origin is None else decode(origin, Origin),
+                sessions=None if of_sessions is None else msgspec.json.decode(of_sessions, type=FACTS),
+            )
         beside = sidecar_path(path)
-        if not beside.is_file():
-            return unstated, None
-        sidecar = decode(beside.read_bytes(), Sidecar)
+        return decode(beside.read_bytes(), Sidecar) if beside.is_file() else Sidecar(rows=-1, origin=unstated)
     except (msgspec.MsgspecError, OSError) as error:
         raise InputError(
             f"origin of {path.name}", str(error), "source, kind, model and so on", "write the file again"
         ) from None
-    return sidecar.origin, sidecar.rows
 
 
 def read_trace(path: Path, origin: Origin | None = None, progress: Progress | None = None) -> Trace:
@@ -129,18 +142,25 @@ def length_histogram(
 
 def write_trace(trace: Trace, path: Path, force: bool = False) -> None:
     """Write `trace` to `path`, whole or not at all. An existing file is replaced only with `force`."""
+    table = pa.Table.from_pandas(trace.rows, preserve_index=False)
+    write_rows(table, Sidecar(rows=len(trace.rows), origin=trace.origin), path, force)
+
+
+def write_rows(table: pa.Table, beside: Sidecar, path: Path, force: bool) -> None:
+    """Write rows in the format of the ending of `path`, and what is stated of them: whole or not at all."""
     suffix = suffix_of(path)
-    beside = None if suffix == ".parquet" else sidecar_path(path)
     check_output(path, force)
     part, beside_part = (
         path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("part", "origin.part")
     )
     try:
-        WRITERS[suffix.removesuffix(".gz")](trace, part, "gzip" if suffix.endswith(".gz") else None)
-        if beside is not None:
-            sidecar = msgspec.json.encode(Sidecar(rows=len(trace.rows), origin=trace.origin))
-            beside_part.write_bytes(msgspec.json.format(sidecar, indent=2) + b"\n")
-            beside_part.replace(beside)
+        if suffix == ".parquet":
+            _write_parquet(table, beside, part)
+        else:
+            write = _write_csv if suffix.startswith(".csv") else _write_jsonl
+            write(table, part, "gzip" if suffix.endswith(".gz") else None)
+            beside_part.write_bytes(msgspec.json.format(msgspec.json.encode(beside), indent=2) + b"\n")
+            beside_part.replace(sidecar_path(path))
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -184,28 +204,20 @@ def _check_rows(path: Path, got: int, stated: int | None) -> None:
         )
 
 
-def _write_parquet(trace: Trace, part: Path, compression: str | None) -> None:
-    assert compression is None  # the format compresses its own pages
-    table = pa.Table.from_pandas(trace.rows, preserve_index=False)
-    table = table.replace_schema_metadata({ORIGIN_KEY: msgspec.json.encode(trace.origin)})
-    pq.write_table(table, part, compression="zstd")
+def _write_parquet(table: pa.Table, beside: Sidecar, part: Path) -> None:
+    stated = {ORIGIN_KEY: msgspec.json.encode(beside.origin)}
+    if beside.sessions is not None:
+        stated[SESSIONS_KEY] = msgspec.json.encode(beside.sessions)
+    pq.write_table(table.replace_schema_metadata(stated), part, compression="zstd")
 
 
-def _write_csv(trace: Trace, part: Path, compression: str | None) -> None:
-    table = pa.Table.from_pandas(trace.rows, preserve_index=False)
+def _write_csv(table: pa.Table, part: Path, compression: str | None) -> None:
     with pa.output_stream(str(part), compression=compression) as stream:
         pa_csv.write_csv(table, stream, pa_csv.WriteOptions(quoting_style="none", quoting_header="none"))
 
 
-def _write_jsonl(trace: Trace, part: Path, compression: str | None) -> None:
+def _write_jsonl(table: pa.Table, part: Path, compression: str | None) -> None:
     encoder = msgspec.json.Encoder()
     with pa.output_stream(str(part), compression=compression) as stream:
-        for start in range(0, len(trace.rows), BLOCK_ROWS):
-            stream.write(encoder.encode_lines(trace.rows.iloc[start : start + BLOCK_ROWS].to_dict("records")))
-
-
-WRITERS: dict[str, Callable[[Trace, Path, str | None], None]] = {
-    ".parquet": _write_parquet,
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-}
+        for batch in table.to_batches(max_chunksize=BLOCK_ROWS):
+            stream.write(encoder.encode_lines(batch.to_pylist()))

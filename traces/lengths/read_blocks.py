@@ -24,8 +24,9 @@ from msgspec import UNSET, UnsetType
 
 from tlt.traces.common import migrate
 from tlt.traces.lengths.run_as_trace import as_trace_columns, is_responses
-from tlt.traces.lengths.schema import ALL_COLUMNS, empty_trace
-from tlt.traces.lengths.validate import Place, check_column, checked_names, column_of
+from tlt.traces.lengths.schema import ALL_COLUMNS, TURN, empty_trace
+from tlt.traces.lengths.turns_as_trace import as_responses
+from tlt.traces.lengths.validate import KINDS, Place, check_column, checked_names, column_of
 from tlt.traces.runs.runfolder import RESPONSE_COLUMNS
 from tltsched.errors import InputError
 
@@ -47,7 +48,22 @@ def suffix_of(path: Path) -> str:
 
 
 def iter_blocks(path: Path) -> Iterator[tuple[Place, pd.DataFrame]]:
-    """Yield (place, table) for each block of the file at `path`, in order.
+    """Yield (place, table) for each block of responses of the file at `path`, in order.
+
+    Sessions come as one block, a response each. Raises what `iter_rows` raises.
+    """
+    turns: list[pd.DataFrame] = []
+    for place, block in iter_rows(path):
+        if TURN in block:
+            turns.append(block)
+        else:
+            yield place, block
+    if turns:
+        yield Place(path.name, "session", 1), as_responses(turns, path.name)
+
+
+def iter_rows(path: Path) -> Iterator[tuple[Place, pd.DataFrame]]:
+    """Yield (place, table) for each block of rows, responses or turns of sessions, in order.
 
     Raises InputError at the first thing that cannot be used, and at the end if there was no row at all.
     """
@@ -80,7 +96,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
 
 Columns = dict[str, Any]  # name -> arrow array
 OLD_NAMES = migrate.new_names(migrate.NAMES, ALL_COLUMNS)  # that a file may have instead of today's
-NAMES = ALL_COLUMNS | {old: ALL_COLUMNS[new] for old, new in OLD_NAMES.items()}  # -> dtype
+NAMES = KINDS | {old: ALL_COLUMNS[new] for old, new in OLD_NAMES.items()}  # -> dtype
 
 
 def _csv_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
@@ -127,12 +143,13 @@ def _parquet_blocks(path: Path) -> Iterator[tuple[Place, Columns]]:
             row += len(batch)
 
 
+_TYPES: dict[str, Any] = {"bool": bool, "text": str, "list": list[int], "float64?": int | float | None}
 # One line of JSONL. Made from the schema so that the two cannot disagree.
 _Line: Any = msgspec.defstruct(
     "_Line",
     [("response_tokens", int | float)]
     + [
-        (name, (bool if kind == "bool" else int | float) | UnsetType, UNSET)
+        (name, _TYPES.get(kind, int | float) | UnsetType, UNSET)
         for name, kind in NAMES.items()
         if name != "response_tokens"
     ],

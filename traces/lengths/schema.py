@@ -35,8 +35,25 @@ OPTIONAL_COLUMNS: dict[str, str] = {
     "text_hash": "int64",  # equal for equal texts; 0: not known
 }
 ALL_COLUMNS = COLUMNS | OPTIONAL_COLUMNS
+# A file of sessions has a row a turn and the column `turn`: those of its session, then what is of the turn.
+# Read as lengths it is a response a session (tlt.traces.sessions reads it whole).
+TURN = "turn"
+TURN_COLUMNS: dict[str, str] = {
+    "step": "int32",
+    "prompt_id": "int64",
+    "sample": "int32",
+    "arrived_s": "float64",
+    TURN: "int32",  # from 0, in order
+    "input_tokens": "int32",  # new in the prompt; 0 in a first turn: not known
+    "kept_tokens": "int32",  # of the context before
+    "response_tokens": "int32",
+    "wait_s": "float64?",  # until the next turn; no value: not known
+    "end": "text",
+    "blocks": "list",  # ids of the prompt's blocks
+}
 REQUIRED_COLUMN = "response_tokens"
 
+MOST_TURN_ROWS = 50_000_000  # of a file of sessions, about 3 GB of memory
 INT32_MAX = int(np.iinfo(np.int32).max)
 INT64_MAX = int(np.iinfo(np.int64).max)
 
@@ -48,6 +65,9 @@ LIMITS: dict[str, tuple[int, int]] = {
     "prompt_tokens": (0, INT32_MAX),
     "response_tokens": (1, INT32_MAX),
     "text_hash": (-INT64_MAX - 1, INT64_MAX),
+    TURN: (0, INT32_MAX),
+    "input_tokens": (0, INT32_MAX),
+    "kept_tokens": (0, INT32_MAX),
 }
 
 
@@ -103,15 +123,10 @@ class Trace:
             raise empty_trace(self.origin.source)
 
 
-def check_cap(max_response_tokens: int | None) -> None:
-    """Raise InputError unless `max_response_tokens` is None or a positive int32."""
-    if max_response_tokens is not None and not 1 <= max_response_tokens <= INT32_MAX:
-        raise InputError(
-            "max_response_tokens",
-            max_response_tokens,
-            f"1 to {INT32_MAX}",
-            "state the longest response allowed",
-        )
+def check_cap(cap: int | None, field: str = "max_response_tokens") -> None:
+    """Raise InputError for `field` unless `cap` is None or a positive int32."""
+    if cap is not None and not 1 <= cap <= INT32_MAX:
+        raise InputError(field, cap, f"1 to {INT32_MAX}", "state the longest response allowed")
 
 
 def empty_trace(name: str) -> InputError:

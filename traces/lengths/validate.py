@@ -22,6 +22,8 @@ from tlt.traces.lengths.schema import (
     LIMITS,
     OPTIONAL_COLUMNS,
     REQUIRED_COLUMN,
+    TURN,
+    TURN_COLUMNS,
     Origin,
     Trace,
     empty_trace,
@@ -29,6 +31,7 @@ from tlt.traces.lengths.schema import (
 from tltsched.errors import InputError
 
 KEY = ["step", "prompt_id", "sample"]
+KINDS = ALL_COLUMNS | TURN_COLUMNS  # column of a trace or of sessions -> dtype
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Place:
     """Where a block of rows lies. The first row of the block is number `first`, counted in `unit` from 1."""
 
     file: str
-    unit: Literal["line", "row"]
+    unit: Literal["line", "row", "session"]
     first: int
 
     def of(self, index: int) -> str:
@@ -46,15 +49,17 @@ class Place:
 
 def checked_names(given: Iterable[str], file: str) -> list[str]:
     """Return what columns are called today; raises InputError for an unknown, doubled or missing one."""
+    listed = list(given)
+    allowed = TURN_COLUMNS if TURN in listed else ALL_COLUMNS
     try:
-        names = names_today(given, ALL_COLUMNS)
+        names = names_today(listed, ALL_COLUMNS)
     except InputError as both:
         raise InputError(f"{both.field} in {file}", both.got, both.allowed, both.fix) from None
     for name in names:
-        if name not in ALL_COLUMNS:
-            near = difflib.get_close_matches(name, ALL_COLUMNS, n=1, cutoff=0.5)
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"column of {file}", name, ", ".join(ALL_COLUMNS), f"{hint}rename or drop it")
+            raise InputError(f"column of {file}", name, ", ".join(allowed), f"{hint}rename or drop it")
         if names.count(name) > 1:
             raise InputError(f"column of {file}", name, "each column once", "drop the second one")
     if REQUIRED_COLUMN not in names:
@@ -63,14 +68,24 @@ def checked_names(given: Iterable[str], file: str) -> list[str]:
 
 
 def check_column(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
-    """Return `column` (shape [n]) in the dtype of ALL_COLUMNS; raises InputError at its first bad value."""
+    """Return `column` (shape [n]) in the dtype of KINDS; raises InputError at its first bad value.
+
+    Texts come back as objects, lists as an object array of int64 arrays, seconds that may lack as NaN.
+    """
+    kind = KINDS[field]
+    if kind == "float64?":
+        return _seconds_or_none(field, column, place)
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise _bad(field, "no value", place, row)
-    if ALL_COLUMNS[field] == "bool":
+    if kind == "bool":
         return _booleans(field, column, place)
-    if ALL_COLUMNS[field] == "float64":
+    if kind == "float64":
         return _floats(field, column, place)
+    if kind == "text":
+        return _texts(field, column, place)
+    if kind == "list":
+        return _lists(field, column, place)
     return _integers(field, column, place)
 
 
@@ -149,10 +164,17 @@ def to_trace(frame: pd.DataFrame, origin: Origin) -> Trace:
 
 
 def _allowed(field: str) -> str:
-    if ALL_COLUMNS[field] == "bool":
+    kind = KINDS[field]
+    if kind == "bool":
         return "true or false"
-    if ALL_COLUMNS[field] == "float64":
+    if kind == "float64?":
+        return "seconds, finite, 0 or more, or no value"
+    if kind == "float64":
         return "seconds, finite, 0 or more" if field.endswith("_s") else "finite numbers"
+    if kind == "text":
+        return "a word"
+    if kind == "list":
+        return "whole numbers, with spaces between them in a CSV"
     low, high = LIMITS[field]
     return f"whole numbers from {low} to {high}"
 
@@ -214,7 +236,7 @@ def _integers(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
     if bad.any():
         row = int(np.argmax(bad))
         raise _bad(field, column[row].as_py(), place, row)
-    return values.astype(ALL_COLUMNS[field])
+    return values.astype(KINDS[field])
 
 
 def _floats(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
@@ -227,6 +249,35 @@ def _floats(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
         row = int(np.argmax(bad))
         raise _bad(field, column[row].as_py(), place, row)
     return values
+
+
+def _seconds_or_none(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
+    """Return seconds, NaN where there is no value: null, or nothing between two commas."""
+    if _is_text(column):
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+    lacks = _array(pc.is_null(column))
+    if lacks.all():
+        return np.full(len(column), np.nan)
+    seconds = np.full(len(column), np.nan)
+    seconds[~lacks] = _floats(field, pc.fill_null(column, "0" if _is_text(column) else 0), place)[~lacks]
+    return seconds
+
+
+def _texts(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
+    if not _is_text(column):
+        raise _bad(field, column[0].as_py(), place, 0)
+    return np.array(column.to_pylist(), dtype=object)
+
+
+def _lists(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:
+    """Return an array of arrays; of a CSV the numbers stand in one text, with spaces between them."""
+    rows = np.empty(len(column), dtype=object)
+    for index, value in enumerate(column.to_pylist()):
+        try:
+            rows[index] = np.array(value.split() if isinstance(value, str) else value, dtype=np.int64)
+        except (ValueError, TypeError, OverflowError):
+            raise _bad(field, str(value)[:80], place, index) from None
+    return rows
 
 
 def _booleans(field: str, column: pa.Array, place: Place) -> npt.NDArray[Any]:

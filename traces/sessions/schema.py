@@ -208,12 +208,22 @@ def _check_order(sessions: Sessions) -> None:
     _require(
         sessions, "kept_tokens", kept, kept <= before, "at most the prompt and response of the turn before"
     )
-    most = sessions.limits.max_context_tokens or INT32_MAX
-    _require(sessions, "context", context, context <= most, f"at most the cap, {most} tokens")
+    limits, responses = sessions.limits, sessions.response_tokens
+    for field, values, cap in (
+        ("context", context, limits.max_context_tokens),
+        ("response_tokens", responses, limits.max_turn_tokens),
+    ):
+        most = cap or INT32_MAX
+        _require(sessions, field, values, values <= most, f"at most the cap, {most}")
     cap = sessions.origin.max_response_tokens or INT32_MAX
-    responses = sessions.response_tokens
-    _require(sessions, "response_tokens", responses, responses <= cap, f"at most the stated cap, {cap}")
-    limit, turns = sessions.limits.max_turns, sessions.turns
+    decoded = sessions.per_session(responses.astype(np.int64))
+    if decoded.max() > cap:
+        index = int(np.argmax(decoded))
+        where = f"response_tokens of session {index}, all turns"
+        raise InputError(
+            where, int(decoded[index]), f"at most the cap, {cap}", "correct the tokens or the cap"
+        )
+    limit, turns = limits.max_turns, sessions.turns
     if limit is not None and turns.max() > limit:
         index = int(np.argmax(turns))
         raise InputError(

@@ -51,13 +51,18 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SessionLimits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Caps under which sessions were made; None: not known. The cap on one response stands in the origin."""
+    """Caps under which sessions were made; None: not known.
 
+    The cap on what a session decodes in all its turns is `max_response_tokens` of the origin, as in lengths.
+    """
+
+    max_turn_tokens: int | None = None  # of one response
     max_context_tokens: int | None = None  # of a prompt and its response
     max_turns: int | None = None
 
     def __post_init__(self) -> None:
-        check_cap(self.max_context_tokens)
+        for field in ("max_turn_tokens", "max_context_tokens"):
+            check_cap(getattr(self, field), field)
         if self.max_turns is not None and not 1 <= self.max_turns <= MOST_TURNS:
             raise InputError(
                 "max_turns", self.max_turns, f"1 to {MOST_TURNS}", "state the most turns allowed"

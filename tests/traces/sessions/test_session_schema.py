@@ -54,7 +54,7 @@ def turn(**changes: object) -> Session:
         ([], "got 0 for sessions"),
         ([Session(turns=())], "got 0 for turns of session 0"),
         ([turn(response_tokens=0)], "got 0 for response_tokens in turn 1 of session 0; allowed: 1 to"),
-        ([turn(response_tokens=301)], "got 301 for response_tokens in turn 1 of session 0; allowed: at most"),
+        ([turn(response_tokens=221)], "got 301 for response_tokens of session 0, all turns"),
         ([turn(input_tokens=-1)], "got -1 for input_tokens in turn 1 of session 0"),
         ([turn(kept_tokens=581)], "got 581 for kept_tokens in turn 1 of session 0"),
         ([turn(wait_s=-1)], "got -1.0 for wait_s in turn 1"),
@@ -78,6 +78,7 @@ def test_what_no_session_can_have_is_refused(sessions: list[Session], told: str)
     ("limits", "told"),
     [
         (SessionLimits(max_context_tokens=899), "got 900 for context in turn 1 of session 0"),
+        (SessionLimits(max_turn_tokens=199), "got 200 for response_tokens in turn 1 of session 0"),
         (SessionLimits(max_turns=1), "got 2 for turns of session 0"),
     ],
 )

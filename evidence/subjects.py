@@ -67,6 +67,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "exported_table": "An exported table on stock vLLM",
         "hook_overhead_smollm2-135m": "What the driver costs",
         "k0_skip": "K = 0 without the drafter's pass",
+        "plugin_trl": "The plugin in TRL's own engine: watching, advising, in charge",
     },
     "The tool": {
         "demo": "The demonstration",

@@ -34,6 +34,7 @@ from tltsched.errors import InputError
 from tltsched.policies import parse_policy
 from tltsched.written.policy_name import policy_of
 
+VERL_DRAFTS = ("actor_rollout_ref", "rollout", "engine_kwargs", "vllm", "speculative_config")
 TABLE = "num_speculative_tokens_per_batch_size"
 Batch = Annotated[int, Meta(ge=1, le=MOST_BATCH)]
 Drafts = Annotated[int, Meta(ge=0, le=1_024)]
@@ -135,9 +136,18 @@ def _policy_of(by_batch: list[int]) -> str:
 def _settings(path: Path) -> dict[str, Any]:
     try:
         require_size(path, "FILE")
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        settings = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("FILE", f"{path}: {error}", "a JSON object", "export it again") from None
+    return _of_verl(settings) or settings
+
+
+def _of_verl(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return vLLM's speculative_config within settings of verl; {} if they are none."""
+    found: Any = settings
+    for key in VERL_DRAFTS:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _ranges(path: Path, settings: dict[str, Any]) -> list[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.realrun.small_models import need_vllm
 from tlt.commands import main
 from tlt.realrun.engine import export_rules, vllm_compat
-from tlt.realrun.engine.check_export import TABLE, check_export
+from tlt.realrun.engine.check_export import TABLE, VERL_DRAFTS, check_export
 from tltsched.errors import InputError
 from tltsched.policies import parse_policy
 from tltsched.policies.table import TableConfig
@@ -51,6 +51,11 @@ def test_a_table_is_told_as_the_engine_reads_it(tmp_path: Path) -> None:
     assert "batch 33-64: off (K = 0)" in found.text()
     assert check_export(written(tmp_path), 16, expanded).ranges == ((1, 8, 4), (9, 16, 2))
     assert check_export(written(tmp_path), 100, expanded).ranges[-1] == (33, 100, 0)
+    within: Any = json.loads(written(tmp_path).read_bytes())
+    for key in reversed(VERL_DRAFTS):
+        within = {key: within}
+    (tmp_path / "table.json").write_text(json.dumps(within))
+    assert check_export(tmp_path / "table.json", parse=expanded).ranges == found.ranges
 
 
 @pytest.mark.usefixtures("without_vllm")

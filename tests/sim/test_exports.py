@@ -23,6 +23,7 @@ from tlt.sim.advise.export.formats import (
     to_sglang,
     to_sglang_flags,
     to_trtllm,
+    to_verl,
     to_vllm,
 )
 from tlt.sim.advise.export.table import (
@@ -191,6 +192,23 @@ def test_vllm_gets_inclusive_ranges_and_the_largest_k() -> None:
     assert "names no drafter" in bare.notes[0]
 
 
+def test_verl_gets_settings_and_overrides_that_say_the_same() -> None:
+    made = to_verl(made_of((1, 8, "4"), (9, 64, "2")), TARGET, "t")
+    rollout = json.loads(made.text)["actor_rollout_ref"]["rollout"]
+    drafts = rollout["engine_kwargs"]["vllm"]["speculative_config"]
+    assert drafts["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 64, 2]]
+    assert (rollout["max_num_seqs"], drafts["model"]) == (200, "head")
+    said: dict[str, Any] = {}
+    for override in shlex.split(made.usage)[4:]:
+        path, value = override.split("=", 1)
+        *above, last = path.removeprefix("+").split(".")
+        inner = said
+        for key in above:
+            inner = inner.setdefault(key, {})
+        inner[last] = json.loads(value)
+    assert said == json.loads(made.text)
+
+
 def test_the_command_starts_the_engine_that_was_modelled() -> None:
     table = made_of((1, 4, "3"), (5, 16, "1"))
     other = msgspec.structs.replace(TARGET, tp=2, chunk_tokens=4096, prefix_caching=False)
@@ -310,7 +328,7 @@ def test_what_fastrl_cannot_hold_is_refused(ranges: list[tuple[int, int, str]], 
 
 
 def test_trees_and_tables_that_never_draft_are_refused_where_chains_are_needed() -> None:
-    for form in (to_vllm, to_sglang):
+    for form in (to_vllm, to_verl, to_sglang):
         with pytest.raises(InputError, match="holds no trees"):
             form(made_of((1, 8, "8_4_48")), TARGET, "t")
         with pytest.raises(InputError, match="never drafts"):

@@ -1,1 +1,1 @@
-"""The advice as engines load it: vLLM, SGLang, fastrl."""
+"""The advice as engines and trainers load it: vLLM, verl, SGLang, TensorRT-LLM, fastrl."""

@@ -128,13 +128,13 @@ def export(
 def _other_engine(simulation: Simulation, form: Format) -> tuple[str, ...]:
     """Say so where the step times are of an engine that was set up in another way than the file is used."""
     calibration = simulation.calibration
-    if form != "vllm" or calibration is None or not calibration.engine.startswith("vLLM"):
+    if form not in ("vllm", "verl") or calibration is None or not calibration.engine.startswith("vLLM"):
         return ()
     if "CPU" in calibration.device or calibration.settings.startswith("stock"):
         return ()
     settings = calibration.settings or "settings that are not on record, as this project's replays have them"
     return (
-        f"the step times are of an engine with {settings}, and the command starts a stock server: measure it "
+        f"the step times are of an engine with {settings}, and the command starts a stock one: measure it "
         "with `tlt real calibrate --set engine.graphs=stock --set engine.prefix_caching=true`",
     )
 

@@ -1,4 +1,5 @@
-"""What an engine reads: tables of vLLM, SGLang and TensorRT-LLM, SGLang's flags, fastrl's strategies.
+"""What an engine or trainer reads: tables of vLLM (alone, and as verl starts it), SGLang and TensorRT-LLM,
+SGLang's flags, fastrl's strategies.
 
 Names of settings are those of the versions in NAMES_FROM. `tlt real check-export` reads tables back: vLLM's
 with the engine's own parser, SGLang's with it where it is installed, else by the rule that the source states.
@@ -18,12 +19,13 @@ from tltsched.errors import InputError
 from tltsched.policies.base import WhenOff
 from tltsched.written.draft_config import parse_draft_config
 
-Format = Literal["vllm", "sglang", "sglang-flags", "trtllm", "fastrl"]
-FORMATS: tuple[Format, ...] = ("vllm", "sglang", "sglang-flags", "trtllm", "fastrl")
+Format = Literal["vllm", "verl", "sglang", "sglang-flags", "trtllm", "fastrl"]
+FORMATS: tuple[Format, ...] = ("vllm", "verl", "sglang", "sglang-flags", "trtllm", "fastrl")
 
 SGLANG_NAMES = "SGLang 0.5.23 (speculative/adaptive_spec_params.py, arg_groups/speculative_hook.py)"
 NAMES_FROM: dict[Format, str] = {
     "vllm": "vLLM 0.32.0, vllm/config/speculative.py",
+    "verl": "verl 0.9.1 (trainer/config/rollout/rollout.yaml), and vLLM's within engine_kwargs.vllm",
     "sglang": SGLANG_NAMES,
     "sglang-flags": SGLANG_NAMES,
     "trtllm": "NVIDIA/TensorRT-LLM at commit 00043967 (llmapi/llm_args.py: DecodingBaseConfig)",
@@ -31,6 +33,7 @@ NAMES_FROM: dict[Format, str] = {
 }
 CHECKED: dict[Format, str] = {
     "vllm": "not yet: `tlt real check-export FILE` reads it with vLLM's own parser",
+    "verl": "not yet: `tlt real check-export FILE` reads its table with vLLM's own parser",
     "sglang": "not yet: `tlt real check-export FILE --python ENV/bin/python` reads it with SGLang's own code",
     "sglang-flags": "no: SGLang is not installed with this project",
     "trtllm": "not yet: `tlt real check-export FILE` reads it by the rule of its source, not by its own code",
@@ -39,6 +42,7 @@ CHECKED: dict[Format, str] = {
 # How each engine runs while it drafts nothing. fastrl is plain until it switches speculation on.
 OFF_STATES: dict[Format, WhenOff] = {
     "vllm": "k0",
+    "verl": "k0",
     "sglang": "k0",
     "sglang-flags": "not_configured",
     "trtllm": "k0",
@@ -53,6 +57,7 @@ FASTRL_GRAPHS = (
 )
 
 
+VERL_DRAFTS = "actor_rollout_ref.rollout.engine_kwargs.vllm.speculative_config"
 SERVER_CHUNK_TOKENS = 8192  # vLLM's own for a server on a large GPU
 
 
@@ -99,8 +104,8 @@ def _some_draft(table: BatchTable) -> None:
         )  # fmt: skip
 
 
-def to_vllm(table: BatchTable, target: Target, name: str) -> Export:
-    """Return vLLM's speculative_config with its table of inclusive batch ranges."""
+def _speculative_config(table: BatchTable, target: Target) -> dict[str, object]:
+    """Return vLLM's speculative_config with its table of inclusive batch ranges; raises InputError."""
     _some_draft(table)
     ranges = k_ranges(table)
     settings: dict[str, object] = {"method": target.method}
@@ -108,6 +113,12 @@ def to_vllm(table: BatchTable, target: Target, name: str) -> Export:
         settings["model"] = target.draft_model
     settings["num_speculative_tokens"] = max(k for _, _, k in ranges)
     settings["num_speculative_tokens_per_batch_size"] = ranges
+    return settings
+
+
+def to_vllm(table: BatchTable, target: Target, name: str) -> Export:
+    """Return the speculative_config of `vllm serve`."""
+    settings = _speculative_config(table, target)
     line = quote(msgspec.json.encode(settings).decode())
     notes = [
         "VLLM_USE_V2_MODEL_RUNNER=1 keeps full CUDA graphs while K changes; without it vLLM falls back to "
@@ -123,6 +134,38 @@ def to_vllm(table: BatchTable, target: Target, name: str) -> Export:
         f"{_modelled(target)}--speculative-config {line}",
         notes=tuple(notes),
     )
+
+
+def to_verl(table: BatchTable, target: Target, name: str) -> Export:
+    """Return verl's settings of the rollout, and the overrides that say the same."""
+    drafts = _speculative_config(table, target)
+    own: dict[str, object] = {
+        "tensor_model_parallel_size": target.tp,
+        "max_num_seqs": target.max_running,
+        "max_num_batched_tokens": target.chunk_tokens,
+        "enable_prefix_caching": target.prefix_caching,
+    }
+    rollout = own | {"engine_kwargs": {"vllm": {"speculative_config": drafts}}}
+    settings = {"actor_rollout_ref": {"rollout": rollout}}
+    overrides = [f"actor_rollout_ref.rollout.{key}={_hydra(value)}" for key, value in own.items()]
+    overrides += [f"+{VERL_DRAFTS}.{key}={_hydra(value)}" for key, value in drafts.items()]
+    notes = [
+        "verl 0.9.1 pins vLLM 0.24, which drafts the largest K whatever the table says where its V2 model "
+        "runner is used: a smaller K then saves verification alone.",
+        "verl does not train the drafter that is named here: with model.mtp, method and K come from there.",
+    ]
+    if not target.draft_model:
+        notes.insert(0, f'The file names no drafter: give --draft-model, or add "model" to {name}.')
+    return Export(
+        text=msgspec.json.format(msgspec.json.encode(settings), indent=2).decode() + "\n",
+        usage="python -m verl.trainer.main_ppo ... " + " ".join(map(quote, overrides)),
+        notes=tuple(notes),
+    )
+
+
+def _hydra(value: object) -> str:
+    """Return a value as Hydra's command line reads it: JSON's lists, numbers and texts are its own."""
+    return msgspec.json.encode(value).decode()
 
 
 def _modelled(target: Target) -> str:
@@ -314,6 +357,7 @@ def _flags(target: Target, draft_config: DraftConfig) -> str:
 
 BY_BATCH: dict[Format, Callable[[BatchTable, Target, str], Export]] = {
     "vllm": to_vllm,
+    "verl": to_verl,
     "sglang": to_sglang,
     "trtllm": to_trtllm,
     "fastrl": to_fastrl,

@@ -18,11 +18,11 @@ from tlt.commands.options import EXISTING_FILE, PATH
 )
 @click.option("--python", type=PATH, help="An interpreter with SGLang, to read a file of that engine.")
 def check_export(file: Path, max_running: int | None, python: Path | None) -> None:
-    """Read FILE, which `tlt sim export` wrote with --format vllm, sglang or trtllm, as its engine does.
+    """Read FILE, which `tlt sim export` wrote with --format vllm, verl, sglang or trtllm, as its engine does.
 
-    vLLM's own parser reads a file for vLLM, without loading the drafter. A file for SGLang or TensorRT-LLM is
-    read by the rule that their source states, or by SGLang itself with --python. Exits with 2 if the engine
-    would refuse the file or read another table.
+    vLLM's own parser reads a file for vLLM, or the table in one for verl, without loading the drafter. A
+    file for SGLang or TensorRT-LLM is read by the rule that their source states, or by SGLang itself with
+    --python. Exits with 2 if the engine would refuse the file or read another table.
     """
     from tlt.realrun.engine.check_export import check_export as check
 

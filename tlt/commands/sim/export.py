@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tlt.sim.advise.export.formats import Format
     from tlt.sim.simulation import Simulation
 
-FORMATS = ("vllm", "sglang", "sglang-flags", "trtllm", "fastrl")
+FORMATS = ("vllm", "verl", "sglang", "sglang-flags", "trtllm", "fastrl")
 
 
 @click.command()

@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from evidence.recording import OTHERS, device, write
-from tltsched.cluster import ClusterConfig, ClusterScheduler, ClusterState
+from tltsched.cluster import ClusterScheduler, ClusterState
+from tltsched.cluster_config import ClusterConfig
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import OFF, chain
 from tltsched.errors import ProtocolError

@@ -28,7 +28,7 @@ from tlt.sim.steptimes.roofline import Assumptions
 from tlt.traces.catalogue.gpus import canonical_gpu
 from tlt.traces.catalogue.models import canonical
 from tlt.traces.common.settings import Section, convert, merge
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.schedules import PRESETS

@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
+from tltsched.cluster_config import ClusterConfig
 from tltsched.commands import (
     Assign,
     BeginPhase,
@@ -41,8 +41,7 @@ from tltsched.commands import (
     TrainOn,
     Withdraw,
 )
-from tltsched.dispatch import DISPATCH
-from tltsched.drafter_choice import Fallback, FallbackConfig, Serving
+from tltsched.drafter_choice import Fallback, Serving
 from tltsched.errors import InputError
 from tltsched.event_checks import (
     check_chunks,
@@ -51,6 +50,8 @@ from tltsched.event_checks import (
     check_generated,
     check_left,
     check_step,
+    check_tools,
+    check_turns,
     counts,
     refusal,
     require,
@@ -63,59 +64,19 @@ from tltsched.events import (
     RequestsFinished,
     RequestsWithdrawn,
     StepBegan,
+    ToolsReturned,
     TrainingStopped,
+    TurnsEnded,
     WorkerLost,
 )
-from tltsched.schedules import ScheduleSpec, parse_schedule
 from tltsched.schedules.base import Move, Moves
-from tltsched.schedules.cluster_view import UNLIMITED, Capacity, ClusterView
-from tltsched.spot import SpotConfig, SpotState, SpotTrainer
+from tltsched.schedules.cluster_view import UNLIMITED, Capacity, ClusterView, assigns
+from tltsched.sessions.tools import Tools
+from tltsched.spot import SpotState, SpotTrainer
 
 PUBLISH_BEFORE_PHASE = "weight_sync"
 Commands = tuple[ClusterCommand, ...]
-
-
-class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a step is laid out over workers and time."""
-
-    dispatch: Annotated[
-        str, Meta(description="Which worker gets which request; a name in tltsched.dispatch.DISPATCH.")
-    ] = "contiguous"
-    schedule: Annotated[
-        str | ScheduleSpec,
-        Meta(
-            description="Which requests are generated when; a name in tltsched.schedules.PRESETS, or a table "
-            "with `kind`."
-        ),
-    ] = "synchronous"
-    phases: Annotated[
-        tuple[str, ...],
-        Meta(description="What follows the rollout, in order; all workers take part in each."),
-    ] = ("reward", "logprob", "policy_update", "weight_sync")
-    spot: Annotated[SpotConfig, Meta(description="Drafter training on idle workers.")] = SpotConfig()
-    fallback: Annotated[
-        FallbackConfig, Meta(description="Drafts without a model until the head is better (live engines).")
-    ] = FallbackConfig()
-
-    def __post_init__(self) -> None:
-        if self.dispatch not in DISPATCH:
-            raise InputError("dispatch", self.dispatch, ", ".join(sorted(DISPATCH)), "choose one of these")
-        spec = self.schedule_spec()
-        if spec.overlaps and self.spot.enabled:
-            raise InputError(
-                "spot.enabled", True, "false under a schedule whose rollouts never end",
-                "no worker falls idle: leave drafter training out",
-            )  # fmt: skip
-        if len(set(self.phases)) != len(self.phases) or "" in self.phases:
-            raise InputError("phases", self.phases, "names, each once", "correct the list")
-
-    def schedule_spec(self) -> ScheduleSpec:
-        """Return the settings of the schedule; raises InputError for an unknown name."""
-        return parse_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
-
-    def knows_lengths(self) -> bool:
-        """Return whether requests are placed by lengths known in advance, which nobody has."""
-        return self.schedule_spec().knows_lengths or self.dispatch == "longest_first"
+Leaving = RequestsFinished | RequestsWithdrawn | ChunksEnded | TurnsEnded
 
 
 class ClusterState(Enum):
@@ -145,8 +106,11 @@ class ClusterScheduler:
         self._fallback = Fallback(config.fallback)
         self._told: Serving = "head"  # what serves unless the driver was told otherwise
         self._spot = SpotTrainer(workers, config.spot)
-        self.cluster_view = ClusterView(workers, config.dispatch, capacity, self._spot.trains)
-        self.schedule = config.schedule_spec().build(self.cluster_view)
+        routing = config.routing_config()
+        self.cluster_view = ClusterView(workers, config.dispatch, capacity, self._spot.trains, routing)
+        self.tools = Tools(config.tools_at_once)
+        self._spec = config.schedule_spec()
+        self.schedule = self._spec.build(self.cluster_view)
         self._held: dict[int, list[Assign]] = {}
         # Of each worker: what it was told to let go of and has not answered for, the oldest order first.
         self._withdrawing: dict[int, deque[tuple[int, ...]]] = {}
@@ -170,6 +134,10 @@ class ClusterScheduler:
                 return self._left(event) or check_chunks(event, self.cluster_view, self.schedule.chunk_tokens)
             case RequestsWithdrawn():
                 return self._left(event) or self._check_withdrawn(event)
+            case TurnsEnded():
+                return self._left(event) or check_turns(event, self.cluster_view, self._spec.sessions)
+            case ToolsReturned():
+                return check_tools(event, self.tools.running)
             case StepBegan():
                 return check_step(event, self.step, self.cluster_view, self.schedule)
             case TrainingStopped():
@@ -186,7 +154,7 @@ class ClusterScheduler:
                     return f"has no worker {event.worker}, or lost it"
                 return "" if len(self.cluster_view.placed) > 1 else "would have no worker left"
 
-    def _left(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded) -> str:
+    def _left(self, event: Leaving) -> str:
         held = [request for assign in self._held.get(event.worker, ()) for request in assign.requests]
         return check_left(event, self.cluster_view, held)
 
@@ -198,9 +166,13 @@ class ClusterScheduler:
         return check_generated(event, self.cluster_view.generated)
 
     def _begin_step(self, event: StepBegan) -> Commands:
-        self.cluster_view.add(event.requests)
+        view = self.cluster_view
+        view.add(event.requests)
+        view.away.welcome()
+        if not self._spec.overlaps:
+            view.flush()
         moves = self.schedule.begin(event)
-        busy = {worker for worker, placed in self.cluster_view.placed.items() if placed}
+        busy = {worker for worker in view.placed if not view.idle(worker)}
         busy.update(move.worker for move in moves if isinstance(move, Assign))
         self.step, self._phase = event.step, -1
         self._spot.begin_step(event.step, busy, event.t_s)
@@ -208,7 +180,7 @@ class ClusterScheduler:
         return (*self._serve(), *self._move(moves), *self._go_on())
 
     def _finish(self, event: RequestsFinished) -> Commands:
-        self._take_off(event, event.requests)
+        self.cluster_view.take_off(event.worker, event.requests)
         self.cluster_view.finished.update(dict.fromkeys(event.requests))
         self.cluster_view.context_tokens[event.worker] = event.context_tokens
         return self._after(event, self.schedule.finished(event.worker, event.requests))
@@ -219,19 +191,44 @@ class ClusterScheduler:
 
     def _return(self, event: RequestsWithdrawn | ChunksEnded) -> Commands:
         """Take back requests that are not done."""
-        self._take_off(event, event.requests)
+        self.cluster_view.take_off(event.worker, event.requests)
         self.cluster_view.generated.update(zip(event.requests, event.generated_tokens, strict=True))
         return self._after(event, self.schedule.returned(event.worker, event.requests))
 
-    def _take_off(
-        self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, requests: tuple[int, ...]
-    ) -> None:
-        """Note that requests have left their worker."""
-        self.cluster_view.take_off(event.worker, requests)
+    def _end_turns(self, event: TurnsEnded) -> Commands:
+        """Let sessions go to their tools."""
+        view = self.cluster_view
+        recalled = [request in view.leaving for request in event.requests]
+        view.take_off(event.worker, event.requests)
+        for row in zip(event.requests, event.generated_tokens, recalled, strict=True):
+            view.leave_for_tool(event.worker, *row)
+        return (*self.tools.ask(event.requests), *self._after(event, ()))
 
-    def _after(self, event: RequestsFinished | RequestsWithdrawn | ChunksEnded, moves: Moves) -> Commands:
+    def _return_from_tools(self, event: ToolsReturned) -> Commands:
+        """Finish sessions that have ended at their tools, and begin the next turns of the others."""
+        view, ended = self.cluster_view, set(event.ended)
+        calls = self.tools.over(event.requests)
+        commands: list[ClusterCommand] = []
+        turns: list[tuple[int, int]] = []
+        # Whoever has ended comes first: it may end the rollout, so that no further turn begins.
+        rows = sorted(
+            zip(event.requests, event.observed_tokens, strict=True), key=lambda row: row[0] not in ended
+        )
+        for request, tokens in rows:
+            worker, waited_for = view.return_from_tool(request, tokens)
+            if request in ended:
+                view.finished[request] = None
+                commands += self._move(self.schedule.finished(worker, (request,)))
+            elif waited_for:
+                turns.append((request, worker))
+            if worker in view.placed and view.idle(worker) and not self._spot.trains(worker):
+                self._spot.fall_idle(worker, event.t_s)
+        commands += self._move(assigns(view.route(turns)))
+        return (*calls, *commands, *self._go_on())
+
+    def _after(self, event: Leaving, moves: Moves) -> Commands:
         """Carry out what follows from requests that left their worker, which may be idle now."""
-        if event.requests and not self.cluster_view.placed[event.worker]:
+        if event.requests and self.cluster_view.idle(event.worker):
             self._spot.fall_idle(event.worker, event.t_s)
         return (*self._move(moves), *self._go_on())
 
@@ -264,6 +261,8 @@ class ClusterScheduler:
                 case Drop() | TrainOn():
                     self.cluster_view.forget(move.requests)
             commands.append(move)
+            if isinstance(move, Restart | Drop):
+                commands += self.tools.over(move.requests)
         return tuple(commands)
 
     def _release(self, order: Withdraw) -> tuple[int, ...]:
@@ -292,7 +291,9 @@ class ClusterScheduler:
         self._fallback.measured(event.head_length, event.model_free_length)
         return ()
 
-    def _end_phase(self, event: PhaseEnded) -> Commands:  # noqa: ARG002 (the table passes the event)
+    def _end_phase(self, event: PhaseEnded) -> Commands:
+        if event.phase == PUBLISH_BEFORE_PHASE:
+            self.cluster_view.flush()
         return self._next_phase()
 
     def _lose(self, event: WorkerLost) -> Commands:
@@ -367,5 +368,7 @@ _TRANSITIONS: dict[tuple[ClusterState, type], Callable[[ClusterScheduler, Any], 
     **{(state, RequestsFinished): ClusterScheduler._finish for state in ClusterState},
     **{(state, RequestsWithdrawn): ClusterScheduler._withdraw for state in ClusterState},
     **{(state, ChunksEnded): ClusterScheduler._return for state in ClusterState},
+    **{(state, TurnsEnded): ClusterScheduler._end_turns for state in ClusterState},
+    **{(state, ToolsReturned): ClusterScheduler._return_from_tools for state in ClusterState},
     **{(state, WorkerLost): ClusterScheduler._lose for state in ClusterState},
 }

@@ -35,9 +35,10 @@ class SetDraftConfig(Command, frozen=True, tag="set_draft_config", gc=False):
 class Assign(Command, frozen=True, tag="assign", gc=False, omit_defaults=True):
     """Put these requests on a worker, in this order, whether it decodes already or not.
 
-    A request that has generated tokens goes on from them. Its context is prefilled again unless `kv_kept`:
-    then its KV cache comes from where it ran before. With `chunk_tokens` each request leaves the worker after
-    so many more tokens (0: when it is done).
+    A request that has generated tokens goes on from them, a session behind what its tools have returned. Its
+    context is prefilled again unless `kv_kept`: then its KV cache comes from where it ran before; what an
+    engine finds in its prefix cache is its own affair. With `chunk_tokens` each request leaves the worker
+    after so many more tokens (0: when it is done, or at the end of a turn).
     """
 
     worker: int
@@ -67,6 +68,15 @@ class Drop(Command, frozen=True, tag="drop", gc=False):
 
 class TrainOn(Command, frozen=True, tag="train_on", gc=False):
     """The policy is trained on these responses in this step; without it, on all that finished in it."""
+
+    requests: tuple[int, ...]
+
+
+class CallTools(Command, frozen=True, tag="call_tools", gc=False):
+    """Begin the tool call that each of these sessions waits for; ToolsReturned answers, in any order.
+
+    A Restart or Drop of a session ends its call, which is not to answer any more.
+    """
 
     requests: tuple[int, ...]
 
@@ -114,6 +124,7 @@ ClusterCommand = (
     | Restart
     | Drop
     | TrainOn
+    | CallTools
     | StartTraining
     | StopTraining
     | BeginPhase

@@ -8,7 +8,7 @@ any run, because one absurd value is never lost again: times only go forward, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from operator import le
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +24,8 @@ from tltsched.events import (
     RequestsWithdrawn,
     RolloutBegan,
     StepBegan,
+    ToolsReturned,
+    TurnsEnded,
 )
 from tltsched.schedules.base import Schedule
 from tltsched.schedules.cluster_view import ClusterView
@@ -185,7 +187,9 @@ def check_step(event: StepBegan, step: int, view: ClusterView, schedule: Schedul
 
 
 def check_left(
-    event: RequestsFinished | RequestsWithdrawn | ChunksEnded, view: ClusterView, held: Iterable[int]
+    event: RequestsFinished | RequestsWithdrawn | ChunksEnded | TurnsEnded,
+    view: ClusterView,
+    held: Iterable[int],
 ) -> str:
     """Requests leave the worker that they are on; those that are held for it (`held`) never got there."""
     placed = view.placed.get(event.worker)
@@ -218,7 +222,32 @@ def check_chunks(event: ChunksEnded, view: ClusterView, chunk_tokens: int) -> st
     return f"a chunk has 1 to {chunk_tokens} tokens"
 
 
-def check_generated(event: RequestsWithdrawn | ChunksEnded, before: Mapping[int, int]) -> str:
+def check_turns(event: TurnsEnded, view: ClusterView, sessions: bool) -> str:
+    """Turns end under schedules that take sessions, each behind a token or more."""
+    if not sessions:
+        return "follows a schedule that takes no sessions"
+    if not event.requests:
+        return "hears of sessions whose turns ended"
+    why = check_generated(event, view.generated)
+    began = (view.turn_began.get(request, 0) for request in event.requests)
+    if why or all(now > before for now, before in zip(event.generated_tokens, began, strict=True)):
+        return why
+    return "a turn has a token or more"
+
+
+def check_tools(event: ToolsReturned, running: Container[int]) -> str:
+    """Tools return that were called and have not returned, each with a count of tokens."""
+    requests, tokens, ended = _rows(event.requests), _rows(event.observed_tokens), _rows(event.ended)
+    if not requests or not once(requests) or not all(request in running for request in requests):
+        return "hears of tools that it has called and that have not returned, each once"
+    if len(tokens) != len(requests) or not counts(tokens):
+        return "hears how many tokens each tool returned, from 0"
+    if not once(ended) or not set(requests).issuperset(ended):
+        return "ends sessions whose tools have returned, each once"
+    return ""
+
+
+def check_generated(event: RequestsWithdrawn | ChunksEnded | TurnsEnded, before: Mapping[int, int]) -> str:
     """A response has as many tokens as before, or more."""
     tokens = _rows(event.generated_tokens)
     if len(tokens) != len(event.requests) or not counts(tokens):

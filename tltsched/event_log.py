@@ -12,7 +12,8 @@ from itertools import zip_longest
 
 import msgspec
 
-from tltsched.cluster import ClusterConfig, ClusterScheduler, ClusterState
+from tltsched.cluster import ClusterScheduler, ClusterState
+from tltsched.cluster_config import ClusterConfig
 from tltsched.commands import ClusterCommand, Command, SetDraftConfig
 from tltsched.errors import InputError
 from tltsched.events import ClusterEvent, WorkerEvent

@@ -12,7 +12,10 @@ from tltsched.draft_config import DraftConfig
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One response to generate. `length_hint_tokens` is 0 unless a schedule is allowed to know the length."""
+    """One response to generate, or a session of several turns with tools between them.
+
+    `length_hint_tokens` is 0 unless a schedule is allowed to know the length.
+    """
 
     id: int
     group: int
@@ -126,6 +129,28 @@ class ChunksEnded(Event, frozen=True, tag="chunks_ended", gc=False):
     generated_tokens: tuple[int, ...]
 
 
+class TurnsEnded(Event, frozen=True, tag="turns_ended", gc=False):
+    """Sessions have ended a turn that calls a tool, and have left the worker; they are not done.
+
+    `generated_tokens` counts what each has emitted so far, in all its turns.
+    """
+
+    worker: int
+    requests: tuple[int, ...]
+    generated_tokens: tuple[int, ...]
+
+
+class ToolsReturned(Event, frozen=True, tag="tools_returned", gc=False, omit_defaults=True):
+    """Calls that CallTools began have returned with so many tokens each to go on from (observations).
+
+    Sessions in `ended` are done with that: their environment ended them, or their tool took too long.
+    """
+
+    requests: tuple[int, ...]
+    observed_tokens: tuple[int, ...]
+    ended: tuple[int, ...] = ()
+
+
 class TrainingStopped(Event, frozen=True, tag="training_stopped", gc=False):
     """A worker left drafter training, free to decode again, after `trained_tokens` response tokens."""
 
@@ -157,6 +182,8 @@ ClusterEvent = (
     | RequestsFinished
     | RequestsWithdrawn
     | ChunksEnded
+    | TurnsEnded
+    | ToolsReturned
     | TrainingStopped
     | PhaseEnded
     | DraftersMeasured

@@ -49,6 +49,7 @@ CAUSE_COLOURS: dict[str, str] = {
     "switch": "#00a5b5",
     "recompute": "#7fe5f0",
     "tail_idle": "#c9c9c9",
+    "tool_wait": "#e7969c",
     "preempt_wait": "#d62728",
     "admission_wait": "#969696",
     "batch_wait": "#f4a5a5",

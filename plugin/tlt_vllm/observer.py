@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.event_log import RecordedWorker, Recorder, SchedulerSetup, build_worker

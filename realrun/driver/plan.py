@@ -9,7 +9,7 @@ import msgspec
 from tlt.plugin.drafting import chains_of
 from tlt.realrun.config import RealConfig
 from tlt.traces.runs.runfolder import run_name
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup

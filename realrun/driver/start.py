@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tlt.realrun.config import RealConfig
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.event_log import Record, RecordedCluster, Recorder, SchedulerSetup, build_cluster
 from tltsched.events import ClusterEvent

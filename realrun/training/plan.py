@@ -13,7 +13,7 @@ import msgspec
 from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf, plan_policies
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.runfolder import run_name
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.errors import InputError
 from tltsched.spot import SpotConfig

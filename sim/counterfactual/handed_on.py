@@ -10,7 +10,7 @@ from tlt.sim.model.phases import OTHER
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.results.counterfactual import COUNTERFACTUAL, read_counterfactual
 from tlt.traces.runs.runfolder import read_struct
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.errors import InputError
 
 

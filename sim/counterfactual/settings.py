@@ -18,7 +18,7 @@ from tlt.sim.policy_set import check_names
 from tlt.sim.steptimes.calibration import load
 from tlt.sim.unused import SAMPLED
 from tlt.traces.common.settings import merge
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.written.policy_name import PolicyName
 

@@ -28,7 +28,8 @@ from tlt.realrun.workers.messages import (
     Trained,
     Work,
 )
-from tltsched.cluster import ClusterConfig, ClusterScheduler
+from tltsched.cluster import ClusterScheduler
+from tltsched.cluster_config import ClusterConfig
 from tltsched.drafter_choice import FallbackConfig
 from tltsched.event_log import CLUSTER, RecordedCluster, Recorder, read
 from tltsched.spot import SpotConfig

@@ -18,7 +18,7 @@ from tlt.realrun.workers.executor import Lost
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import Close, EngineRequest, PolicySetup, Prepare, Ready, Report, Work
 from tlt.realrun.workers.process import cores_of, environment, worker_environment
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.event_log import SchedulerSetup
 from tltsched.policies import parse_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tlt.realrun.driver.start import check_schedule
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.errors import InputError
 from tltsched.schedules import PRESETS
 

@@ -17,7 +17,7 @@ from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_replay
 from tlt.traces.catalogue.models import model_shape
 from tlt.traces.results.calibration_points import MeasuredPoints, Point, PrefillPoint, SwitchPoint
 from tlt.traces.runs.runfolder import Comparison, RunFolder, Summary, write_json
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.dispatch import contiguous
 from tltsched.draft_config import OFF, chain
 from tltsched.event_log import SchedulerSetup

@@ -21,7 +21,7 @@ from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
 from tlt.traces.common.manifest import sealed
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
 from tlt.traces.runs.training import HEAD_COLUMNS, PROBE_COLUMNS, REWARD_COLUMNS, UPDATE_COLUMNS
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.dispatch import contiguous
 from tltsched.event_log import SchedulerSetup
 from tltsched.events import Request

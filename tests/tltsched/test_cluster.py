@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tltsched.cluster import ClusterConfig, ClusterScheduler
+from tltsched.cluster import ClusterScheduler
+from tltsched.cluster_config import ClusterConfig
 from tltsched.commands import (
     Assign,
     BeginPhase,

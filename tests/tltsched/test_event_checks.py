@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from evidence.event_fuzz import fire, state_of
-from tltsched.cluster import ClusterConfig, ClusterScheduler
+from tltsched.cluster import ClusterScheduler
+from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import ProtocolError
 from tltsched.events import (

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import OFF
 from tltsched.errors import InputError
 from tltsched.policies.base import Batch

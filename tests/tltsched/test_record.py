@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.tltsched.all_policies import TIMES
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.commands import EndStep, SetDraftConfig
 from tltsched.draft_config import OFF, chain
 from tltsched.errors import InputError, ProtocolError

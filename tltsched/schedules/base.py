@@ -89,6 +89,8 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # Whether it must hear of each finish when it happens, and places requests in mid-rollout.
     watches: ClassVar[bool] = False
     withdraws: ClassVar[bool] = False  # whether it uses Withdraw or chunks
+    # Whether its requests may be sessions, which leave their workers for tools and come back.
+    sessions: ClassVar[bool] = True
     overlaps: ClassVar[bool] = False  # whether rollouts go on while the policy is trained, elsewhere
 
     def build(self, cluster_view: ClusterView) -> Schedule:

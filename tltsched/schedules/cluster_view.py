@@ -10,6 +10,8 @@ import msgspec
 from tltsched.commands import Assign, Withdraw
 from tltsched.dispatch import DISPATCH
 from tltsched.events import Request
+from tltsched.sessions.away import Away
+from tltsched.sessions.routing import STICKY, Load, Router, RoutingConfig, Turn
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,17 +28,25 @@ class ClusterView:
     """Requests and workers as the events tell. The ClusterScheduler keeps it; schedules read it.
 
     A request is alive from the StepBegan that brings it until it is trained on or dropped. While alive it is
-    placed on one worker, or finished, or waiting for a worker.
+    placed on one worker, or away at its tool, or finished, or waiting for a worker.
     """
 
     def __init__(
-        self, workers: int, dispatch: str, capacity: Capacity, trains: Callable[[int], bool]
+        self,
+        workers: int,
+        dispatch: str,
+        capacity: Capacity,
+        trains: Callable[[int], bool],
+        routing: RoutingConfig = STICKY,
     ) -> None:
         """`trains(worker)` says whether a worker is in drafter training, or just leaving it."""
         self.capacity = capacity
         self.trains = trains
         self.requests: dict[int, Request] = {}
         self.generated: dict[int, int] = {}  # tokens that each request alive had at the last report
+        self.turn_began: dict[int, int] = {}  # of a session behind its first turn: tokens generated before it
+        self.observed: dict[int, int] = {}  # tokens that its tools have returned
+        self.away = Away()
         self.finished: dict[int, None] = {}  # alive and done, in the order of their reports
         # Of each living worker: the requests on it, in order (a dict as an ordered set).
         self.placed: dict[int, dict[int, None]] = {worker: {} for worker in range(workers)}
@@ -44,6 +54,7 @@ class ClusterView:
         self.leaving: dict[int, None] = {}  # requests that a worker was told to let go of
         self.context_tokens: dict[int, int] = {}  # of a worker, at its last report
         self._dispatch = DISPATCH[dispatch]
+        self._router = Router(routing, capacity.kv_tokens)
 
     def add(self, requests: Iterable[Request]) -> None:
         """Take in fresh requests."""
@@ -55,7 +66,7 @@ class ClusterView:
         """Let go of requests that are trained on or dropped."""
         for request in requests:
             del self.requests[request], self.generated[request]
-            self.finished.pop(request, None)
+            self._start_over(request)
 
     def place(self, worker: int, requests: Iterable[int]) -> None:
         """Put requests on a worker, behind those that it has."""
@@ -71,22 +82,70 @@ class ClusterView:
             self.leaving.pop(request, None)
 
     def lose(self, worker: int) -> None:
-        """Take a worker out that died; what it had is to be generated from the start."""
+        """Take a worker out that died; what it had starts anew, sessions with their turn."""
         orphans = tuple(self.placed[worker])
         self.take_off(worker, orphans)
-        self.generated.update(dict.fromkeys(orphans, 0))
+        self.generated.update((orphan, self.turn_began.get(orphan, 0)) for orphan in orphans)
         del self.placed[worker]
+        self._router.lose(worker)
 
     def restart(self, requests: Iterable[int]) -> None:
         """Put requests back to their prompts."""
         for request in requests:
             self.generated[request] = 0
-            self.finished.pop(request, None)
+            self._start_over(request)
+
+    def _start_over(self, request: int) -> None:
+        """Forget how far a request has come beside its tokens."""
+        self.finished.pop(request, None)
+        if request in self.away:
+            self.away.back(request)
+        if self.turn_began.pop(request, None) is not None:
+            self._router.forget(request)
+        self.observed.pop(request, None)
+
+    def leave_for_tool(self, worker: int, request: int, generated_tokens: int, recalled: bool) -> None:
+        """Note that a turn has ended; `recalled`: the worker was to let go of it."""
+        self.generated[request] = self.turn_began[request] = generated_tokens
+        self.away.leave(worker, request)
+        self._router.ran(worker, request, self.context(request))
+        if recalled:
+            self.away.recall((request,))
+
+    def return_from_tool(self, request: int, observed_tokens: int) -> tuple[int, bool]:
+        """Note that a tool has returned; says where its session ran last, and whether it was waited for."""
+        self.observed[request] = self.observed.get(request, 0) + observed_tokens
+        return self.away.back(request)
+
+    def context(self, request: int) -> int:
+        """Return the tokens that a request's context had at the last report."""
+        prompt = self.requests[request].prompt_tokens
+        return prompt + self.generated[request] + self.observed.get(request, 0)
+
+    def route(self, turns: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+        """Place the next turns of sessions, (request, worker of its last turn) each, by the routing rule."""
+        loads = {
+            worker: Load(len(placed), self.trains(worker), worker) for worker, placed in self.placed.items()
+        }
+        routed: dict[int, list[int]] = {}
+        for request, last_worker in turns:
+            worker = self._router.choose(Turn(request, self.context(request), last_worker), loads)
+            loads[worker] = loads[worker]._replace(requests=loads[worker].requests + 1)
+            routed.setdefault(worker, []).append(request)
+        return routed
+
+    def flush(self) -> None:
+        """Note that the caches of all workers are lost."""
+        self._router.flush()
 
     @property
     def busy(self) -> bool:
-        """Whether a request is on a worker."""
-        return bool(self._worker_of)
+        """Whether a request is on a worker, or is waited for while it is at its tool."""
+        return bool(self._worker_of) or self.away.waited_for
+
+    def idle(self, worker: int) -> bool:
+        """Return whether a worker has nothing, and no session of its own will come back from its tool."""
+        return not self.placed[worker] and not self.away.expected(worker)
 
     def spread(self, requests: tuple[Request, ...]) -> dict[int, list[int]]:
         """Place requests on the living workers by the dispatch rule; workers that get none are left out."""
@@ -109,7 +168,12 @@ class ClusterView:
         return dealt
 
     def withdraw(self, requests: Iterable[int]) -> tuple[Withdraw, ...]:
-        """Return the commands that take requests off their workers, where that was not ordered already."""
+        """Return the commands that take requests off their workers, where that was not ordered already.
+
+        Those that are away at their tools are recalled: nothing is done with them when they return.
+        """
+        requests = tuple(requests)
+        self.away.recall(requests)
         wanted: dict[int, set[int]] = {}
         for request in requests:
             if request in self._worker_of and request not in self.leaving:
@@ -121,7 +185,7 @@ class ClusterView:
 
     def withdraw_all(self) -> tuple[Withdraw, ...]:
         """Return the commands that take every request off its worker."""
-        return self.withdraw(self._worker_of)
+        return self.withdraw((*self._worker_of, *self.away.last_worker))
 
 
 def assigns(placement: dict[int, list[int]]) -> tuple[Assign, ...]:

@@ -28,6 +28,7 @@ class DividedConfig(ScheduleConfig, tag="divided", frozen=True):
 
     watches: ClassVar[bool] = True
     withdraws: ClassVar[bool] = True
+    sessions: ClassVar[bool] = False
 
     chunk_tokens: Annotated[int, Meta(description="tokens after which a request may move")] = 2048
     slots: Annotated[int, Meta(description="requests on a worker; 0: as many as its engine runs")] = 0

@@ -70,11 +70,12 @@ class OversamplePartial(Schedule):
         carried = [
             request for request in self.cluster_view.requests
             if request not in fresh and request not in self.cluster_view.finished
+            and request not in self.cluster_view.away
         ]  # fmt: skip
         self._groups.add(event.requests)
         if self._is_enough():
             self.closing = True
-            return ()
+            return self.cluster_view.withdraw_all()
         placement = self.cluster_view.deal(carried)
         for worker, requests in self.cluster_view.spread(event.requests).items():
             placement.setdefault(worker, []).extend(requests)

@@ -24,6 +24,7 @@ class RepackConfig(ScheduleConfig, tag="repack", frozen=True):
 
     watches: ClassVar[bool] = True
     withdraws: ClassVar[bool] = True
+    sessions: ClassVar[bool] = False
 
     batch: Annotated[int, Meta(description="requests that a worker may have after a move")] = 8
     kv_share: Annotated[float, Meta(description="share of the KV cache that may be in use after a move")] = (

@@ -52,6 +52,7 @@ CAUSES: dict[str, tuple[Category, str]] = {
     "switch": ("rollout", "rebuilding caches to switch speculation on"),
     "recompute": ("rollout", "prefill again of what was preempted, moved or resumed"),
     "tail_idle": ("idle", "idle, waiting for the longest responses"),
+    "tool_wait": ("idle", "idle, waiting for tools of sessions"),
     "preempt_wait": ("idle", "waiting for drafter training to stop"),
     "admission_wait": ("idle", "idle, until staleness allows further prompts"),
     "batch_wait": ("idle", "trainers waiting for a complete batch"),

@@ -18,7 +18,7 @@ STREAMS = {name: value for name, value in vars(seeds).items() if isinstance(valu
 # A number that changes changes figures that were published with it.
 PREFIXES = {
     "LENGTHS": (), "LOGGED_LENGTHS": (), "CLUSTER": (1,), "COST_FACTORS": (2,), "ADVICE": (3,),
-    "BEST_DRAFT_MAP": (4,), "CHOICE": (4,), "EXPORT": (5,),
+    "SESSIONS": (7,), "BEST_DRAFT_MAP": (4,), "CHOICE": (4,), "EXPORT": (5,),
     "RESAMPLED_PROMPTS": (5, 1), "PROMPTS": (2,), "RESPONSES": (3,), "HEAD_BATCHES": (4,), "PROBLEMS": (4,),
     "WARM_UP_PROBLEMS": (5,), "HELD_OUT_PROBLEMS": (6,),
 }  # fmt: skip

@@ -32,8 +32,11 @@ def split_parameters(text: str, field: str) -> tuple[str, dict[str, str]]:
     return name, given
 
 
-def with_parameters(spec: T, given: dict[str, str], field: str) -> T:
-    """Return the settings with what was given on top; raises InputError that lists what there is."""
+def with_parameters(spec: T, given: dict[str, str], field: str, listed: str = "") -> T:
+    """Return the settings with what was given on top; raises InputError that lists what there is.
+
+    listed: the command that lists them, where it is not `tlt sim FIELDs`.
+    """
     if not given:
         return spec
     known = scalar_fields(spec)
@@ -43,7 +46,9 @@ def with_parameters(spec: T, given: dict[str, str], field: str) -> T:
         if not known:
             raise InputError(f"parameter of {kind}", key, "nothing: it has none", "leave the brackets out")
         if key not in known:
-            raise unknown_name(f"parameter of {kind}", key, known, f"`tlt sim {field}s` lists them")
+            raise unknown_name(
+                f"parameter of {kind}", key, known, f"`{listed or f'tlt sim {field}s'}` lists them"
+            )
         try:
             changes[key] = msgspec.convert(_plain(value), known[key], strict=False)
         except msgspec.ValidationError as error:

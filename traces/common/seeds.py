@@ -30,6 +30,7 @@ class Stream(NamedTuple):
 
 # --- lengths: the step alone is the key, as SeedSequence.spawn would number the steps -----------------------
 LENGTHS = Stream("generated lengths and prompt lengths, by step", ())
+SESSIONS = Stream("generated sessions, by step", (7,))
 LOGGED_LENGTHS = Stream("lengths with the moments that a log gives, by step", ())
 
 # --- a simulation -------------------------------------------------------------------------------------------

@@ -39,9 +39,10 @@ def generate(
     prompt_tokens: one value, or a histogram drawn once a prompt, independently of the responses.
     Draws of step s depend on `seed`, s and the sizes of a step, not on `steps`. Raises InputError.
     """
-    _check(steps, prompts_per_step, samples_per_prompt, group_correlation, length_drift_per_step)
+    check_sizes(steps, prompts_per_step, samples_per_prompt)
+    _check(steps, group_correlation, length_drift_per_step)
     _check_prompt_tokens(prompt_tokens)
-    _check_seed(seed)
+    check_seed(seed)
     check_cap(max_response_tokens)
     cap = max_response_tokens or hist.max_response_tokens
     shape = (steps, prompts_per_step, samples_per_prompt)
@@ -90,15 +91,20 @@ def _draws(
     return uniforms, prompt_lengths
 
 
-def _check_seed(seed: int) -> None:
+def check_seed(seed: int) -> None:
+    """Raise InputError for a seed that no generator takes."""
     if seed < 0:
         raise InputError("seed", seed, "0 or more", "choose a whole number")
 
 
-def _check(steps: int, prompts: int, samples: int, correlation: float, drift: float) -> None:
+def check_sizes(steps: int, prompts: int, samples: int) -> None:
+    """Raise InputError unless there is at least one response, and no more than can be numbered."""
     for field, got in (("steps", steps), ("prompts_per_step", prompts), ("samples_per_prompt", samples)):
         if not 1 <= got <= INT32_MAX:
             raise InputError(field, got, f"1 to {INT32_MAX}", "ask for at least one response")
+
+
+def _check(steps: int, correlation: float, drift: float) -> None:
     if not 0 <= correlation < 1:
         raise InputError("group_correlation", correlation, "0 <= rho < 1", "0 means independent responses")
     if not abs(drift) * steps <= 20:  # exp(20) is beyond any length: almost surely a slip of the unit

@@ -1,0 +1,52 @@
+"""All laws that sessions are generated from, as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tlt.traces.common.shipped import load_named
+from tlt.traces.lengths.schema import Origin
+from tlt.traces.sessions.laws import Quantity
+from tlt.traces.sessions.turns import SessionLimits
+
+SHIPPED = Path(__file__).parent / "data"
+
+
+class SessionLaws(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What sessions are drawn from; draws of different quantities are independent of one another.
+
+    turns: of a session; its correlation is between the sessions of a prompt group.
+    prompt_tokens: of a first prompt, drawn once a prompt group.
+    input_tokens, response_tokens, wait_s: of a turn that a further one follows (input: of that further one);
+    their correlation is between the turns of a session. None: sessions of one turn.
+    last_response_tokens: of the last turn.
+    wait_s: None: not known; then waits of generated sessions are not known either.
+    waits_known: how many of the `waits` between turns the fit knew.
+    """
+
+    origin: Origin
+    turns: Quantity
+    prompt_tokens: Quantity
+    last_response_tokens: Quantity
+    response_tokens: Quantity | None = None
+    input_tokens: Quantity | None = None
+    wait_s: Quantity | None = None
+    limits: SessionLimits = SessionLimits()
+    waits: int = 0
+    waits_known: int = 0
+
+    def quantities(self) -> dict[str, Quantity]:
+        """Return the laws that there are, by name."""
+        named = {field: getattr(self, field) for field in self.__struct_fields__}
+        return {field: value for field, value in named.items() if isinstance(value, Quantity)}
+
+
+def load_laws(name_or_path: str) -> SessionLaws:
+    """Read a file of laws, shipped by name or the user's by path; raises InputError."""
+    return load_named(
+        SHIPPED, name_or_path, SessionLaws,
+        field="laws of sessions", fix="give a file that `tlt trace fit` wrote", what="laws of sessions",
+        again="fit the sessions",
+    )  # fmt: skip

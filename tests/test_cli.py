@@ -39,12 +39,12 @@ SURFACE: dict[str, set[str]] = {
     "watch": {"TARGETS", "--every", "--once", "--steps", "--until-idle", "--strict", "--calibration",
               "--break-even", "--max-drafter-age", "--page", "--json"},
     "report train": {"FOLDER"},
-    "trace describe": {"NAME_OR_FILE", "--cap", "--json"},
+    "trace describe": {"NAME_OR_FILE", "--cap", "--tokens-per-s", "--json"},
     "trace sample": {
         "NAME_OR_FILE", "--out", "--n", "--steps", "--prompts", "--samples", "--group-correlation",
-        "--drift", "--prompt-tokens", "--cap", "--seed", "--force",
+        "--drift", "--prompt-tokens", "--law", "--cap", "--seed", "--force",
     },
-    "trace fit": {"NAME_OR_FILE", "--cap", "--seed", "--json"},
+    "trace fit": {"NAME_OR_FILE", "--cap", "--seed", "--out", "--json", "--force"},
     "trace import": {
         "PATH", "--out", "--format", "--tokenizer", "--phases", "--cap", "--step", "--json", "--force",
         "--responses", "--columns",
@@ -58,7 +58,7 @@ SURFACE: dict[str, set[str]] = {
     },
     "trace convert": {
         "NAME_OR_FILE", "OUT", "--cap", "--kind", "--model", "--tokenizer", "--source", "--licence",
-        "--force",
+        "--law", "--seed", "--force",
     },
     "sim run": GIVEN | {"--policy", "--report"},
     "sim compare": GIVEN | {"--policies", "--report", "--draws"},

@@ -41,9 +41,12 @@ def fit_sessions(sessions: Sessions, seed: int = 0) -> SessionLaws:
     """Return the laws of `sessions`. Above 20,000 values a seeded subsample gives the parameters.
 
     A response that a cap cut is censored, as is the number of turns of a session that might have had more.
-    Waits that are not known are left out; if none is known there is no law of them. Raises InputError if a
-    quantity has fewer than 8 values.
+    Waits that are not known are left out; if none is known there is no law of them. Of few values the
+    quantiles are kept. Raises InputError for fewer than 8 sessions.
     """
+    if len(sessions) < LEAST_VALUES:
+        fix = "write the laws by hand, or record more sessions"
+        raise InputError("sessions to fit", len(sessions), f"{LEAST_VALUES} or more", fix)
     of, first, last = sessions.session_of, sessions.first, sessions.last
     cut = sessions.end == LENGTH
     groups = _numbered(np.stack([sessions.step, sessions.prompt_id], axis=1))
@@ -67,7 +70,7 @@ def fit_sessions(sessions: Sessions, seed: int = 0) -> SessionLaws:
         limits=sessions.limits,
         waits_known=int(waits.sum()),
         waits=int((~last).sum()),
-        **{field: _fit(field, sample, seed) for field, sample in samples.items()},
+        **{field: _fit(sample, seed) for field, sample in samples.items()},
     )
 
 
@@ -79,11 +82,8 @@ def _numbered(keys: npt.NDArray[Any]) -> Ints:
     return np.unique(keys, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
 
-def _fit(field: str, sample: Sample, seed: int) -> Quantity:
+def _fit(sample: Sample, seed: int) -> Quantity:
     count = len(sample.values)
-    if count < LEAST_VALUES:
-        fix = "write the laws by hand, or record more sessions"
-        raise InputError(f"values of {field}", count, f"{LEAST_VALUES} or more", fix)
     positive = sample.values > 0
     values, cut = sample.values[positive], sample.cut[positive]
     zero_share = 1 - len(values) / count
@@ -107,7 +107,7 @@ def _best(values: Floats, cut: Bools, seed: int) -> tuple[AnyLaw, float]:
         used = np.random.default_rng(seed).choice(used, SUBSAMPLE_ROWS, replace=False)
     exact, censored = values[used][~cut[used]], values[used][cut[used]]
     found: list[tuple[float, AnyLaw]] = []
-    if len(np.unique(exact)) >= 2:
+    if len(np.unique(exact)) >= LEAST_VALUES:
         for name, law in LAWS.items():
             shape, _, scale = law.fit(stats.CensoredData(uncensored=exact, right=censored), floc=0)
             ks = _distance(values, cut, law(shape, scale=scale).cdf)

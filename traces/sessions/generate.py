@@ -7,8 +7,10 @@ independent.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
@@ -18,7 +20,7 @@ from tlt.traces.common.seeds import SESSIONS, generator
 from tlt.traces.lengths.generate import check_seed, check_sizes
 from tlt.traces.lengths.schema import INT32_MAX, MOST_TURN_ROWS, Origin
 from tlt.traces.sessions.build import fill_kept
-from tlt.traces.sessions.laws import Quantity
+from tlt.traces.sessions.laws import AnyLaw, Quantity
 from tlt.traces.sessions.schema import Sessions
 from tlt.traces.sessions.session_laws import SessionLaws
 from tlt.traces.sessions.turns import LENGTH, MOST_TURNS, MOST_WAIT_S, STOP, TOOL, TURN_LIMIT
@@ -58,6 +60,20 @@ def generate_sessions(
         end=ends,
         limits=laws.limits,
     )
+
+
+def with_waits(sessions: Sessions, law: AnyLaw, seed: int = 0) -> Sessions:
+    """Return sessions with waits that are not known drawn from a law: assumed, as the origin then says."""
+    missing = np.isnan(sessions.wait_s)
+    count = int(missing.sum())
+    if not count:
+        return sessions
+    drawn = law.quantile(generator(seed, SESSIONS).random(count))
+    waits = sessions.wait_s.copy()
+    waits[missing] = np.minimum(drawn, MOST_WAIT_S)
+    said = f"{count:,} waits that are not known were drawn from {law.text()}: assumed (seed {seed})."
+    note = f"{sessions.origin.note} {said}".strip()
+    return replace(sessions, wait_s=waits, origin=msgspec.structs.replace(sessions.origin, note=note))
 
 
 class Drawn(NamedTuple):

@@ -39,8 +39,13 @@ class SessionLaws(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def quantities(self) -> dict[str, Quantity]:
         """Return the laws that there are, by name."""
-        named = {field: getattr(self, field) for field in self.__struct_fields__}
-        return {field: value for field, value in named.items() if isinstance(value, Quantity)}
+        named = {field: getattr(self, field) for field in QUANTITIES}
+        return {field: value for field, value in named.items() if value is not None}
+
+
+QUANTITIES = (
+    "turns", "prompt_tokens", "input_tokens", "response_tokens", "last_response_tokens", "wait_s",
+)  # fmt: skip
 
 
 def load_laws(name_or_path: str) -> SessionLaws:

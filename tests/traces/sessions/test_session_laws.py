@@ -125,7 +125,7 @@ def test_waits_that_nobody_recorded_have_no_law_and_are_drawn_as_not_known() -> 
 
 
 def test_too_few_sessions_tell_no_law() -> None:
-    with pytest.raises(InputError, match="got 1 for values of turns"):
+    with pytest.raises(InputError, match="got 1 for sessions to fit"):
         fit_sessions(from_structs([Session(turns=(Turn(input_tokens=1, response_tokens=1),))], ORIGIN))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,12 @@ import click
 from tlt.commands.options import HELP, PATH, cap_option, force_option, json_option, seed_option
 from tlt.commands.output import echo_json
 from tlt.commands.progress import progress
+from tlt.commands.trace import sessions
 from tlt.commands.trace.acceptance import acceptance_command
 from tlt.commands.trace.doctor import doctor_command
 from tlt.commands.trace.importing import formats_command, import_command
 from tlt.commands.trace.peek import peek_command
+from tlt.commands.trace.tables import show, table
 from tltsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def trace() -> None:
 
     NAME_OR_FILE is a trace file (.parquet, .csv, .jsonl; the last two also with .gz) or recorded lengths
     that come with the package: r1-client35, r1-client66, r1-all, mooncake-conversation, azure-conversation.
-    These are serving lengths, not RL rollouts.
+    These are serving lengths, not RL rollouts. A file with a column `turn` holds sessions of turns.
     """
 
 
@@ -50,17 +51,23 @@ trace.add_command(peek_command)
 @trace.command("describe")
 @click.argument("name_or_file")
 @cut_option
+@sessions.tokens_per_s_option
 @json_option
-def describe_command(name_or_file: str, cap: int | None, as_json: bool) -> None:
-    """Percentiles, tail, share at the cap, and what a batch waits for."""
+def describe_command(name_or_file: str, cap: int | None, tokens_per_s: float | None, as_json: bool) -> None:
+    """Percentiles, tail, share at the cap, what a batch waits for. Of sessions: turns, waits, prefixes."""
     from tlt.traces.lengths.describe import describe
 
+    if sessions.are_sessions(name_or_file):
+        _refuse_of_sessions("--cap", cap)
+        sessions.describe(name_or_file, tokens_per_s, as_json)
+        return
+    _refuse_of_lengths("--tokens-per-s", tokens_per_s)
     description = describe(_histogram(name_or_file, cap))
     if as_json:
         echo_json(description)
         return
-    _show(f"Response length in tokens: {description.kind_label}", _description_table(description))
-    _show("Modelled: independent draws, a slot each, all waiting for the longest", _batch_table(description))
+    show(f"Response length in tokens: {description.kind_label}", _description_table(description))
+    show("Modelled: independent draws, a slot each, all waiting for the longest", _batch_table(description))
     click.echo(description.origin)
 
 
@@ -68,18 +75,29 @@ def describe_command(name_or_file: str, cap: int | None, as_json: bool) -> None:
 @click.argument("name_or_file")
 @cut_option
 @seed_option
+@click.option(
+    "--out", type=PATH, help="Of sessions: write the laws to this JSON file, for `tlt trace sample`."
+)
 @json_option
-def fit_command(name_or_file: str, cap: int | None, seed: int, as_json: bool) -> None:
-    """Fit lognormal, gamma and Weibull; responses at the cap are censored."""
+@force_option
+def fit_command(
+    name_or_file: str, cap: int | None, seed: int, out: Path | None, as_json: bool, force: bool
+) -> None:
+    """Fit lognormal, gamma and Weibull; responses at the cap are censored. Of sessions: a law a quantity."""
     from tlt.traces.lengths.fit import fit_lengths
     from tlt.traces.lengths.schema import KIND_LABELS
 
+    if sessions.are_sessions(name_or_file):
+        _refuse_of_sessions("--cap", cap)
+        sessions.fit(name_or_file, seed, out, as_json, force)
+        return
+    _refuse_of_lengths("--out", out)
     hist = _histogram(name_or_file, cap)
     fits = fit_lengths(hist, seed)
     if as_json:
         echo_json([_fit_json(fit) for fit in fits])
         return
-    _show(f"Fitted laws: {KIND_LABELS[hist.origin.kind]}", _fit_table(fits))
+    show(f"Fitted laws: {KIND_LABELS[hist.origin.kind]}", _fit_table(fits))
     click.echo(f"Parameters from {fits[0].sample_text()}; KS and p99 against all rows.")
     for fit in fits:
         click.echo(f"{fit.law}: {fit.advice()}")
@@ -102,6 +120,7 @@ def fit_command(name_or_file: str, cap: int | None, seed: int, as_json: bool) ->
 @click.option(
     "--prompt-tokens", type=click.IntRange(min=0), default=0, help="Assumed prompt length; 0: not known."
 )
+@sessions.law_option
 @cut_option
 @seed_option
 @force_option
@@ -115,16 +134,28 @@ def sample_command(
     group_correlation: float,
     drift: float,
     prompt_tokens: int,
+    laws: tuple[str, ...],
     cap: int | None,
     seed: int,
     force: bool,
 ) -> None:
-    """Draw a trace from recorded lengths: --n, or --steps, --prompts and --samples."""
+    """Draw a trace from recorded lengths: --n, or --steps, --prompts and --samples.
+
+    Sessions, or laws of them (a JSON file of `tlt trace fit`), give sessions.
+    """
     from tlt.traces.lengths.files import check_output
     from tlt.traces.lengths.generate import generate
 
     _refuse_same_file(name_or_file, out)
     check_output(out, force)
+    if sessions.are_laws(name_or_file) or sessions.are_sessions(name_or_file):
+        _refuse_of_sessions("--cap", cap)
+        for option, value in (("--group-correlation", group_correlation), ("--drift", drift)):
+            _refuse_of_sessions(option, value or None)
+        _refuse_of_sessions("--prompt-tokens", prompt_tokens or None)
+        sessions.sample(name_or_file, out, _shape(n, steps, prompts, samples), laws, seed, force)
+        return
+    _refuse_of_lengths("--law", laws or None)
     hist = _histogram(name_or_file, None)
     made = generate(
         hist,
@@ -147,14 +178,40 @@ def sample_command(
 @click.option("--tokenizer", help="State the tokenizer.")
 @click.option("--source", help="State where the lengths come from.")
 @click.option("--licence", help="State the licence.")
+@sessions.law_option
+@seed_option
 @force_option
-def convert_command(name_or_file: str, out: Path, force: bool, **stated: str | int | None) -> None:
-    """Check a trace and write it to OUT in the format of its ending; options state its origin."""
+def convert_command(
+    name_or_file: str, out: Path, laws: tuple[str, ...], seed: int, force: bool, **stated: str | int | None
+) -> None:
+    """Check a trace and write it to OUT in the format of its ending; options state its origin.
+
+    Of sessions, --law wait_s=LAW draws waits that are not known.
+    """
     from tlt.traces.lengths.files import check_output
 
     _refuse_same_file(name_or_file, out)
     check_output(out, force)
+    if sessions.are_sessions(name_or_file):
+        sessions.convert(name_or_file, out, _origin_fields(stated), laws, seed, force)
+        return
+    _refuse_of_lengths("--law", laws or None)
     _write(_restated(name_or_file, stated), out, force)
+
+
+def _origin_fields(stated: dict[str, str | int | None]) -> dict[str, str | int]:
+    """Return what the user stated of an origin, by its fields."""
+    return {("max_response_tokens" if k == "cap" else k): v for k, v in stated.items() if v is not None}
+
+
+def _refuse_of_sessions(option: str, value: object) -> None:
+    if value is not None:
+        raise InputError(option, value, "nothing: the file has turns", "leave it out for sessions")
+
+
+def _refuse_of_lengths(option: str, value: object) -> None:
+    if value is not None:
+        raise InputError(option, str(value), "nothing: the file has no turns", "leave it out for lengths")
 
 
 def _restated(name_or_file: str, stated: dict[str, str | int | None]) -> Trace:
@@ -165,7 +222,7 @@ def _restated(name_or_file: str, stated: dict[str, str | int | None]) -> Trace:
     from tlt.traces.lengths.schema import Origin
     from tlt.traces.lengths.shipped import SHIPPED, load_trace, trace_path
 
-    given = {("max_response_tokens" if k == "cap" else k): v for k, v in stated.items() if v is not None}
+    given = _origin_fields(stated)
     if name_or_file in SHIPPED:
         if given:
             raise InputError("origin", sorted(given), "no statement", "the origin of shipped data is known")
@@ -215,24 +272,6 @@ def _write(made: Trace, out: Path, force: bool) -> None:
     click.echo(made.origin.text())
 
 
-def _show(title: str, table: Table) -> None:
-    from rich.console import Console
-
-    click.echo(title)  # rich would wrap a table's own title to the width of its columns
-    Console().print(table)
-
-
-def _table(rows: Sequence[tuple[str, ...]], *heads: str) -> Table:
-    from rich.table import Table
-
-    table = Table()
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def _description_table(d: Description) -> Table:
     cap = "not known" if d.max_response_tokens is None else f"{d.max_response_tokens:,}"
     rows: list[tuple[str, ...]] = [
@@ -243,7 +282,7 @@ def _description_table(d: Description) -> Table:
     rows += [(name, f"{getattr(d, name):,.0f}") for name in ("p50", "p75", "p90", "p95", "p99", "max")]
     rows += [("max / median", f"{d.max_over_median:.1f}"), ("cap", cap)]
     rows.append(("share at the cap", f"{d.share_at_cap:.4%}"))
-    return _table(rows, "figure", "value")
+    return table(rows, "figure", "value")
 
 
 def _batch_table(d: Description) -> Table:
@@ -256,7 +295,7 @@ def _batch_table(d: Description) -> Table:
         )
         for b in d.batches
     ]
-    return _table(rows, "batch", "mean longest", "/ median", "idle share")
+    return table(rows, "batch", "mean longest", "/ median", "idle share")
 
 
 def _fit_table(fits: list[Fit]) -> Table:
@@ -265,7 +304,7 @@ def _fit_table(fits: list[Fit]) -> Table:
         error = "cut" if fit.p99_relative_error is None else f"{fit.p99_relative_error:+.1%}"
         figures = (f"{fit.shape:.4g}", f"{fit.scale_tokens:,.1f}", f"{fit.ks:.3f}", error, f"{fit.aic:,.0f}")
         rows.append((fit.law, *figures))
-    return _table(rows, "law", "shape", "scale", "KS", "p99 error", "AIC")
+    return table(rows, "law", "shape", "scale", "KS", "p99 error", "AIC")
 
 
 def _fit_json(fit: Fit) -> dict[str, object]:

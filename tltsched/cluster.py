@@ -10,6 +10,8 @@ Theory of operation. A step is a rollout, a hand-over and phases.
     HANDOVER   --the last trainer stopped-->                    PHASE
     PHASE      --PhaseEnded, phases left-->                     PHASE
     PHASE      --PhaseEnded, none left-->                       WAITING
+    PHASE      --PhaseEnded, weight sync next, requests run-->  PAUSE, if the schedule stops them first
+    PAUSE      --the last of those has left its worker-->       PHASE
 
 What is generated where, and when a rollout is over, is up to the schedule (tltsched.schedules): this file
 carries its moves out. A request that is put on a worker that trains is held until the trainer has stopped.
@@ -49,6 +51,7 @@ from tltsched.event_checks import (
     check_finished,
     check_generated,
     check_left,
+    check_rewards,
     check_step,
     check_tools,
     check_turns,
@@ -63,6 +66,7 @@ from tltsched.events import (
     PhaseEnded,
     RequestsFinished,
     RequestsWithdrawn,
+    RewardsReady,
     StepBegan,
     ToolsReturned,
     TrainingStopped,
@@ -75,6 +79,7 @@ from tltsched.sessions.tools import Tools
 from tltsched.spot import SpotState, SpotTrainer
 
 PUBLISH_BEFORE_PHASE = "weight_sync"
+SCORING = "reward"
 Commands = tuple[ClusterCommand, ...]
 Leaving = RequestsFinished | RequestsWithdrawn | ChunksEnded | TurnsEnded
 
@@ -86,6 +91,7 @@ class ClusterState(Enum):
     ROLLOUT = "rollout"
     HANDOVER = "handover"
     PHASE = "phase"
+    PAUSE = "pause"
 
 
 class ClusterScheduler:
@@ -147,6 +153,8 @@ class ClusterScheduler:
             case PhaseEnded():
                 phase = self._phases[self._phase]
                 return "" if event.phase == phase else f"is in phase {phase}"
+            case RewardsReady():
+                return check_rewards(event, self.cluster_view.unscored)
             case DraftersMeasured():
                 return check_drafters(event)
             case WorkerLost():
@@ -181,9 +189,13 @@ class ClusterScheduler:
 
     def _finish(self, event: RequestsFinished) -> Commands:
         self.cluster_view.take_off(event.worker, event.requests)
-        self.cluster_view.finished.update(dict.fromkeys(event.requests))
+        self.cluster_view.finish(event.requests, self.schedule.scores_early)
         self.cluster_view.context_tokens[event.worker] = event.context_tokens
         return self._after(event, self.schedule.finished(event.worker, event.requests))
+
+    def _score(self, event: RewardsReady) -> Commands:
+        self.cluster_view.score(event.requests)
+        return (*self._move(self.schedule.rewarded(event.requests)), *self._go_on())
 
     def _withdraw(self, event: RequestsWithdrawn) -> Commands:
         self._withdrawing[event.worker].popleft()
@@ -217,7 +229,7 @@ class ClusterScheduler:
         for request, tokens in rows:
             worker, waited_for = view.return_from_tool(request, tokens)
             if request in ended:
-                view.finished[request] = None
+                view.finish((request,), self.schedule.scores_early)
                 commands += self._move(self.schedule.finished(worker, (request,)))
             elif waited_for:
                 turns.append((request, worker))
@@ -281,20 +293,21 @@ class ClusterScheduler:
     def _stopped(self, event: TrainingStopped) -> Commands:
         self._trained_tokens += event.trained_tokens
         self._spot.fall_idle(event.worker, event.t_s)
-        held = self._held.pop(event.worker, None)
+        held = self._held.pop(event.worker, ())
         if held:
             self._spot.become_busy(event.worker)
-            return (*held, *self._go_on())
-        return self._go_on()
+        return (*held, *self._go_on())
 
     def _measured(self, event: DraftersMeasured) -> Commands:
         self._fallback.measured(event.head_length, event.model_free_length)
         return ()
 
     def _end_phase(self, event: PhaseEnded) -> Commands:
-        if event.phase == PUBLISH_BEFORE_PHASE:
+        if event.phase != PUBLISH_BEFORE_PHASE:
+            return self._next_phase()
+        if not self.schedule.keeps_kv:
             self.cluster_view.flush()
-        return self._next_phase()
+        return (*self._move(self.schedule.resume()), *self._next_phase())
 
     def _lose(self, event: WorkerLost) -> Commands:
         orphans = tuple(self.cluster_view.placed[event.worker])
@@ -323,23 +336,34 @@ class ClusterScheduler:
             self.state = ClusterState.HANDOVER
         if self.state is ClusterState.HANDOVER and not self._spot.stopping:
             commands += self._next_phase()
+        elif self.state is ClusterState.PAUSE:
+            commands += self._begin_if_paused()
         return tuple(commands)
 
     def _phases_of_step(self) -> tuple[str, ...]:
         """Return the phases of the step whose rollout has ended: weights may stay where they are."""
-        if self.schedule.syncs():
-            return self.config.phases
-        return tuple(phase for phase in self.config.phases if phase != PUBLISH_BEFORE_PHASE)
+        left_out = {PUBLISH_BEFORE_PHASE: not self.schedule.syncs(), SCORING: self.schedule.scores_early}
+        return tuple(phase for phase in self.config.phases if not left_out.get(phase))
 
     def _next_phase(self) -> Commands:
         self._phase += 1
         if self._phase == len(self._phases):
             self.state = ClusterState.WAITING
             return (*self._publish(), *self._serve(), EndStep(self.step))
-        self.state = ClusterState.PHASE
         phase = self._phases[self._phase]
-        new = (*self._publish(), *self._serve()) if phase == PUBLISH_BEFORE_PHASE else ()
-        return (*new, BeginPhase(phase))
+        if phase == PUBLISH_BEFORE_PHASE:
+            self.state = ClusterState.PAUSE
+            return (*self._move(self.schedule.pause()), *self._begin_if_paused())
+        self.state = ClusterState.PHASE
+        return (BeginPhase(phase),)
+
+    def _begin_if_paused(self) -> Commands:
+        """Send the weights out, once the schedule has stopped what is to stop."""
+        if any(self._withdrawing.values()) or not self.schedule.paused():
+            return ()
+        self.state = ClusterState.PHASE
+        kept = self.schedule.keeps_kv
+        return (*self._publish(), *self._serve(), BeginPhase(PUBLISH_BEFORE_PHASE, kv_kept=kept))
 
     def _serve(self) -> Commands:
         """Return the order to draft with another drafter, if another one is chosen."""
@@ -370,5 +394,6 @@ _TRANSITIONS: dict[tuple[ClusterState, type], Callable[[ClusterScheduler, Any], 
     **{(state, ChunksEnded): ClusterScheduler._return for state in ClusterState},
     **{(state, TurnsEnded): ClusterScheduler._end_turns for state in ClusterState},
     **{(state, ToolsReturned): ClusterScheduler._return_from_tools for state in ClusterState},
+    **{(state, RewardsReady): ClusterScheduler._score for state in ClusterState},
     **{(state, WorkerLost): ClusterScheduler._lose for state in ClusterState},
 }

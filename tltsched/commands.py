@@ -93,10 +93,16 @@ class StopTraining(Command, frozen=True, tag="stop_training", gc=False):
     workers: tuple[int, ...]
 
 
-class BeginPhase(Command, frozen=True, tag="begin_phase", gc=False):
-    """All workers enter a phase that follows the rollout."""
+class BeginPhase(Command, frozen=True, tag="begin_phase", gc=False, omit_defaults=True):
+    """All workers enter a phase that follows the rollout.
+
+    Where rollouts go on meanwhile, those of the trainers alone do, but for weight_sync: each engine stops at
+    the end of its engine step, takes the weights and goes on with the requests that it has. They go on from
+    the caches that they have if `kv_kept`, else their contexts are prefilled again.
+    """
 
     phase: str
+    kv_kept: bool = False
 
 
 class PublishDrafter(Command, frozen=True, tag="publish_drafter", gc=False):

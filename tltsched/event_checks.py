@@ -22,6 +22,7 @@ from tltsched.events import (
     Event,
     RequestsFinished,
     RequestsWithdrawn,
+    RewardsReady,
     RolloutBegan,
     StepBegan,
     ToolsReturned,
@@ -206,6 +207,13 @@ def check_finished(event: RequestsFinished) -> str:
     """A report is of a request or more."""
     if not event.requests or not counts((event.context_tokens,)):
         return "hears of requests that finished, and of contexts from 0 tokens"
+    return ""
+
+
+def check_rewards(event: RewardsReady, due: Mapping[int, None]) -> str:
+    """Rewards are of requests that finished and had none yet (`due`)."""
+    if not event.requests or not once(_rows(event.requests)) or not due.keys() >= set(event.requests):
+        return "waits for no reward of these requests"
     return ""
 
 

@@ -118,6 +118,11 @@ class RecordedCluster:
         """Whether requests are being generated, and neither hand-over nor phases have begun."""
         return self._scheduler.state is ClusterState.ROLLOUT
 
+    @property
+    def pausing(self) -> bool:
+        """Whether requests are being stopped, or run to their ends, before new weights go out."""
+        return self._scheduler.state is ClusterState.PAUSE
+
     def handle(self, event: ClusterEvent) -> tuple[ClusterCommand, ...]:
         """Record the event, handle it, record the commands; an event that is refused is on record too."""
         recorder = self._recorder

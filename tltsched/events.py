@@ -164,6 +164,12 @@ class PhaseEnded(Event, frozen=True, tag="phase_ended", gc=False):
     phase: str
 
 
+class RewardsReady(Event, frozen=True, tag="rewards_ready", gc=False):
+    """The rewards of finished requests are known; told only where a schedule `scores_early`, once each."""
+
+    requests: tuple[int, ...]
+
+
 class DraftersMeasured(Event, frozen=True, tag="drafters_measured", gc=False):
     """What each drafter gets accepted of this step's responses, bonus token counted; None: not measured."""
 
@@ -186,6 +192,7 @@ ClusterEvent = (
     | ToolsReturned
     | TrainingStopped
     | PhaseEnded
+    | RewardsReady
     | DraftersMeasured
     | WorkerLost
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -31,6 +32,7 @@ from tltsched.events import (
     Request,
     RequestsFinished,
     RequestsWithdrawn,
+    RewardsReady,
     StepBegan,
     TrainingStopped,
     WorkerLost,
@@ -52,6 +54,14 @@ SPECS: tuple[ScheduleSpec, ...] = (
     RepackConfig(batch=4, transfer=True),
     DividedConfig(chunk_tokens=10, slots=2),
     BoundedAsyncConfig(staleness=0.5, sync_every=3),
+    BoundedAsyncConfig(staleness=1.5, pause="abort", max_lag=1, rewards="overlapped"),
+    BoundedAsyncConfig(staleness=2.0, pause="wait", max_lag=0, inflight=3),
+    BoundedAsyncConfig(staleness=3.0, max_lag=1, cancel=True, inflight=5, sync_every=2, order="admission"),
+    BoundedAsyncConfig(staleness=1.0, lend=True, trainer_share=0.4, kv="stale", enough=0.5),
+    BoundedAsyncConfig(
+        staleness=2.0, lend=True, trainer_share=0.6, pause="abort", max_lag=1, cancel=True,
+        rewards="overlapped", enough=0.3,
+    ),
 )
 LONGEST = 60  # tokens of a response
 
@@ -93,6 +103,9 @@ class Cluster(RuleBasedStateMachine):
         self.length: dict[int, int] = {}
         self.generated: dict[int, int] = {}
         self.trained: set[int] = set()
+        self.unscored: set[int] = set()
+        self.version = self.updates = 0  # of the rollouts' weights, of the policy
+        self.began: dict[int, int] = {}  # version of each request's weights
         self.batch: tuple[int, ...] | None = None
 
     def tell(self, event: ClusterEvent) -> None:
@@ -110,6 +123,7 @@ class Cluster(RuleBasedStateMachine):
                     assert all(request not in on for on in self.on.values()), "assigned twice"
                     leaves = self.generated[request] + chunk if chunk else LONGEST
                     self.on[worker][request] = min(leaves, self.length[request])
+                    self.began.setdefault(request, self.version)
             case Withdraw(worker=worker, requests=requests):
                 assert requests
                 assert self.spec.withdraws
@@ -123,9 +137,11 @@ class Cluster(RuleBasedStateMachine):
                     assert all(request not in on for on in self.on.values())
                     self.generated[request] = 0
                     self.finished.discard(request)
+                    self.began.pop(request, None)
             case Drop(requests=requests):
                 for request in requests:
                     assert all(request not in on for on in self.on.values())
+                    assert request not in self.unscored, "dropped while its reward is being made"
                     del self.group[request]
                     self.finished.discard(request)
             case TrainOn(requests=requests):
@@ -147,6 +163,9 @@ class Cluster(RuleBasedStateMachine):
                 assert not self.training, "a phase starts while a worker trains"
                 self.train_all()
                 assert self.spec.overlaps or not any(self.on.values())
+                if phase == "weight_sync" and getattr(self.spec, "pause", "keep") != "keep":
+                    assert not any(self.on.values()), "weights go out under requests"
+                assert phase != "reward" or not self.cluster.schedule.scores_early
                 assert self.phase is None
                 self.phase = phase
             case EndStep(step=step):
@@ -164,13 +183,26 @@ class Cluster(RuleBasedStateMachine):
             for request in requests:
                 sizes[self.group[request]] = sizes.get(self.group[request], 0) + 1
             assert set(sizes.values()) <= {self.samples}, "a group is trained on in part"
-            assert len(sizes) == self.groups, "another number of groups"
+            least = math.ceil(getattr(self.spec, "enough", 1.0) * self.groups)
+            assert least <= len(sizes) <= self.groups, "another number of groups"
+            assert not set(requests) & self.unscored, "trained on without a reward"
+            self.check_lags(requests)
+            self.updates += 1
         for request in requests:
             del self.group[request]
             self.finished.discard(request)
             assert request not in self.trained
             self.trained.add(request)
         self.batch = requests
+
+    def check_lags(self, requests: tuple[int, ...]) -> None:
+        lag = max(self.updates - self.began[request] for request in requests)
+        if isinstance(self.spec, BoundedAsyncConfig):
+            assert self.spec.max_lag < 0 or lag <= self.spec.max_lag, "staler than its bound"
+            alive = self.spec.staleness if self.spec.order == "admission" else math.inf
+            assert lag < self.spec.sync_every * (math.ceil(alive) if alive < math.inf else alive) + (
+                self.spec.sync_every
+            ), "staler than the order of admission allows"
 
     def train_all(self) -> None:
         if self.batch is None:
@@ -198,6 +230,8 @@ class Cluster(RuleBasedStateMachine):
             self.next_group += 1
         self.step += 1
         self.stepping, self.batch = True, None
+        if schedule.syncs():  # a driver without a phase for it has sent the weights by now
+            self.version = self.updates
         goal = (0, 0) if self.spec.keeps_order else (self.groups, self.samples)
         self.tell(StepBegan(self.t_s, self.step, tuple(requests), *goal))
 
@@ -219,8 +253,17 @@ class Cluster(RuleBasedStateMachine):
             tokens = tuple(self.generated[request] for request in chunks)
             self.tell(ChunksEnded(self.t_s, worker, tuple(chunks), tokens))
         if done:
+            if self.cluster.schedule.scores_early:
+                self.unscored.update(done)
             context = data.draw(st.integers(0, 200)) if self.spec.watches else 0
             self.tell(RequestsFinished(self.t_s, worker, tuple(done), context))
+
+    @precondition(lambda self: getattr(self, "unscored", ()))
+    @rule(data=st.data())
+    def score(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(sorted(self.unscored)), min_size=1, unique=True))
+        self.unscored.difference_update(chosen)
+        self.tell(RewardsReady(self.t_s, tuple(chosen)))
 
     @precondition(lambda self: any(self.withdrawing.values()))
     @rule(data=st.data())
@@ -246,6 +289,8 @@ class Cluster(RuleBasedStateMachine):
     def end_phase(self) -> None:
         assert self.phase is not None
         phase, self.phase = self.phase, None
+        if phase == "weight_sync":
+            self.version = self.updates
         self.tell(PhaseEnded(self.t_s, phase))
 
     @precondition(lambda self: len(getattr(self, "on", ())) > 1)
@@ -256,6 +301,7 @@ class Cluster(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(list(self.on)))
         for request in self.on.pop(worker):
             self.generated[request] = 0
+            self.began.pop(request, None)
         self.withdrawing.pop(worker)
         self.training.pop(worker, None)
         self.tell(WorkerLost(self.t_s, worker))
@@ -276,7 +322,7 @@ class Cluster(RuleBasedStateMachine):
         """The step goes on by itself: nobody waits for what can never come."""
         if hasattr(self, "cluster") and self.stepping:
             told = any(self.training.values()) or any(self.withdrawing.values())
-            assert self.busy() or told or self.phase
+            assert self.busy() or told or self.phase or self.unscored
 
     def teardown(self) -> None:
         if hasattr(self, "lines"):

@@ -39,6 +39,7 @@ PRESETS: dict[str, ScheduleSpec] = {
     "repack": RepackConfig(),
     "divided": DividedConfig(),
     "bounded_async": BoundedAsyncConfig(),
+    "one_step_off": BoundedAsyncConfig(order="admission", pause="wait"),
 }
 
 

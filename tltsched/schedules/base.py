@@ -30,6 +30,8 @@ class Schedule:
 
     chunk_tokens = 0  # after so many tokens a request leaves its worker; 0: when it is done
     closing = False  # whether the rollout is being ended early: idle workers need not start anything
+    keeps_kv = False  # whether running requests keep their caches while new weights are loaded under them
+    scores_early = False  # whether rewards are made while others generate: RewardsReady, no phase for it
 
     def __init__(self, cluster_view: ClusterView) -> None:
         self.cluster_view = cluster_view
@@ -68,6 +70,23 @@ class Schedule:
     def syncs(self) -> bool:
         """Return whether the policy's weights go out to the rollout workers after the step that has ended."""
         return True
+
+    def pause(self) -> Moves:
+        """Return what becomes of running requests before new weights go out; asked once, then `paused`."""
+        return ()
+
+    def paused(self) -> bool:
+        """Return whether the weights may go out now."""
+        return True
+
+    def resume(self) -> Moves:
+        """Return what is placed once the new weights are in place."""
+        return ()
+
+    def rewarded(self, requests: tuple[int, ...]) -> Moves:
+        """Return what follows from finished requests whose rewards are known (`scores_early`)."""
+        del requests
+        return ()
 
     def over(self) -> bool:
         """Return whether the rollout of the step is over."""

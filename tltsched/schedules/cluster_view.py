@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from heapq import heapify, heapreplace
 
 import msgspec
@@ -48,6 +48,7 @@ class ClusterView:
         self.observed: dict[int, int] = {}  # tokens that its tools have returned
         self.away = Away()
         self.finished: dict[int, None] = {}  # alive and done, in the order of their reports
+        self.unscored: dict[int, None] = {}  # of these, whose rewards are to come
         # Of each living worker: the requests on it, in order (a dict as an ordered set).
         self.placed: dict[int, dict[int, None]] = {worker: {} for worker in range(workers)}
         self._worker_of: dict[int, int] = {}  # of each request that is placed
@@ -80,6 +81,18 @@ class ClusterView:
         for request in requests:
             del placed[request], self._worker_of[request]
             self.leaving.pop(request, None)
+
+    def finish(self, requests: Iterable[int], unscored: bool) -> None:
+        """Note that requests are done; `unscored`: their rewards will be told."""
+        requests = dict.fromkeys(requests)
+        self.finished.update(requests)
+        if unscored:
+            self.unscored.update(requests)
+
+    def score(self, requests: Iterable[int]) -> None:
+        """Note that the rewards of requests are known."""
+        for request in requests:
+            del self.unscored[request]
 
     def lose(self, worker: int) -> None:
         """Take a worker out that died; what it had starts anew, sessions with their turn."""
@@ -147,6 +160,11 @@ class ClusterView:
         """Return whether a worker has nothing, and no session of its own will come back from its tool."""
         return not self.placed[worker] and not self.away.expected(worker)
 
+    @property
+    def under_way(self) -> int:
+        """Requests that are on workers, or at their tools."""
+        return len(self._worker_of) + len(self.away.last_worker)
+
     def spread(self, requests: tuple[Request, ...]) -> dict[int, list[int]]:
         """Place requests on the living workers by the dispatch rule; workers that get none are left out."""
         placement = self._dispatch(requests, len(self.placed))
@@ -156,9 +174,13 @@ class ClusterView:
             if chosen
         }
 
-    def deal(self, requests: Iterable[int]) -> dict[int, list[int]]:
-        """Deal requests out to the workers with the fewest, and rather not to one that trains."""
-        loads = [(len(placed), self.trains(worker), worker) for worker, placed in self.placed.items()]
+    def deal(self, requests: Iterable[int], spared: Container[int] = ()) -> dict[int, list[int]]:
+        """Deal requests out to the workers with the fewest, and rather not to one that trains.
+
+        Those of `spared` get none, unless no other lives.
+        """
+        chosen = [worker for worker in self.placed if worker not in spared] or list(self.placed)
+        loads = [(len(self.placed[worker]), self.trains(worker), worker) for worker in chosen]
         heapify(loads)
         dealt: dict[int, list[int]] = {}
         for request in requests:

@@ -40,6 +40,19 @@ class Groups:
                 completed.append(group)
         return completed
 
+    def has(self, request: int) -> bool:
+        """Return whether a request is of one of these groups."""
+        return request in self._group_of
+
+    def move(self, group: int, others: Groups) -> None:
+        """Hand a group over to others, with who is done; there all have to be."""
+        done = self.done[group]
+        members = self.forget(group)
+        others.members[group] = dict.fromkeys(members)
+        others._group_of.update(dict.fromkeys(members, group))
+        others.done[group], others._needed[group] = [], len(members)
+        others.finish(done)
+
     def batch(self, group: int) -> list[int]:
         """Return the responses of a complete group that count: the first to finish."""
         return self.done[group][: self._needed[group]]

@@ -51,6 +51,8 @@ from tltsched.event_checks import (
     check_finished,
     check_generated,
     check_left,
+    check_lost,
+    check_phase,
     check_rewards,
     check_step,
     check_tools,
@@ -151,16 +153,13 @@ class ClusterScheduler:
                 told = told and counts((event.trained_tokens,))
                 return "" if told else f"did not tell worker {event.worker} to stop training so many tokens"
             case PhaseEnded():
-                phase = self._phases[self._phase]
-                return "" if event.phase == phase else f"is in phase {phase}"
+                return check_phase(event, self._phases[self._phase])
             case RewardsReady():
                 return check_rewards(event, self.cluster_view.unscored)
             case DraftersMeasured():
                 return check_drafters(event)
             case WorkerLost():
-                if event.worker not in self.cluster_view.placed:
-                    return f"has no worker {event.worker}, or lost it"
-                return "" if len(self.cluster_view.placed) > 1 else "would have no worker left"
+                return check_lost(event, self.cluster_view)
 
     def _left(self, event: Leaving) -> str:
         held = [request for assign in self._held.get(event.worker, ()) for request in assign.requests]

@@ -20,6 +20,7 @@ from tltsched.events import (
     DecisionEnded,
     DraftersMeasured,
     Event,
+    PhaseEnded,
     RequestsFinished,
     RequestsWithdrawn,
     RewardsReady,
@@ -27,6 +28,7 @@ from tltsched.events import (
     StepBegan,
     ToolsReturned,
     TurnsEnded,
+    WorkerLost,
 )
 from tltsched.schedules.base import Schedule
 from tltsched.schedules.cluster_view import ClusterView
@@ -208,6 +210,18 @@ def check_finished(event: RequestsFinished) -> str:
     if not event.requests or not counts((event.context_tokens,)):
         return "hears of requests that finished, and of contexts from 0 tokens"
     return ""
+
+
+def check_phase(event: PhaseEnded, phase: str) -> str:
+    """The phase that ends is the one that is on."""
+    return "" if event.phase == phase else f"is in phase {phase}"
+
+
+def check_lost(event: WorkerLost, view: ClusterView) -> str:
+    """A worker dies once, and never the last."""
+    if event.worker not in view.placed:
+        return f"has no worker {event.worker}, or lost it"
+    return "" if len(view.placed) > 1 else "would have no worker left"
 
 
 def check_rewards(event: RewardsReady, due: Mapping[int, None]) -> str:

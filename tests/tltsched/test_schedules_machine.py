@@ -59,8 +59,14 @@ SPECS: tuple[ScheduleSpec, ...] = (
     BoundedAsyncConfig(staleness=3.0, max_lag=1, cancel=True, inflight=5, sync_every=2, order="admission"),
     BoundedAsyncConfig(staleness=1.0, lend=True, trainer_share=0.4, kv="stale", enough=0.5),
     BoundedAsyncConfig(
-        staleness=2.0, lend=True, trainer_share=0.6, pause="abort", max_lag=1, cancel=True,
-        rewards="overlapped", enough=0.3,
+        staleness=2.0,
+        lend=True,
+        trainer_share=0.6,
+        pause="abort",
+        max_lag=1,
+        cancel=True,
+        rewards="overlapped",
+        enough=0.3,
     ),
 )
 LONGEST = 60  # tokens of a response

@@ -17,8 +17,8 @@ A client that sends the aborted ones again with what they have is "keep" with co
 
 A response's lag is counted in policy updates, from the weights that began it to the batch that it is in.
 Groups overtake one another, so lags may exceed `staleness` unless batches follow the order of admission
-(`order`). With `max_lag` what would be staler is never trained on: it is dropped as soon as a step begins that
-is too late for it (prime-rl, TRL), running ones at their ends, or at once with `cancel`.
+(`order`). With `max_lag` what would be staler is never trained on: it is dropped as soon as a step begins
+that is too late for it (prime-rl, TRL), running ones at their ends, or at once with `cancel`.
 
 Modelled: weights are sent to all workers at once; lent trainers take what is admitted while their batch is
 not complete and hand it over, to be prefilled again, once it is. Not modelled: pools of unequal speed.
@@ -81,11 +81,9 @@ class BoundedAsyncConfig(ScheduleConfig, tag="bounded_async", frozen=True):
     cancel: Annotated[
         bool, Meta(description="whether running groups beyond max_lag are taken off at once")
     ] = False
-    inflight: Annotated[int, Meta(description="responses that generate at once; 0: all that are admitted")] = (
-        0
-    )
+    inflight: Annotated[int, Meta(description="responses that generate at once; 0: all admitted")] = 0
     enough: Annotated[
-        float, Meta(description="share of a batch that is trained on as soon as it is there (stream training)")
+        float, Meta(description="share of a batch that is trained on once it is there (stream training)")
     ] = ALL
     rewards: Annotated[
         Literal["phase", "overlapped"],

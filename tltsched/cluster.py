@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -86,7 +86,7 @@ Commands = tuple[ClusterCommand, ...]
 Leaving = RequestsFinished | RequestsWithdrawn | ChunksEnded | TurnsEnded
 
 
-class ClusterState(Enum):
+class ClusterState(StrEnum):
     """Where the cluster is in a step."""
 
     WAITING = "waiting"

@@ -122,28 +122,27 @@ def check_decision(event: DecisionEnded, open_: SetDraftConfig, deepest: int) ->
     """
     if event.draft_config != open_.draft_config:
         return f"was to use draft configuration {open_.draft_config}, not {event.draft_config}"
-    steps, request_steps, accepted = (
-        event.engine_steps,
-        event.request_steps,
-        _rows(event.accepted_by_position),
-    )
-    if not counts((steps, request_steps, event.requests, event.context_tokens, *accepted)):
+    steps, request_steps, requests = event.engine_steps, event.request_steps, event.requests
+    accepted = _rows(event.accepted_by_position)
+    if not counts((steps, request_steps, requests, event.context_tokens, *accepted)):
         return "counts cannot be negative, fractions or beyond all bounds"
     if open_.max_engine_steps is not None and steps > open_.max_engine_steps:
         return f"was to run {open_.max_engine_steps} engine steps at most"
     # An engine step decodes one request or more, one that is planned ahead perhaps one more that is done.
-    if event.requests > MOST_REQUESTS or not steps <= request_steps <= steps * MOST_REQUESTS:
+    if requests > MOST_REQUESTS or not steps <= request_steps <= steps * MOST_REQUESTS:
         return f"counts contradict: {request_steps} requests in {steps} engine steps"
     if not 0 <= event.decode_s <= MOST_S or (event.decode_s == 0 and steps):
         return "engine steps take time"  # the rates of policies divide by it
-    if not once(_rows(event.finished)) or not counts(event.finished):
+    # Most intervals end without a finish, and policies that look at requests are few.
+    if event.finished != () and not (once(_rows(event.finished)) and counts(event.finished)):
         return "a request finishes once"
-    return _check_accepted(event, deepest) or _check_by_request(event)
+    why = _check_accepted(event, accepted, deepest) if accepted else ""
+    return why or ("" if event.by_request == () else _check_by_request(event))
 
 
-def _check_accepted(event: DecisionEnded, deepest: int) -> str:
+def _check_accepted(event: DecisionEnded, accepted: tuple[int, ...], deepest: int) -> str:
     """A draft is accepted only behind accepted ones, at most once a request and engine step."""
-    before, depth, accepted = event.request_steps, event.draft_config.depth, event.accepted_by_position
+    before, depth = event.request_steps, event.draft_config.depth
     if len(accepted) > deepest:
         return f"drafted {deepest} positions at most"
     if len(accepted) > depth and accepted[depth] > max(0, before - event.engine_steps + 1):

@@ -87,6 +87,7 @@ class RecordedWorker:
     def __init__(self, scheduler: WorkerScheduler, recorder: Recorder | None) -> None:
         self.worker = scheduler.worker  # its number
         self.wants_requests = scheduler.wants_requests
+        self.drafts = scheduler.drafts
         self._scheduler = scheduler
         self._recorder = recorder
         self._owner = worker_owner(scheduler.worker)

@@ -15,7 +15,7 @@ decision interval of no engine steps has not paid.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from tltsched.commands import SetDraftConfig
@@ -28,7 +28,7 @@ NO_DRAFTER = -1
 _OFF_FOR_GOOD = Choice(OFF)
 
 
-class WorkerState(Enum):
+class WorkerState(StrEnum):
     """Where a worker is in a rollout."""
 
     RESTING = "resting"  # between rollouts
@@ -48,7 +48,8 @@ class WorkerScheduler:
         self.who = f"worker {worker}"
         self._t_s = 0.0
         self._step = -1
-        self._policy_drafts = any(draft_config.depth for draft_config in policy.draft_configs)
+        self.drafts = any(draft_config.depth for draft_config in policy.draft_configs)
+        """Whether the policy ever drafts."""
         self._may_draft = True
         self._drafter_in_step = True
         self._open = SetDraftConfig(worker, OFF, None, 1)  # the last decision
@@ -66,7 +67,7 @@ class WorkerScheduler:
 
     def _begin(self, event: RolloutBegan) -> tuple[SetDraftConfig, ...]:
         self._step, self._deepest = event.step, 0
-        self._may_draft = not self._policy_drafts or event.drafter_version != NO_DRAFTER
+        self._may_draft = not self.drafts or event.drafter_version != NO_DRAFTER
         self._drafter_in_step = True
         self.policy.begin_rollout()
         self.state = WorkerState.ROLLING

@@ -14,6 +14,7 @@ e = 1, is the median request: q = u = z = w = 0, in bin 0 without the excess of 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from tlt.traces.runs.request_acceptance import bins
 
 # The slope was measured up to responses of 2,048 tokens; from this bin on (1,024 tokens) it is held.
 LAST_BIN = 4
+LISTED = 4  # tokens a response of the run: up to so many a score is worked out for every length
 
 
 class Population(msgspec.Struct, frozen=True):
@@ -93,9 +95,20 @@ class LengthScores:
 
     def of(self, response_tokens: Ints | Floats) -> Floats:
         """Return the scores of lengths, [m]; ties share one."""
-        n = len(self.sorted)
-        if not n:
+        if not len(self.sorted):
             return np.zeros(len(response_tokens))
-        below = self.sorted.searchsorted(response_tokens, side="left")
-        upto = self.sorted.searchsorted(response_tokens, side="right")
+        longest = int(self.sorted[-1])
+        if response_tokens.dtype.kind == "i" and longest <= LISTED * len(self.sorted):
+            return np.asarray(self._by_length[response_tokens.clip(0, longest + 1)], np.float64)
+        return self._scores(response_tokens)
+
+    @cached_property
+    def _by_length(self) -> Floats:
+        """The scores of all whole lengths, the last for all beyond the longest: each step asks for some."""
+        return self._scores(np.arange(int(self.sorted[-1]) + 2))
+
+    def _scores(self, lengths: Ints | Floats) -> Floats:
+        n = len(self.sorted)
+        below = self.sorted.searchsorted(lengths, side="left")
+        upto = self.sorted.searchsorted(lengths, side="right")
         return np.asarray(ndtri(((below + upto) / 2.0).clip(0.5, n - 0.5) / n), np.float64)

@@ -74,25 +74,34 @@ class Acceptance:
             self._survival[draft_config] = survival
         return self._survival[draft_config]
 
+    def survival(self, draft_config: DraftConfig, exponents: Floats, drafter_exponent: float) -> Floats:
+        """Return P(accepted drafts >= j) of requests with these exponents, [..., depth]."""
+        if not self.population.is_uniform:
+            raised = exponents[..., None] * drafter_exponent
+            return np.asarray(self.base(draft_config) ** raised, np.float64)
+        return np.broadcast_to(
+            self._of_all(draft_config, drafter_exponent)[2], (*exponents.shape, draft_config.depth)
+        )
+
+    def _of_all(self, draft_config: DraftConfig, drafter_exponent: float) -> tuple[float, float, Floats]:
+        """Return mean, variance and survivals where no requests differ."""
+        key = (draft_config, drafter_exponent)
+        if key not in self._alike:
+            survival = self.base(draft_config) ** drafter_exponent
+            mean, variance = moments_of(survival)
+            self._alike[key] = (float(mean), float(variance), survival)
+        return self._alike[key]
+
     def moments(self, draft_config: DraftConfig, exponents: Floats, drafter_exponent: float) -> Moments:
         """Return mean and variance of emitted tokens, and survivals, of requests with these exponents."""
         shape = exponents.shape
         if draft_config.depth == 0:
             return Moments(np.ones(shape), np.zeros(shape), np.empty((*shape, 0)))
-        base = self.base(draft_config)
+        survival = self.survival(draft_config, exponents, drafter_exponent)
         if not self.population.is_uniform:
-            survival = base ** (exponents[..., None] * drafter_exponent)
             return Moments(*moments_of(survival), survival)
-        key = (draft_config, drafter_exponent)
-        if key not in self._alike:
-            survival = base**drafter_exponent
-            mean, variance = moments_of(survival)
-            self._alike[key] = (float(mean), float(variance), survival)
-        mean_tokens, variance_tokens, survival = self._alike[key]
-        return Moments(
-            np.full(shape, mean_tokens), np.full(shape, variance_tokens),
-            np.broadcast_to(survival, (*shape, draft_config.depth)),
-        )  # fmt: skip
+        mean_tokens, variance_tokens, _ = self._of_all(draft_config, drafter_exponent)
+        return Moments(np.full(shape, mean_tokens), np.full(shape, variance_tokens), survival)
 
     def engine_steps_per_token(
         self, draft_config: DraftConfig, response_tokens: Ints, drafter_exponent: float

@@ -75,6 +75,7 @@ class Cluster(Listener):
         self.spec = scheduler.config.schedule_spec()
         self.counts = counts
         self.workers = [make_worker(index, self) for index in range(workers)]
+        self.drafts = any(worker.scheduler.drafts for worker in self.workers)
         self.trainers = [Timeline(workers + index) for index in range(trainers)]
         if self.trainers:
             for worker in self.workers:
@@ -124,8 +125,10 @@ class Cluster(Listener):
         else:
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
         count = len(fresh.group)
-        exponents = self.acceptance.exponents(fresh.response_tokens, fresh.group, self.rng)
-        exponents = exponents * np.exp(fresh.offset)[:, None]
+        exponents = np.ones((count, self.acceptance.bins))
+        if self.drafts:  # else nobody looks at them
+            exponents = self.acceptance.exponents(fresh.response_tokens, fresh.group, self.rng)
+            exponents = exponents * np.exp(fresh.offset)[:, None]
         ids = self.requests.add(fresh, exponents)
         hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
         columns = (ids, fresh.group, fresh.prompt_tokens, hints)

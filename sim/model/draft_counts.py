@@ -9,6 +9,8 @@ request's total is that of exact mode, but chance does not part its bins.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import pandas as pd
@@ -17,7 +19,7 @@ from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import MOST_BINS, bins, from_tokens
 from tltsched.draft_config import DraftConfig
 
-MOST_HELD = 1 << 16  # entries of pieces before they are summed up
+MOST_HELD = 1 << 16  # entries of pieces of a worker before they are summed up
 MOST_CONFIGS = 1 << 12
 
 
@@ -81,14 +83,13 @@ _NONE, _ZERO = np.empty(0, np.int64), np.zeros(1, np.int64)
 EMPTY = Counts(_NONE, _NONE, _NONE)
 
 
-class DraftCounts:
-    """Counts the drafts of all requests that are alive."""
+class WorkerCounts:
+    """What the requests of one worker gained, in the order in which it became known."""
 
-    def __init__(self) -> None:
+    def __init__(self, sum_up: Callable[[list[Pieces]], None]) -> None:
+        self._sum_up = sum_up
         self._held: list[Pieces] = []
         self._entries = 0
-        self._counts = EMPTY
-        self._codes: dict[DraftConfig, int] = {}
 
     def add(self, pieces: Pieces) -> None:
         """Count all entries of pieces that are not counted yet."""
@@ -101,7 +102,28 @@ class DraftCounts:
         self._entries += (end - pieces.end) * pieces.span.shape[1]
         pieces.end = end
         if self._entries > MOST_HELD:
-            self._sum()
+            self._sum_up(self.taken())
+
+    def taken(self) -> list[Pieces]:
+        """Return what is held, and hold it no longer."""
+        held, self._held, self._entries = self._held, [], 0
+        return held
+
+
+class DraftCounts:
+    """Counts the drafts of all requests that are alive.
+
+    Workers are summed one after the other, so that no figure depends on which of them was simulated first.
+    """
+
+    def __init__(self) -> None:
+        self._workers: dict[int, WorkerCounts] = {}
+        self._counts = EMPTY
+        self._codes: dict[DraftConfig, int] = {}
+
+    def of(self, worker: int) -> WorkerCounts:
+        """Return the counts of a worker, which it adds to."""
+        return self._workers.setdefault(worker, WorkerCounts(self._add))
 
     def forget(self, ids: Ints) -> None:
         """Drop what requests, [n], gained: it is thrown away."""
@@ -139,13 +161,17 @@ class DraftCounts:
         )
 
     def _sum(self) -> None:
-        """Add up the pieces that are held."""
-        if not self._held:
+        """Add up what all workers hold."""
+        workers = [self._workers[worker] for worker in sorted(self._workers)]
+        self._add([pieces for worker in workers for pieces in worker.taken()])
+
+    def _add(self, held: list[Pieces]) -> None:
+        """Add up pieces."""
+        if not held:
             return
-        parts = (self._counts, self._cells([pieces.due() for pieces in self._held]))
-        for pieces in self._held:
+        parts = (self._counts, self._cells([pieces.due() for pieces in held]))
+        for pieces in held:
             pieces.begin = pieces.end
-        self._held, self._entries = [], 0
         key, steps, accepted = (
             np.concatenate([getattr(part, name) for part in parts]) for name in Counts.__struct_fields__
         )

@@ -85,7 +85,7 @@ class Worker:
         self.index = scheduler.worker
         self.scheduler = scheduler
         self.engine = engine
-        self.engine.counts = listener.counts
+        self.engine.counts = None if listener.counts is None else listener.counts.of(self.index)
         self.engine.tells_requests = scheduler.wants_requests
         self.limits = limits
         self.listener = listener
@@ -172,14 +172,14 @@ class Worker:
         self._rolling = False
 
     def _roll_ahead(self, rollout: Rollout, submission: Submission) -> Process:
-        """Do the same where nothing can reach the worker meanwhile: at once, reports on time."""
+        """Do the same where nothing can reach the worker meanwhile: at once, reported at the end."""
         self._book(self.idle_cause)
         pool = RequestPool(submission, self.limits, rollout.step)
         ahead = RunAhead(self.scheduler, self.engine, self.timeline, self.listener.state, self.env.now)
-        for report in ahead.run(pool, rollout.drafter_version, rollout.drafter_exponent):
-            if report.t_s > self.env.now:
-                yield self.env.at(report.t_s)
-            self._report(report.ids, report.finish_s)
+        report = ahead.run(pool, rollout.drafter_version, rollout.drafter_exponent)
+        if report.t_s > self.env.now:
+            yield self.env.at(report.t_s)
+        self._report(report.ids, report.finish_s)
         assert not self._inbox, "a schedule that does not watch sends nothing in mid-rollout"
         self._rolling = False
 

@@ -46,9 +46,10 @@ def assert_alike(one: Cluster, other: Cluster) -> None:
 @pytest.mark.parametrize("queues", [False, True])
 def test_a_rollout_computed_at_once_is_the_one_on_the_clock(policy: str, queues: bool) -> None:
     made = simulation(policy, queues)
-    on_the_clock = made.run(Recorder(lambda _: None))
-    at_once = made.run()
+    on_the_clock = made.run(Recorder(lambda _: None), counts=DraftCounts())
+    at_once = made.run(counts=DraftCounts())
     assert_alike(at_once, on_the_clock)
+    pd.testing.assert_frame_equal(at_once.draft_table(), on_the_clock.draft_table(), check_exact=True)
     assert next(at_once.env._eid) < next(on_the_clock.env._eid), "fewer events"
 
 

@@ -38,9 +38,9 @@ def test_a_piece_over_three_bins_by_hand() -> None:
     # 60 engine steps of 5 tokens from token 1 on. The last one that begins before 128 is the 26th (126), the
     # last before 256 the 51st (251): 26, 25 and 9 engine steps, 4 drafts accepted in each.
     counts = DraftCounts()
-    counts.add(piece(chain(4), 7, 1, 300, 300, 60))
-    counts.add(piece(chain(4), 8, 500, 10, 12, 5))
-    counts.add(piece(DraftConfig(8, 8, 48), 7, 301, 9, 9, 1))
+    counts.of(0).add(piece(chain(4), 7, 1, 300, 300, 60))
+    counts.of(0).add(piece(chain(4), 8, 500, 10, 12, 5))
+    counts.of(0).add(piece(DraftConfig(8, 8, 48), 7, 301, 9, 9, 1))
     table = counts.table([(3, counts.take(np.array([7])))])
     assert set(table["step"]) == {3}
     assert rows_of(table) == [
@@ -84,7 +84,7 @@ def test_splitting_keeps_sums_and_bounds(
 def test_pieces_are_summed_when_there_are_many() -> None:
     counts = DraftCounts()
     for _ in range(3 * MOST_HELD):
-        counts.add(piece(chain(2), 0, 5, 2, 2, 1))
+        counts.of(0).add(piece(chain(2), 0, 5, 2, 2, 1))
     assert rows_of(counts.table([(0, counts.take(np.array([0])))])) == [
         (0, 0, "2", 3 * MOST_HELD, 6 * MOST_HELD, 3 * MOST_HELD)
     ]
@@ -94,9 +94,9 @@ def test_a_stretch_that_goes_on_is_counted_as_far_as_it_has_come() -> None:
     columns = (np.array([[one], [one + 1]]) for one in (1, 5, 5, 3))
     stretch = Pieces(chain(2), np.array([0, 1]), *columns)
     counts = DraftCounts()
-    counts.add_until(stretch, 1)
+    counts.of(0).add_until(stretch, 1)
     assert rows_of(counts.table([(0, counts.take(np.array([0, 1])))])) == [(0, 0, "2", 3, 6, 2)]
-    counts.add(stretch)
+    counts.of(0).add(stretch)
     assert rows_of(counts.table([(1, counts.take(np.array([0, 1])))])) == [(1, 0, "2", 4, 8, 2)]
 
 
@@ -227,7 +227,7 @@ def test_a_run_folder_has_them_and_one_without_drafts_has_none(tmp_path: Path) -
 
 def test_a_tree_deeper_than_the_tokens_it_verifies_has_no_more_accepted_than_drafted() -> None:
     narrow, counts = DraftConfig(8, 4, 8), DraftCounts()  # one of TLT's released trees
-    counts.add(piece(narrow, 5, 0, 36, 36, 4))
+    counts.of(0).add(piece(narrow, 5, 0, 36, 36, 4))
     assert rows_of(counts.table([(0, counts.take(np.array([5])))])) == [(5, 0, "8_4_8", 4, 32, 32)]
 
 

@@ -89,7 +89,8 @@ class WorkerMachine(RuleBasedStateMachine):
             self.decoded_off = False
         self.t_s += engine_steps * engine_step_s
         left, drafted = len(self.running), engine_steps if draft.draft_config.depth else 0
-        rows = tuple((request, drafted, int(rate * drafted) * (request % 3)) for request in ran)
+        most = drafted * draft.draft_config.depth
+        rows = tuple((request, drafted, min(int(rate * drafted) * (request % 3), most)) for request in ran)
         self.tell(
             DecisionEnded(
                 *(

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
-from tlt.sim.model.draft_counts import DraftCounts
+from tlt.sim.model.draft_counts import WorkerCounts
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
@@ -75,7 +75,7 @@ class Engine:
         self.acceptance = acceptance
         self.rng = rng
         self.drafter_exponent = 1.0
-        self.counts: DraftCounts | None = None  # of all engines of a run; None: nobody wants them
+        self.counts: WorkerCounts | None = None  # of this engine's requests; None: nobody wants them
         self.tells_requests = False  # whether the scheduler wants drafts by request
         self.draft_config = OFF  # of the decision interval that was run last
         self.pool: RequestPool
@@ -156,6 +156,12 @@ class Engine:
         with the engine step in flight; the rest of that engine step is yielded once more.
         """
         raise NotImplementedError
+
+    def at_once(self, draft: SetDraftConfig, begun_s: float) -> float:
+        """Carry out a decision interval that nothing cuts, begun at `begun_s`; returns when it ended."""
+        for seconds in self.run(draft):
+            begun_s += seconds
+        return begun_s
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
         """Take requests, [n], out between two decision intervals.

@@ -52,7 +52,7 @@ def draw_stages(span: Ints, moments: Moments, most_tokens: int, rng: np.random.G
     tokens[np.arange(len(span)), last] += overshoot(moments)[np.arange(len(span)), last]
     by_bin = tokens / mean
     expected = by_bin.sum(axis=1)
-    spread = np.sqrt((span * variance / mean**3).sum(axis=1))
+    spread = np.sqrt((span * variance / (mean * mean * mean)).sum(axis=1))
     drawn = np.rint(expected + spread * rng.standard_normal(len(span)))
     engine_steps = np.clip(drawn, -(-remaining // most_tokens), remaining).astype(np.int64)
     stretch = np.maximum(engine_steps, 1) / expected

@@ -12,16 +12,15 @@ def weighted_median(entries: Iterable[tuple[float, int]]) -> float:
     There must be one entry or more.
     """
     ranked = sorted(entries)
-    total = sum(count for _, count in ranked)
+    total = sum([count for _, count in ranked])
     low_rank, high_rank = (total - 1) // 2, total // 2
     seen, low = 0, None
     for value, count in ranked:
         seen += count
+        if seen > high_rank:
+            return value if low is None else (low + value) / 2
         if low is None and seen > low_rank:
             low = value
-        if seen > high_rank:
-            assert low is not None
-            return (low + value) / 2
     raise ValueError("the median of nothing was asked for")
 
 

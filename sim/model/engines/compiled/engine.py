@@ -1,16 +1,28 @@
-"""The engine of jump mode over compiled code. Moments of all requests are worked out once a rollout."""
+"""The engine of jump mode over compiled code. Moments of a request are worked out once a rollout."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import Pieces
-from tlt.sim.model.engines.compiled import interval
+from tlt.sim.model.engines.compiled.interval import accepted as draw_accepted
+from tlt.sim.model.engines.compiled.interval import by_request, interval, settle
+from tlt.sim.model.engines.compiled.memory import (
+    ACCEPTED,
+    EVENTS,
+    KV_S,
+    POSITION,
+    Memory,
+    segments_of,
+    span_of,
+    stages_of,
+)
 from tlt.sim.model.engines.compiled.numbers import address_of
-from tlt.sim.model.engines.compiled.plan import plan
+from tlt.sim.model.engines.compiled.plan import fill, plan
 from tlt.sim.model.engines.decode_closed_form import START, Segments, Stages, State, Trajectory
 from tlt.sim.model.engines.engine import DecisionInterval, Running
 from tlt.sim.model.engines.jump_engine import JumpEngine
@@ -21,18 +33,29 @@ from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import from_tokens
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
+from tltsched.events import DraftsByRequest
+
+_NONE_S = np.empty(0)
+_WHOLE = ACCEPTED - POSITION  # numbers that an interval leaves before the drafts by position
+UNLIMITED = -1  # engine steps
 
 
-class Moments(NamedTuple):
-    """Of requests, [requests, bins]; survival has one more axis, [..., depth]."""
+class Drafting(NamedTuple):
+    """What a draft configuration needs: moments of requests in rows, and which rows are filled."""
 
-    mean: Floats
-    variance: Floats
-    cube: Floats  # mean ** 3
-    survival: Floats
+    moments: Floats
+    known: np.ndarray
 
 
-_NONE = np.empty(0, np.int64)
+class Late(Trajectory):
+    """A trajectory that is laid out when something is asked of it: intervals are read by compiled code."""
+
+    def __init__(self, make: Callable[[], Trajectory]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> object:
+        vars(self).update(vars(self._make()))
+        return vars(self)[name]
 
 
 class CompiledJumpEngine(JumpEngine):
@@ -42,121 +65,175 @@ class CompiledJumpEngine(JumpEngine):
         super().__init__(costs, acceptance, rng)
         self._state_address = address_of(rng)
         self._edges: Ints = from_tokens(np.arange(1, acceptance.bins)).astype(np.int64)
-        self._known: dict[DraftConfig, tuple[Ints, Moments]] = {}  # row of each request (-1: none)
+        self._memory = Memory(0, acceptance.bins, 0)
+        self._drafting: dict[DraftConfig, Drafting] = {}
+        self._bins = 1  # of the plan
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
         super().submit(pool, drafter_exponent)
-        self._known.clear()
+        for drafting in self._drafting.values():
+            drafting.known[:] = False
 
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
-        pool, costs = self.pool, self.costs.of(draft_config)
+        pool, costs, depth = self.pool, self.costs.of(draft_config), draft_config.depth
         requests, running = pool.requests, pool.running
-        rows, (mean, variance, cube, survival) = self._moments(draft_config)
-        order, self._rows, until, rate, span, variance, finish, whole, real, held, finish_s = plan(
-            self._state_address, running, rows, pool.emitted, requests.length, requests.prompt_tokens,
-            mean.shape[1], self._edges, mean, variance, cube, survival, costs.fixed_s,
-            costs.context_s_per_token,
+        moments = self._moments(draft_config)
+        memory = self._memory
+        self._bins = memory.bins if depth else 1
+        plan(
+            self._state_address, memory.ints, memory.floats, moments, running, pool.emitted, requests.length,
+            requests.prompt_tokens, self._edges, self._bins, depth, costs.fixed_s, costs.context_s_per_token,
         )  # fmt: skip
-        self._stages = Stages(until, rate, variance)
-        self.draft_config, self._order, self._position, self._state = draft_config, order, 0, START
+        self._order = memory.order[: len(running)]
+        self.draft_config, self._position, self._state = draft_config, 0, START
         self._drafts: Pieces | None = None
-        if self.counts is not None and draft_config.depth:
-            ids = requests.ids[order]
-            self._drafts = pieces_of(draft_config, ids, pool.emitted[order], span, self._stages)
-        self._arrays = whole, real, held, finish
-        self._trajectory = Trajectory(
-            _segments(whole, real, held, finish, finish_s), costs.context_s_per_token
-        )
+        if self.counts is not None and depth:
+            order, n = self._order, len(running)
+            span = span_of(memory.ints, self._bins)[:n].copy()
+            self._drafts = pieces_of(
+                draft_config, requests.ids[order], pool.emitted[order], span, self._planned_stages()
+            )
+        self._trajectory = Late(self._laid_out)
         return self._trajectory
+
+    def _planned_stages(self) -> Stages:
+        until, rate, variance = stages_of(self._memory.ints, self._memory.floats, self._bins)
+        return Stages(until, rate, variance).of(slice(len(self._order)))
+
+    def _laid_out(self) -> Trajectory:
+        """Return the trajectory that was planned, as views of the memory."""
+        memory = self._memory
+        whole, real, survival = segments_of(memory.ints, memory.floats, self.draft_config.depth)
+        events, count = int(memory.ints[EVENTS]), len(self._order)
+        (step, start, running, request_steps), survival = whole[:, :events], survival[:events]
+        growth, context, engine_step_s, seconds, emitted = real[:, :events]
+        finish = self._planned_stages().until[:, -1]
+        segments = Segments(
+            step, start, running, request_steps, growth, context, engine_step_s, seconds, emitted, survival,
+            finish, memory.finish_s[:count],
+        )  # fmt: skip
+        return Trajectory(segments, float(memory.floats[KV_S]))
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
         """Advance to the end of the decision interval; without `watch` it is one call of compiled code."""
         if watch:
             yield from super().run(draft, watch)
-            return
+        else:
+            yield self.at_once(draft, 0.0)
+
+    def at_once(self, draft: SetDraftConfig, begun_s: float) -> float:
+        """Advance to the end of a decision interval begun at `begun_s`; returns the time then."""
         if draft.draft_config != self.draft_config:
             self._settle()
-        trajectory = self._trajectory or self._plan(draft.draft_config)
-        before, start, most = self._state, self._position, draft.max_engine_steps
-        end, crowded, reached, left, drawn = interval.interval(
-            self._state_address, *self._arrays, start, before, draft.min_requests,
-            -1 if most is None else most, bool(self.pool.waiting), self.pool.crowded_above_tokens(),
-            trajectory.peak_tokens, trajectory.request_steps, trajectory.kv_s,
+        if self._trajectory is None:
+            self._plan(draft.draft_config)
+        pool, before, start, most = self.pool, self._state, self._position, draft.max_engine_steps
+        position, ended, steps, crowded, context, *accepted = self._pass(
+            draft.min_requests, UNLIMITED if most is None else most, bool(pool.waiting),
+            pool.crowded_above_tokens(), self.tells_requests,
         )  # fmt: skip
-        after = State(*reached)
-        yield after.seconds - before.seconds
-        if after.finished == len(self._order):
-            self._count(after.finished)
-        self._position, self._state = end, after
-        accepted = tuple(drawn.tolist())
-        finish_s = trajectory.finish_s[before.finished : after.finished]
+        done, _, steps_before, _, _ = before
+        decode_s = self._state.seconds - before.seconds
+        if ended == len(self._order):
+            self._count(ended)
         self.decision_interval = DecisionInterval(
             self.draft_config,
-            end - start,
-            after.request_steps - before.request_steps,
-            after.seconds - before.seconds,
-            accepted,
-            self._retire(before, after),
-            finish_s - before.seconds if len(finish_s) else finish_s,
-            round(after.context_tokens),
-            self._by_request(start, end, before.finished, sum(accepted), left),
+            position - start,
+            steps - steps_before,
+            decode_s,
+            tuple(accepted) if steps > steps_before else (),
+            self._order[done:ended],
+            self._memory.finish_s[done:ended] - before.seconds if ended > done else _NONE_S,
+            context,
+            self._told(done) if self.tells_requests and accepted and position > start else (),
         )
         if crowded:
             self._make_room()
+        return begun_s + decode_s
 
-    def _moments(self, draft_config: DraftConfig) -> tuple[Ints, Moments]:
-        """Return where the moments of each running request are, [batch], and these; worked out once."""
-        exponents, running = self.pool.requests.exponent, self.pool.running
-        row_of, known = self._known.get(draft_config, (_NONE, None))
-        if len(row_of) < len(exponents):
-            row_of = np.concatenate([row_of, np.full(len(exponents) - len(row_of), -1)])
-        new = running[row_of[running] < 0]
-        if known is None or len(new):
-            fresh = self._fresh(draft_config, exponents[new])
-            row_of[new] = np.arange(len(new)) + (0 if known is None else len(known[0]))
-            known = fresh if known is None else Moments(*map(np.concatenate, zip(known, fresh, strict=True)))
-        self._known[draft_config] = row_of, known
-        return row_of[running], known
-
-    def _fresh(self, draft_config: DraftConfig, exponents: Floats) -> Moments:
-        if draft_config.depth:
-            new = self.acceptance.moments(draft_config, exponents, self.drafter_exponent)
-            found = (new.mean_tokens, new.variance, new.mean_tokens**3, new.survival)
-            return Moments(*map(np.ascontiguousarray, found))
-        ones = np.ones((len(exponents), 1))
-        return Moments(ones, np.zeros_like(ones), ones, np.empty((*ones.shape, 0)))
-
-    def _gained(self, done: int, position: int, remaining: Ints) -> Ints:
-        until, rate, variance = self._stages
-        survival = self._known[self.draft_config][1].survival
-        return np.asarray(
-            interval.gained(
-                self._state_address, until, rate, variance, survival, self._rows[done:], remaining, done,
-                position, self.draft_config.depth,
-            ),
-            np.int64,
+    def _pass(
+        self, min_requests: int, most_steps: int, waits: bool, limit_tokens: float, tells: bool
+    ) -> list[int]:
+        """Go to the end of an interval; returns what it left, from POSITION on."""
+        memory, pool, depth = self._memory, self.pool, self.draft_config.depth
+        done, _, request_steps, emitted, _ = self._state
+        interval(
+            self._state_address, memory.ints, memory.floats, pool.running, pool.emitted, pool.requests.length,
+            self._bins, depth, self._position, done, request_steps, emitted, min_requests, most_steps, waits,
+            limit_tokens, tells,
         )  # fmt: skip
+        left: list[int] = memory.left[: _WHOLE + depth].tolist()
+        seconds, emitted, context, _ = memory.state.tolist()
+        self._position, ended = left[0], left[1]
+        self._state = State(ended, seconds, left[2], emitted, context)
+        if ended > done:
+            pool.running = pool.running[: len(self._order) - ended]
+        return left
+
+    def _told(self, done: int) -> DraftsByRequest:
+        """Return the drafts of each request that ran, from the `done`-th finish on."""
+        ids = self.pool.requests.ids[self._order[done:]]
+        engine_steps, accepted = self._memory.shares[:, : len(ids)].tolist()
+        return tuple(zip(ids.tolist(), engine_steps, accepted, strict=True))
+
+    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
+        """Go one engine step along the trajectory."""
+        if self._trajectory is None:
+            self._plan(self.draft_config)
+        done = self._state.finished
+        _, ended, _, _, _, *accepted = self._pass(1, 1, False, np.inf, False)
+        self._count(ended)
+        return self._order[done:ended].copy(), tuple(accepted)
+
+    def _settle(self) -> None:
+        """Fix how many tokens the running requests have emitted, and drop the trajectory."""
+        planned, self._trajectory = self._trajectory, None
+        position, done = self._position, self._state.finished
+        if planned is None or position == 0 or done == len(self._order):
+            return
+        pool, memory, draft_config = self.pool, self._memory, self.draft_config
+        settle(
+            self._state_address, memory.ints, memory.floats, self._drafting[draft_config].moments,
+            pool.emitted, pool.requests.length, self._bins, draft_config.depth, done, position,
+        )  # fmt: skip
+        if self.counts is not None and self._drafts is not None:
+            self._drafts.end_early(done, memory.shares[1, : len(self._order) - done].copy(), position)
+            self.counts.add(self._drafts)
+
+    def _moments(self, draft_config: DraftConfig) -> Floats:
+        """Return moments in which those of the running requests are filled in."""
+        pool, depth = self.pool, draft_config.depth
+        if len(pool.emitted) > self._memory.requests or depth > self._memory.depth:
+            requests = max(2 * self._memory.requests, len(pool.emitted))
+            self._memory = Memory(requests, self.acceptance.bins, max(depth, self._memory.depth))
+            self._drafting.clear()
+        memory = self._memory
+        if draft_config not in self._drafting:
+            cells = memory.requests * memory.bins
+            known = np.full(memory.requests, not depth)
+            self._drafting[draft_config] = Drafting(np.zeros((3 + depth) * cells), known)
+        moments, known = self._drafting[draft_config]
+        if depth and not (has := known[pool.running]).all():
+            rows = pool.running[~has]
+            exponents = pool.requests.exponent[rows]
+            survival = self.acceptance.survival(draft_config, exponents, self.drafter_exponent)
+            fill(memory.ints, moments, rows, np.ascontiguousarray(survival))
+            known[rows] = True
+        return moments
 
     def _by_position(
         self, held: Floats, running: int, request_steps: int, emitted: float, left: float
     ) -> tuple[int, ...]:
-        drawn = interval.accepted(self._state_address, held, running, request_steps, emitted, left)
+        drawn = np.empty(len(held), np.int64)
+        draw_accepted(self._state_address, held, running, request_steps, emitted, left, drawn)
         return tuple(drawn.tolist())
 
     def _shares(self, start: int, end: int, finished: int, accepted: int, left: float) -> tuple[Ints, Ints]:
-        until, rate, variance = self._stages
-        steps, whole = interval.by_request(
+        until, rate, variance = self._planned_stages()
+        shares = np.empty((2, len(until) - finished), np.int64)
+        by_request(
             self._state_address, until, rate, variance, finished, start, end, accepted, left,
-            self.draft_config.depth,
+            self.draft_config.depth, shares,
         )  # fmt: skip
-        return steps, whole
-
-
-def _segments(whole: Ints, real: Floats, survival: Floats, finish: Ints, finish_s: Floats) -> Segments:
-    step, start, running, request_steps = whole
-    growth, context, engine_step_s, seconds, emitted = real
-    return Segments(
-        step, start, running, request_steps, growth, context, engine_step_s, seconds, emitted, survival,
-        finish, finish_s,
-    )  # fmt: skip
+        return shares[0], shares[1]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from tlt.sim.model.engines.compiled import memory as at
 from tlt.sim.model.engines.compiled.cache import compiled
 from tlt.sim.model.engines.compiled.numbers import TINY, multinomial, normals, pairwise, uniforms
 from tlt.sim.model.engines.jump_engine import FEW_ENGINE_STEPS
@@ -24,50 +25,64 @@ def passed(until, i, position, out):
 
 
 @compiled
-def gained(state, until, rate, variance, survival, requests, remaining, done, position, depth):
-    """JumpEngine._gained: tokens of each request from `done` on after `position` engine steps, [left]."""
-    bins, left = until.shape[1], len(until) - done
-    tokens, along = np.empty(left), np.empty(left)
+def settle(state, ints, floats, moments, emitted, length, bins, depth, done, position):
+    """JumpEngine._settle: add to `emitted` what requests from the `done`-th on gained in `position` steps.
+
+    What each gained is left in the second of the shares, [left].
+    """
+    until, rate, variance = at.stages_of(ints, floats, bins)
+    order, left = at.order_of(ints), ints[at.PLANNED] - done
+    survival = at.moments_of(ints, moments, depth)[3]
+    tokens = np.empty(left)
     if not depth:
         tokens[:] = position
     else:
-        spread = np.empty(left)
-        some, every = np.empty(bins), np.empty(bins)
-        parts = np.empty((4, bins))
-        whole = np.empty(left)
-        for i in range(left):
-            row = done + i
-            passed(until, row, position, some)
-            passed(until, row, until[row, bins - 1], every)
-            for b in range(bins):
-                parts[0, b], parts[1, b] = every[b] * rate[row, b], some[b] * rate[row, b]
-                parts[2, b], parts[3, b] = some[b] * variance[row, b], every[b] * variance[row, b]
-            whole[i] = pairwise(parts[0], bins)
-            along[i] = pairwise(parts[1], bins)
-            before, total = pairwise(parts[2], bins), pairwise(parts[3], bins)
-            spread[i] = np.sqrt(before * (total - before) / max(total, TINY))
-        z = normals(state, 3 * left)
-        for i in range(left):
-            x = whole[i] - along[i] + spread[i] * z[i]
-            y, w = spread[i] * z[left + i], spread[i] * z[2 * left + i]
-            tokens[i] = np.rint(whole[i] - np.sqrt(x * x + y * y + w * w))
+        bridge(state, until, rate, variance, done, position, tokens)
         if position <= FEW:
-            few(state, until, survival, requests, remaining, done, position, depth, tokens)
-    out = np.empty(left, np.int64)
+            few(state, until, survival, order, emitted, length, done, position, tokens)
+    out = at.shares_of(ints)[1]
     for i in range(left):
-        least = float(min(position, remaining[i] - 1))
-        most = float(min(position * (depth + 1), remaining[i] - 1))
+        row = order[done + i]
+        remaining = length[row] - emitted[row]
+        least = float(min(position, remaining - 1))
+        most = float(min(position * (depth + 1), remaining - 1))
         out[i] = int(min(max(tokens[i], least), most))
-    return out
+        emitted[row] += out[i]
 
 
 @compiled
-def few(state, until, survival, requests, remaining, done, position, depth, tokens):
+def bridge(state, until, rate, variance, done, position, tokens):
+    """JumpEngine._bridge, rounded: tokens of each request from `done` on after `position` engine steps."""
+    left, bins = len(tokens), until.shape[1]
+    along, spread, whole = np.empty(left), np.empty(left), np.empty(left)
+    some, every = np.empty(bins, np.int64), np.empty(bins, np.int64)
+    parts = np.empty((4, bins))
+    for i in range(left):
+        row = done + i
+        passed(until, row, position, some)
+        passed(until, row, until[row, bins - 1], every)
+        for b in range(bins):
+            parts[0, b], parts[1, b] = every[b] * rate[row, b], some[b] * rate[row, b]
+            parts[2, b], parts[3, b] = some[b] * variance[row, b], every[b] * variance[row, b]
+        whole[i] = pairwise(parts[0], bins)
+        along[i] = pairwise(parts[1], bins)
+        before, total = pairwise(parts[2], bins), pairwise(parts[3], bins)
+        spread[i] = np.sqrt(before * (total - before) / max(total, TINY))
+    z = normals(state, 3 * left)
+    for i in range(left):
+        x = whole[i] - along[i] + spread[i] * z[i]
+        y, w = spread[i] * z[left + i], spread[i] * z[2 * left + i]
+        tokens[i] = np.rint(whole[i] - np.sqrt(x * x + y * y + w * w))
+
+
+@compiled
+def few(state, until, survival, order, emitted, length, done, position, tokens):
     """JumpEngine._counted: over few engine steps those who cannot reach their end are drawn step by step."""
-    bins, left = until.shape[1], len(tokens)
+    bins, depth, left = until.shape[1], survival.shape[2], len(tokens)
     draws = uniforms(state, position * left)
     for i in range(left):
-        if position * (depth + 1) >= remaining[i]:
+        row = order[done + i]
+        if position * (depth + 1) >= length[row] - emitted[row]:
             continue
         stage = 0
         for b in range(bins - 1):
@@ -76,13 +91,13 @@ def few(state, until, survival, requests, remaining, done, position, depth, toke
         for k in range(position):
             u = draws[k * left + i]
             for d in range(depth):
-                total += u < survival[requests[i], stage, d]
+                total += u < survival[row, stage, d]
         tokens[i] = total
 
 
 @compiled
-def accepted(state, held, running, request_steps, emitted, left):
-    """JumpEngine._accepted: drafts accepted by position, [depth], of an interval in a segment.
+def accepted(state, held, running, request_steps, emitted, left, out):
+    """JumpEngine._accepted: drafts accepted by position, into `out`, of an interval in a segment.
 
     held: survivals of all that run in the segment, [depth].
     """
@@ -98,7 +113,6 @@ def accepted(state, held, running, request_steps, emitted, left):
         before = survival[d]
     chance[depth] = max(-(0.0 - before), 0.0)
     drawn = multinomial(state, request_steps, chance)
-    out = np.empty(depth, np.int64)
     upto = 0
     for d in range(depth - 1, -1, -1):
         upto += drawn[d + 1]
@@ -108,14 +122,13 @@ def accepted(state, held, running, request_steps, emitted, left):
         shown = np.rint(survival[d] * per + math.sqrt(left) * (out[d] - request_steps * survival[d]))
         least = min(least, min(max(shown, 0.0), float(request_steps)))
         out[d] = int(least)
-    return out
 
 
 @compiled
-def by_request(state, until, rate, variance, finished, start, end, total, left, depth):
-    """JumpEngine._by_request: engine steps and accepted drafts, [2, left], of those from `finished` on."""
-    bins, n = until.shape[1], len(until) - finished
-    out, most = np.empty((2, n), np.int64), np.empty(n, np.int64)
+def by_request(state, until, rate, variance, finished, start, end, total, left, depth, out):
+    """JumpEngine._by_request: engine steps and accepted drafts of those from `finished` on, into `out`."""
+    bins, n = until.shape[1], out.shape[1]
+    most = np.empty(n, np.int64)
     drawn, spread = np.empty(n), np.empty(n)
     parts = np.empty((2, bins))
     first, last = np.empty(bins, np.int64), np.empty(bins, np.int64)
@@ -138,7 +151,6 @@ def by_request(state, until, rate, variance, finished, start, end, total, left, 
     for i in range(n):
         drawn[i] += missing * spread[i] / all_variance
     share_out(drawn, total, most, out[1])
-    return out
 
 
 @compiled
@@ -164,9 +176,9 @@ def share_out(wanted, total, most, whole):
 
 
 @compiled
-def segment_at(whole, engine_step):
+def segment_at(whole, events, engine_step):
     """Trajectory._segment: the first segment that ends after an engine step."""
-    low, high = 0, whole.shape[1]
+    low, high = 0, events
     while low < high:
         middle = (low + high) // 2
         if whole[0, middle] > engine_step:
@@ -196,9 +208,9 @@ def interval_end(whole, real, finish, position, finished, min_requests, most_ste
 
 
 @compiled
-def state_at(whole, real, finish, engine_step, kv_s):
+def state_at(whole, real, events, finish, engine_step, kv_s):
     """Trajectory.at: finished, seconds, request steps, emitted and context tokens at an engine step."""
-    k = segment_at(whole, engine_step)
+    k = segment_at(whole, events, engine_step)
     seconds, requests, emitted, context = 0.0, 0, 0.0, 0.0
     if k:
         seconds, requests, emitted = real[3, k - 1], whole[3, k - 1], real[4, k - 1]
@@ -214,24 +226,48 @@ def state_at(whole, real, finish, engine_step, kv_s):
 
 
 @compiled
+def retire(running, emitted, length, order, finished, done):
+    """Let those go who finish: their tokens are all there, and the others close up in `running`."""
+    for k in range(finished, done):
+        emitted[order[k]] = length[order[k]]
+    kept = 0
+    for i in range(len(running)):
+        if emitted[running[i]] < length[running[i]]:
+            running[kept] = running[i]
+            kept += 1
+
+
+@compiled
 def interval(
-    state, whole, real, held, finish, position, before, min_requests, most_steps, waits, limit, peak,
-    all_steps, kv_s,
+    state, ints, floats, running, emitted, length, bins, depth, position, finished, steps_before,
+    emitted_before, min_requests, most_steps, waits, limit, tells,
 ):  # fmt: skip
     """JumpEngine.run and _advance without `watch`: where an interval ends, and what it did.
 
-    Returns the engine step, whether it is crowded there, the state, the share of request steps left, and the
-    drafts accepted by position.
+    Leaves the state in front of the memory, accepted drafts by position behind it, and with `tells` the
+    shares of requests.
     """
-    finished, _, steps_before, emitted_before, _ = before
+    order, finish = at.order_of(ints), at.finish_of(ints)[: ints[at.PLANNED]]
+    whole, real, held = at.segments_of(ints, floats, depth)
+    events, kv_s = ints[at.EVENTS], floats[at.KV_S]
     end, crowded = interval_end(
-        whole, real, finish, position, finished, min_requests, most_steps, waits, limit, peak
+        whole, real, finish, position, finished, min_requests, most_steps, waits, limit, floats[at.PEAK]
     )
-    after = state_at(whole, real, finish, end, kv_s)
-    request_steps = after[2] - steps_before
-    left = 1.0 - request_steps / max(all_steps - steps_before, 1)
-    drawn = np.empty(0, np.int64)
-    if held.shape[1] and request_steps:
-        k = segment_at(whole, position)
-        drawn = accepted(state, held[k], whole[2, k], request_steps, after[3] - emitted_before, left)
-    return end, crowded, after, left, drawn
+    done, seconds, steps_after, emitted_after, context = state_at(whole, real, events, finish, end, kv_s)
+    request_steps = steps_after - steps_before
+    left = 1.0 - request_steps / max(ints[at.ALL_STEPS] - steps_before, 1)
+    if depth and request_steps:
+        drawn = ints[at.ACCEPTED : at.ACCEPTED + depth]
+        k = segment_at(whole, events, position)
+        accepted(state, held[k], whole[2, k], request_steps, emitted_after - emitted_before, left, drawn)
+        if tells and end > position:
+            total = drawn.sum()
+            until, rate, variance = at.stages_of(ints, floats, bins)
+            out = at.shares_of(ints)[:, : len(finish) - finished]
+            planned = until[: len(finish)]
+            by_request(state, planned, rate, variance, finished, position, end, total, left, depth, out)
+    if done > finished:
+        retire(running, emitted, length, order, finished, done)
+    ints[at.POSITION], ints[at.FINISHED], ints[at.REQUEST_STEPS] = end, done, steps_after
+    ints[at.CROWDED], ints[at.CONTEXT] = crowded, int(np.rint(context))
+    floats[at.SECONDS], floats[at.EMITTED], floats[at.HELD] = seconds, emitted_after, context

@@ -7,30 +7,49 @@ from __future__ import annotations
 
 import numpy as np
 
+from tlt.sim.model.engines.compiled import memory as at
 from tlt.sim.model.engines.compiled.cache import compiled
 from tlt.sim.model.engines.compiled.numbers import normals, pairwise, rank
 
 
 @compiled
-def draw_stages(state, span, mean, variance, cube, most_tokens):
+def fill(ints, moments, rows, survival):
+    """process.moments_of: what follows from survivals, [n, bins, depth], of some requests, into `moments`."""
+    n, bins, depth = survival.shape
+    mean, variance, cube, kept = at.moments_of(ints, moments, depth)
+    odd = np.empty(depth)
+    for i in range(n):
+        row = rows[i]
+        for b in range(bins):
+            whole = pairwise(survival[i, b], depth)
+            for d in range(depth):
+                kept[row, b, d] = survival[i, b, d]
+                odd[d] = survival[i, b, d] * (2.0 * (d + 1) - 1.0)
+            m = 1.0 + whole
+            mean[row, b], cube[row, b] = m, m * m * m
+            variance[row, b] = max(pairwise(odd, depth) - whole * whole, 0.0)
+
+
+@compiled
+def draw_stages(state, span, chosen, mean, variance, cube, most_tokens, until, rate):
     """stages.draw_stages: engine steps to the end of each stage, its tokens an engine step, [n, stages]."""
-    n, bins = span.shape
+    n, bins = len(chosen), span.shape[1]
     z = normals(state, n)
-    until, rate = np.empty((n, bins), np.int64), np.empty((n, bins))
     by_bin, spread = np.empty(bins), np.empty(bins)
     for i in range(n):
+        row = chosen[i]
         remaining, last = 0, 0
         for b in range(bins):
             remaining += span[i, b]
             if span[i, b] > 0:
                 last = b
         for b in range(bins):
-            m, v = mean[i, b], variance[i, b]
+            m, v = mean[row, b], variance[row, b]
             tokens = float(span[i, b])
             if b == last:
                 tokens += ((v + m * m) / m - 1.0) / 2.0
             by_bin[b] = tokens / m
-            spread[b] = span[i, b] * v / cube[i, b]
+            spread[b] = span[i, b] * v / cube[row, b]
         expected = pairwise(by_bin, bins)
         drawn = np.rint(expected + np.sqrt(pairwise(spread, bins)) * z[i])
         steps = int(min(max(drawn, float(-(-remaining // most_tokens))), float(remaining)))
@@ -39,39 +58,35 @@ def draw_stages(state, span, mean, variance, cube, most_tokens):
         for b in range(bins):
             upto += by_bin[b]
             until[i, b] = int(np.rint(upto * stretch))
-            rate[i, b] = mean[i, b] / stretch
+            rate[i, b] = mean[row, b] / stretch
         until[i, bins - 1] = steps
-    return until, rate
 
 
 @compiled
-def spans(running, emitted, length, bins, edges):
+def spans(running, emitted, length, bins, edges, span):
     """stages.spans: the tokens of each bin that each running request has to emit, [n, bins]."""
-    n = len(running)
-    span = np.empty((n, bins), np.int64)
-    for i in range(n):
+    for i in range(len(running)):
         begun, end = emitted[running[i]], length[running[i]]
         before = begun
         for b in range(bins):
             upto = end if b == bins - 1 else min(max(edges[b], begun), end)
             span[i, b] = upto - before
             before = upto
-    return span
 
 
 @compiled
-def jumps(until, rate, survival, context):
+def jumps(n, until, rate, survival, order, context):
     """decode_closed_form._events: engine step and jump of each event, finishes first."""
-    n, bins = until.shape
-    depth = survival.shape[2]
+    bins, depth = until.shape[1], survival.shape[2]
     events = n
     for i in range(n):
         for b in range(bins - 1):
             if 0 < until[i, b] < until[i, bins - 1]:
                 events += 1
     step, jump = np.empty(events, np.int64), np.zeros((events, 3 + depth))
-    at = n
+    at_event = n
     for i in range(n):
+        row = order[i]
         finish, last, bent = until[i, bins - 1], 0, 0.0
         for b in range(bins - 1):
             here = until[i, b]
@@ -81,35 +96,34 @@ def jumps(until, rate, survival, context):
             if here > 0:
                 slower = rate[i, b] - rate[i, b + 1]
                 bent += slower * here
-                step[at] = here
-                jump[at, 1], jump[at, 2] = -slower, slower * here
+                step[at_event] = here
+                jump[at_event, 1], jump[at_event, 2] = -slower, slower * here
                 for d in range(depth):
-                    jump[at, 3 + d] = survival[i, b + 1, d] - survival[i, b, d]
-                at += 1
+                    jump[at_event, 3 + d] = survival[row, b + 1, d] - survival[row, b, d]
+                at_event += 1
         step[i] = finish
         jump[i, 0], jump[i, 1], jump[i, 2] = -1.0, -rate[i, last], -(context[i] + bent)
         for d in range(depth):
-            jump[i, 3 + d] = -survival[i, last, d]
+            jump[i, 3 + d] = -survival[row, last, d]
     return step, jump
 
 
 @compiled
-def segments(step, jump, n, fixed_s, kv_s):
+def segments(step, jump, n, fixed_s, kv_s, whole, real, survival, finish_s):
     """decode_closed_form.segments: the segments that end with each event, and when each request finishes.
 
-    Returns whole numbers [4, events] (step, start, running, request steps so far), numbers [5, events]
+    Writes whole numbers [4, events] (step, start, running, request steps so far), numbers [5, events]
     (growth, context, engine step, seconds so far, emitted so far), survivals [events, depth], finishes [n].
+    Returns the most context tokens.
     """
     events, columns = jump.shape
     order = rank(step)
-    whole, real = np.empty((4, events), np.int64), np.empty((5, events))
-    held = np.empty((events, columns))
-    total = np.zeros(columns)
+    held, total = np.empty((events, columns)), np.zeros(columns)
     for k in range(events - 1, -1, -1):
         for c in range(columns):
             total[c] += jump[order[k], c]
             held[k, c] = -total[c]
-    finish_s = np.empty(n)
+    peak = -np.inf
     seconds, emitted, request_steps, start = 0.0, 0.0, 0, 0
     for k in range(events):
         end, running = step[order[k]], int(np.rint(held[k, 0]))
@@ -124,44 +138,45 @@ def segments(step, jump, n, fixed_s, kv_s):
         real[0, k], real[1, k], real[2, k], real[3, k], real[4, k] = (
             growth, context, engine_step_s, seconds, emitted,
         )  # fmt: skip
+        for d in range(columns - 3):
+            survival[k, d] = held[k, 3 + d]
         if order[k] < n:
             finish_s[order[k]] = seconds
+        peak = max(peak, context + growth * end)
         start = end
-    return whole, real, np.ascontiguousarray(held[:, 3:]), finish_s
+    return peak
 
 
 @compiled
 def plan(
-    state, running, rows, emitted, length, prompt, bins, edges, mean, variance, cube, survival, fixed_s, kv_s
-):
-    """JumpEngine._plan: stages of the running requests in order of finish, and the trajectory.
-
-    `rows` says where the moments of each running request are; without drafts survival has no depth.
-    """
-    n, depth = len(running), survival.shape[2]
-    span = spans(running, emitted, length, bins, edges)
+    state, ints, floats, moments, running, emitted, length, prompt, edges, bins, depth, fixed_s, kv_s
+):  # fmt: skip
+    """JumpEngine._plan: stages of the running requests in order of finish, and the trajectory."""
+    n = len(running)
+    mean, variance, cube, survival = at.moments_of(ints, moments, depth)
+    until, rate, spread = at.stages_of(ints, floats, bins)
+    order, finish, span = at.order_of(ints), at.finish_of(ints), at.span_of(ints, bins)
+    drawn, drawn_rate = np.empty((n, bins), np.int64), np.ones((n, bins))
+    spanned = np.empty((n, bins), np.int64)
+    spans(running, emitted, length, bins, edges, spanned)
     if depth:
-        until, rate = draw_stages(state, span, mean[rows], variance[rows], cube[rows], depth + 1)
+        draw_stages(state, spanned, running, mean, variance, cube, depth + 1, drawn, drawn_rate)
     else:
-        until, rate = span.copy(), np.ones((n, bins))
-    order = rank(until[:, bins - 1].copy())
-    chosen, rows = running[order], rows[order]
+        drawn[:] = spanned
+    ranked = rank(drawn[:, bins - 1].copy())
     context = np.empty(n)
     for i in range(n):
-        context[i] = prompt[chosen[i]] + emitted[chosen[i]]
-    until, rate, span = until[order], rate[order], span[order]
-    step, jump = jumps(until, rate, survival[rows], context)
-    whole, real, held, finish_s = segments(step, jump, n, fixed_s, kv_s)
-    return (
-        chosen,
-        rows,
-        until,
-        rate,
-        span,
-        variance[rows],
-        until[:, bins - 1].copy(),
-        whole,
-        real,
-        held,
-        finish_s,
-    )
+        row = running[ranked[i]]
+        order[i] = row
+        context[i] = prompt[row] + emitted[row]
+        for b in range(bins):
+            until[i, b], rate[i, b] = drawn[ranked[i], b], drawn_rate[ranked[i], b]
+            span[i, b] = spanned[ranked[i], b]
+            spread[i, b] = variance[row, b] if depth else 0.0
+        finish[i] = until[i, bins - 1]
+    step, jump = jumps(n, until, rate, survival, order, context)
+    whole, real, held = at.segments_of(ints, floats, depth)
+    ints[at.PLANNED], ints[at.EVENTS] = n, len(step)
+    floats[at.PEAK] = segments(step, jump, n, fixed_s, kv_s, whole, real, held, at.finish_s_of(ints, floats))
+    floats[at.KV_S] = kv_s
+    ints[at.ALL_STEPS] = whole[3, len(step) - 1]

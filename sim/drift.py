@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tlt.traces.common.shipped import filled_in, load_named, names_in
-from tlt.traces.results.predicted_training import DriftFit, PredictionError
+from tlt.traces.results.predicted_training import DriftFit, PredictionError, entropy_words
 
 SHIPPED = Path(__file__).parent / "drifts"
 
@@ -52,6 +52,7 @@ class DriftCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (
             f"drafter drift of {self.model} ({self.provenance}; {self.name}): {seen}; "
             f"exponent {drift.value:+.4f}{bounds} an update over {self.updates} updates{trained}"
+            f"{entropy_words(self.fit.entropy)}"
         )
 
 

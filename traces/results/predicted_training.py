@@ -43,6 +43,20 @@ class DriftPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     length: float  # as measured
 
 
+class EntropyLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How acceptance goes with the entropy of the policy, between the steps of one run.
+
+    The exponent of the served head goes as entropy ** elasticity. Steps differ in their prompts as well as in
+    the policy, so that this is what goes together, within the entropies seen, and not what an update does.
+    """
+
+    elasticity: Figure
+    lowest_nats: float  # entropy of a response token, of the steps that were fitted
+    highest_nats: float
+    explained: float  # share of the variance of log exponents
+    steps: int
+
+
 class DriftFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How acceptance follows the policy's updates and the drafter's training (law: tlt.sim.model.drafter).
 
@@ -59,6 +73,7 @@ class DriftFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recovery_resolved: bool  # False: helped to the last step, so that recovery_tokens is a lower bound
     residual: float  # root mean square of log exponents, measured less fitted
     points: tuple[DriftPoint, ...]
+    entropy: EntropyLaw | None = None  # None: not recorded, or too few steps
 
     def simulated_per_update(self) -> float:
         """Return what the simulator adds to the exponent at each update.
@@ -166,12 +181,23 @@ def drift_sentence(policy: PredictedPolicy) -> str:
     }[drift.verdict]
     per_update = f"exponent {figure(drift.per_update, '+.4f')} an update, from {drift.measured_on}"
     words = f"{policy.policy}: {seen} ({per_update})"
+    words += entropy_words(drift.entropy)
     if drift.recovery_tokens is None:
         return f"{words}."
     bound = "" if drift.recovery_resolved else "no fewer than "
     return (
         f"{words}; training shrinks the lag to 1/e in {bound}{figure(drift.recovery_tokens, ',.0f')} tokens, "
         f"from an exponent of {figure(drift.initial_exponent, '.3f')} at the start."
+    )
+
+
+def entropy_words(law: EntropyLaw | None) -> str:
+    """Return what follows a statement on drift: how the exponent goes with entropy; empty if unknown."""
+    if law is None:
+        return ""
+    return (
+        f"; between its steps the exponent goes as entropy to the {figure(law.elasticity, '.2f')} "
+        f"({law.lowest_nats:.3f} to {law.highest_nats:.3f} nats a token, {law.explained:.0%} of its variance)"
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from tlt.sim.model.drafter import SMALLEST_EXPONENT
 from tlt.sim.validate.training.acceptance_exponents import Head, HeadSeries, common_law, series
+from tlt.sim.validate.training.entropy import entropy_law
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Jackknife, without_each
@@ -131,6 +132,7 @@ def _fit(
         recovery_resolved=resolved,
         residual=float(np.sqrt(((shift - shift.mean()) ** 2).mean())),
         points=rollouts.points() + (served.points() + still.points() if served else ()),
+        entropy=entropy_law(rollouts, run.entropy()),
     )
     return FittedLaw(fit, law ** (level * trained[0]))
 

@@ -43,7 +43,8 @@ class TrainingRun:
         folder = RunFolder(path)
         self.steps = folder.steps().sort_values("step", ignore_index=True)
         self.intervals = folder.intervals()
-        self.updates = read_table(path / "updates.parquet", {"step": "int32", "publish_s": "float64"})
+        columns = {"step": "int32", "publish_s": "float64", "entropy": "float64"}
+        self.updates = read_table(path / "updates.parquet", columns)
         self.heads = read_table(path / "heads.parquet", HEAD_COLUMNS)
         self.probes = read_table(path / "probes.parquet", PROBE_COLUMNS)
         if len(self.steps) < MIN_STEPS:
@@ -71,6 +72,11 @@ class TrainingRun:
     def trained_tokens(self) -> Floats:
         """Return the tokens that the drafter was trained on in each step, [steps]."""
         return self.steps["trained_tokens"].to_numpy(np.float64)
+
+    def entropy(self) -> Floats:
+        """Return the policy's entropy on each step's responses before its update, nats a token, [steps]."""
+        entropy = self.updates.groupby("step")["entropy"].first()
+        return entropy.reindex(self.steps["step"]).to_numpy(np.float64)
 
     def versions(self) -> Ints:
         """Return the drafter's version that served each step, [steps]; -1: none."""

@@ -33,8 +33,8 @@ WORLD: dict[str, Any] = {
 }
 BOUNDS = {
     "none": Work(16, 81, 18_000),
-    "tlt": Work(452, 367, 133_806),
-    "goodput_trees": Work(428, 273, 435_455),
+    "tlt": Work(452, 153, 117_077),
+    "goodput_trees": Work(428, 81, 253_421),
     "tlt@tail_batching": Work(221, 1_493, 185_937),
     "tlt@bounded_async": Work(363, 2_275, 224_602),
     "tlt@divided": Work(803, 3_160, 510_968),

@@ -134,6 +134,20 @@ def test_the_hazard_of_a_tree_has_its_length(share: float, depth: int, mean: flo
     )
 
 
+@given(
+    accepted=st.floats(1e-3, 7.99), start=st.floats(0, 1e4), mean=st.floats(-1.5, 1.5), spread=st.floats(0, 1)
+)
+def test_a_hazard_does_not_depend_on_where_its_search_begins(
+    accepted: float, start: float, mean: float, spread: float
+) -> None:
+    nodes = Exponents(mean, spread**2).nodes()
+    for found, again in (
+        (hazard_of_accepted(accepted, 8, nodes), hazard_of_accepted(accepted, 8, nodes, start)),
+        (hazard_of(accepted / 8, nodes), hazard_of(accepted / 8, nodes, start)),
+    ):
+        assert again == pytest.approx(found, rel=1e-4)
+
+
 def test_five_nodes_are_enough_for_the_mean_over_a_batch() -> None:
     # against a sum over a fine grid of the normal density
     grid = [-8 + 0.001 * number for number in range(16_001)]

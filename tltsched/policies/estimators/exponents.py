@@ -21,6 +21,8 @@ WEIGHTS = (
     0.011257411327720683,
 )
 LARGEST_HAZARD = 1e6  # of a position that is never accepted
+LARGEST_TREE_HAZARD = 1e3  # of each position of a tree
+FAR_HAZARD = 3.0  # a start from above is taken up to here: farther out all exponentials may have vanished
 MOST_ITERATIONS = 60
 
 
@@ -50,10 +52,11 @@ def mean_survival(hazard: float, nodes: tuple[float, ...]) -> float:
     )
 
 
-def hazard_of(survival: float, nodes: tuple[float, ...]) -> float:
+def hazard_of(survival: float, nodes: tuple[float, ...], start: float = 0.0) -> float:
     """Return the hazard whose mean survival over a batch is this one; at most LARGEST_HAZARD.
 
-    Newton's iteration on -ln of the mean, which is concave and rises: from below it never overshoots.
+    Newton's iteration on -ln of the mean, which is concave and rises: from below it never overshoots, and
+    from above it is below after a step. `start` is a hazard near it, if one is known.
     """
     if survival >= 1:
         return 0.0
@@ -61,7 +64,7 @@ def hazard_of(survival: float, nodes: tuple[float, ...]) -> float:
         return LARGEST_HAZARD
     target = -log(survival)
     (w0, w1, w2, _, _), (e0, e1, e2, e3, e4) = WEIGHTS, nodes  # weights are symmetric
-    hazard = target / mean(nodes)
+    hazard = start if 0.0 < start < FAR_HAZARD else target / mean(nodes)
     for _ in range(MOST_ITERATIONS):
         p0, p1, p2 = w0 * exp(-hazard * e0), w1 * exp(-hazard * e1), w2 * exp(-hazard * e2)
         p3, p4 = w1 * exp(-hazard * e3), w0 * exp(-hazard * e4)
@@ -70,8 +73,8 @@ def hazard_of(survival: float, nodes: tuple[float, ...]) -> float:
             return LARGEST_HAZARD
         slope = p0 * e0 + p1 * e1 + p2 * e2 + p3 * e3 + p4 * e4
         step = (target + log(level)) * level / slope
-        hazard += step
-        if step <= 1e-4 * hazard:  # the error left is of the order of its square
+        hazard = max(hazard + step, 0.0)
+        if abs(step) <= 1e-4 * hazard:  # the error left is of the order of its square
             break
     return min(hazard, LARGEST_HAZARD)
 
@@ -87,25 +90,43 @@ def mean_accepted(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
     return mean([accepted_in_a_row(hazard * node, depth) for node in nodes])
 
 
-def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...]) -> float:
+def tokens_of_tree(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
+    """Return the harmonic mean over a batch of 1 + accepted_in_a_row: tokens with the bonus token."""
+    slow = 0.0
+    for weight, node in zip(WEIGHTS, nodes, strict=True):
+        rate = exp(-hazard * node)
+        row = depth if rate >= 1.0 else rate * (1.0 - rate**depth) / (1.0 - rate)
+        slow += weight / (1.0 + row)
+    return 1.0 / slow
+
+
+def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...], start: float = 0.0) -> float:
     """Return the hazard of each of `depth` drafts in a row under which this is their mean.
 
-    By false position in the log of the hazard and by halving it, in turn.
+    Newton's iteration as in `hazard_of`: the mean is a sum of exponentials of the hazard here too.
     """
-    low, high = -14.0, 7.0  # a rate of 1 - 1e-6, and of none
-    above = mean_accepted(exp(low), depth, nodes) - accepted
-    if above <= 0:
+    if accepted >= depth:
         return 0.0
-    below = mean_accepted(exp(high), depth, nodes) - accepted
-    if below >= 0:
-        return exp(high)
-    for turn in range(MOST_ITERATIONS):
-        middle = (low + high) / 2 if turn % 2 else (low * below - high * above) / (below - above)
-        excess = mean_accepted(exp(middle), depth, nodes) - accepted
-        if abs(excess) <= 1e-5 * accepted:
+    if accepted <= 0:
+        return LARGEST_TREE_HAZARD
+    hazard = start if 0.0 < start < FAR_HAZARD else 0.3
+    for _ in range(MOST_ITERATIONS):
+        level = slope = 0.0
+        for weight, node in zip(WEIGHTS, nodes, strict=True):
+            rate = exp(-hazard * node)
+            refused = 1.0 - rate
+            if refused < 1e-9:  # the limit of what follows
+                level += weight * depth
+                slope += weight * node * depth * (depth + 1) / 2
+                continue
+            last = rate**depth
+            row = rate * (1.0 - last) / refused  # accepted_in_a_row
+            level += weight * row
+            slope += weight * node * (row - depth * rate * last) / refused
+        if level <= 0 or hazard >= LARGEST_TREE_HAZARD:
+            return LARGEST_TREE_HAZARD
+        step = log(level / accepted) * level / slope
+        hazard = max(hazard + step, 0.0)
+        if abs(step) <= 1e-3 * hazard:
             break
-        if excess > 0:
-            low, above = middle, excess
-        else:
-            high, below = middle, excess
-    return exp(middle)
+    return min(hazard, LARGEST_TREE_HAZARD)

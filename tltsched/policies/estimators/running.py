@@ -24,12 +24,12 @@ from tltsched.policies.estimators.acceptance import AcceptanceEstimate
 from tltsched.policies.estimators.exponents import (
     WEIGHTS,
     Exponents,
-    accepted_in_a_row,
     hazard_of,
     hazard_of_accepted,
     mean,
     mean_accepted,
     mean_survival,
+    tokens_of_tree,
 )
 from tltsched.policies.estimators.requests import RequestEstimates
 
@@ -107,8 +107,7 @@ class RunningAcceptance:
             self._chain_tokens = [[1.0 for _ in WEIGHTS]]
         nodes = self._batch[1]
         if self.population.as_tree(draft_config):
-            hazard, depth = self._tree_hazard(draft_config), draft_config.depth
-            return 1.0 / mean([1.0 / (1.0 + accepted_in_a_row(hazard * node, depth)) for node in nodes])
+            return tokens_of_tree(self._tree_hazard(draft_config), draft_config.depth, nodes)
         tokens = self._chain_tokens
         for hazard in self._hazards(draft_config)[len(tokens) - 1 :]:
             tokens.append(
@@ -119,11 +118,19 @@ class RunningAcceptance:
     def _observe_population(self, outcome: Outcome, nodes: tuple[float, ...]) -> None:
         """Tell the population what an average batch would have shown."""
         shares, draft_config = outcome.shares(), outcome.draft_config
+        # Worked out for every state of the population, asked for or not, so that no question changes a start.
+        start = self._tree_hazard(draft_config) if self.population.as_tree(draft_config) else 0.0
         if nodes != self._average:
             if draft_config.is_chain:
-                shares = tuple([mean_survival(hazard_of(share, nodes), self._average) for share in shares])
+                starts = self._hazards(draft_config)
+                shares = tuple(
+                    [
+                        mean_survival(hazard_of(share, nodes, known), self._average)
+                        for share, known in zip(shares, starts, strict=False)
+                    ]
+                )
             else:
-                hazard = hazard_of_accepted(sum(shares), draft_config.depth, nodes)
+                hazard = hazard_of_accepted(sum(shares), draft_config.depth, nodes, start)
                 shares = (mean_accepted(hazard, draft_config.depth, self._average),)
         self.population.observe(draft_config, outcome.request_steps, shares)
 
@@ -140,7 +147,8 @@ class RunningAcceptance:
         accepted = self.population.tokens_per_engine_step(draft_config) - 1.0
         known = self._tree_hazards.get(draft_config)
         if known is None or known[0] != accepted:  # an interval of one tree leaves the others as they were
-            hazard = hazard_of_accepted(accepted, draft_config.depth, self._average)
+            start = 0.0 if known is None else known[1]
+            hazard = hazard_of_accepted(accepted, draft_config.depth, self._average, start)
             self._tree_hazards[draft_config] = known = accepted, hazard
         return known[1]
 

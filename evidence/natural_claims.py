@@ -21,7 +21,7 @@ from evidence.acceptance_claims import DETAILS, rollouts_s
 from evidence.recording import OTHERS, write, write_raw
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import DrafterConfig
-from tlt.sim.model.phases import NoPhases
+from tlt.sim.model.phases import Phases
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
@@ -69,7 +69,7 @@ def predicted(
         with TemporaryDirectory() as name:
             path = Path(name) / "run"
             drafter = DrafterConfig(exists=True)
-            simulate_into(path, policy, calibration, acceptance, drafter, NoPhases(), unlike)
+            simulate_into(path, policy, calibration, acceptance, drafter, Phases(), unlike)
             simulated_s = rollouts_s(RunFolder(path).steps())
         rows.append(
             {
@@ -116,7 +116,7 @@ def compared(policies: list[MeasuredPolicy], calibration: Calibration) -> list[d
         plain.responses = policy.responses
         with TemporaryDirectory() as name:
             path, drafter = Path(name) / "run", DrafterConfig(exists=False)
-            simulate_into(path, plain, calibration, None, drafter, NoPhases(), Differences())
+            simulate_into(path, plain, calibration, None, drafter, Phases(), Differences())
             plain_s = rollouts_s(RunFolder(path).steps())
         tokens = policy.responses.groupby("step")["response_tokens"].sum().to_numpy()
         rows += [

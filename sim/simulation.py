@@ -161,7 +161,7 @@ class Simulation:
         self.trainers = spec.trainers(config.workers) if isinstance(spec, BoundedAsyncConfig) else 0
         self._check_trainers()
         self.setup = SchedulerSetup(
-            workers=config.workers - self.trainers,
+            workers=config.workers - (0 if self.lends else self.trainers),
             policy=config.policy,
             cluster=config.cluster,
             step_times=self.costs.step_times(self.policy.draft_configs),
@@ -225,6 +225,12 @@ class Simulation:
         """GPUs that train the policy: all of them, unless some do nothing else."""
         hardware = self.config.hardware
         return self.trainers * hardware.parallel.gpus or hardware.gpus
+
+    @property
+    def lends(self) -> bool:
+        """Whether the GPUs that train generate too while they wait."""
+        spec = self.config.cluster.schedule_spec()
+        return isinstance(spec, BoundedAsyncConfig) and spec.lend
 
     def unscaled(self) -> Self | None:
         """Return it with given seconds of training that do not grow where fewer GPUs train.
@@ -296,7 +302,8 @@ class Simulation:
                 config.phases, self.shape, self.training_gpu, config.hardware.gpus, self.training_gpus
             ),
             engine=ExactEngine if config.run.mode == "exact" else jump_engine(len(self.trace.rows)),
-            trainers=self.trainers,
+            trainers=0 if self.lends else self.trainers,
+            lent=self.trainers if self.lends else 0,
         )
 
     def run(

@@ -53,6 +53,8 @@ CAUSE_COLOURS: dict[str, str] = {
     "preempt_wait": "#d62728",
     "admission_wait": "#969696",
     "batch_wait": "#f4a5a5",
+    "sync_pause": "#843c39",
+    "lend": "#bd9e39",
     "drafter_activation": "#c7e9c0",
     "drafter_training": "#31a354",
     "drafter_stop": "#a1d07a",

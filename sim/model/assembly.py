@@ -72,6 +72,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     phases: Phases
     engine: type[Engine] = JumpEngine
     trainers: int = 0  # workers that train the policy and nothing else, beside those of the setup
+    lent: int = 0  # of the setup's workers, the last ones, that train and generate while they wait
 
     def run(
         self,
@@ -106,6 +107,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             np.random.default_rng(request_seed),
             np.random.default_rng(spare_seed),
             counts,
+            self.lent,
         )
         try:
             env.run(env.process(cluster.run(steps, done)))

@@ -38,10 +38,12 @@ from tltsched.commands import (
 from tltsched.event_log import RecordedCluster
 from tltsched.events import (
     ChunksEnded,
+    ClusterEvent,
     PhaseEnded,
     Request,
     RequestsFinished,
     RequestsWithdrawn,
+    RewardsReady,
     StepBegan,
     TrainingStopped,
 )
@@ -64,11 +66,13 @@ class Cluster(Listener):
         rng: np.random.Generator,
         spare_rng: np.random.Generator,
         counts: DraftCounts | None = None,
+        lent: int = 0,
     ) -> None:
-        """`make_worker(index, listener)` builds a worker, of which some train the policy and nothing else.
+        """`make_worker(index, listener)` builds a worker.
 
-        There are such `trainers` (their numbers follow those of the workers) under schedules whose rollouts
-        never end. `spare_rng` draws samples beyond those of the trace. `counts` takes drafts by request.
+        Under schedules whose rollouts never end, some train the policy: `trainers` that do nothing else
+        (their numbers follow those of the workers), or the last `lent` workers, which generate when they
+        wait. `spare_rng` draws samples beyond those of the trace. `counts` takes drafts by request.
         """
         self.env = env
         self.scheduler = scheduler
@@ -76,10 +80,12 @@ class Cluster(Listener):
         self.counts = counts
         self.workers = [make_worker(index, self) for index in range(workers)]
         self.drafts = any(worker.scheduler.drafts for worker in self.workers)
-        self.trainers = [Timeline(workers + index) for index in range(trainers)]
+        self.rollouts = self.workers[: workers - lent]  # those that do nothing but generate
+        lenders = [worker.timeline for worker in self.workers[workers - lent :]]
+        self.trainers = lenders + [Timeline(workers + index) for index in range(trainers)]
         if self.trainers:
             for worker in self.workers:
-                worker.idle_cause = "admission_wait"
+                worker.idle_cause = "admission_wait" if worker.index < len(self.rollouts) else "batch_wait"
         self.drafter = drafter
         self.phases = phases
         self.acceptance = acceptance
@@ -89,8 +95,12 @@ class Cluster(Listener):
         self.stream = Stream((), spare_rng)
         self.state = SimulatedStep(step=-1, start_s=env.now, over=env.event())
         self.log = SimulatedLog()
+        self.version = 0  # policy updates that the rollouts' weights have seen
+        self._batch = 0  # responses that a step is to train on; 0: all
         self._training: dict[int, simpy.Process] = {}
         self._publish_s = 0.0
+        self._back_s = 0.0  # until lent trainers are back
+        self._scored_s = 0.0  # when the rewards of all that is finished will have been made, one by one
 
     def run(self, steps: Sequence[StepRequests], done: Callable[[int], None]) -> Process:
         """Run all steps; `done(step)` is called after each."""
@@ -113,16 +123,19 @@ class Cluster(Listener):
             drafter_age_steps=self.drafter.age_steps,
             over=self.env.event(),
         )
-        self._execute(self.scheduler.handle(self._step_began()))
+        self._tell(self._step_began())
 
     def _step_began(self) -> StepBegan:
         """Draw the fresh requests of the step; a schedule that carries nothing over gets the trace's step."""
         groups, samples = self.stream.groups_of(self.state.step)
         schedule = self.scheduler.schedule
+        if schedule.syncs():
+            self.version = self.state.step
         if self.spec.keeps_order:
             self.requests, fresh = Requests(self.acceptance.bins), self.stream.steps[self.state.step]
             groups = samples = 0
         else:
+            self._batch = groups * samples
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
         count = len(fresh.group)
         exponents = np.ones((count, self.acceptance.bins))
@@ -160,7 +173,7 @@ class Cluster(Listener):
                 case BeginPhase():
                     self._end_rollout()
                     self._end_handover()
-                    self.env.process(self._phase(command.phase))
+                    self.env.process(self._phase(command))
                 case EndStep():
                     self._end_rollout()
                     self.env.process(self._end_step())
@@ -174,7 +187,11 @@ class Cluster(Listener):
             case Withdraw():
                 self.workers[move.worker].withdraw(ids)
             case Restart() | Drop():
-                self.state.wasted_tokens += self.requests.restart(ids)
+                wasted = self.requests.restart(ids)
+                self.state.wasted_tokens += wasted
+                if isinstance(move, Drop):
+                    self.state.dropped_responses += len(ids)
+                    self.state.dropped_tokens += wasted
                 if self.counts is not None:
                     self.counts.forget(ids)
             case TrainOn():
@@ -182,7 +199,7 @@ class Cluster(Listener):
 
     def _assign(self, command: Assign) -> None:
         requests, ids = self.requests, np.array(command.requests, np.int64)
-        requests.begin(ids, command.worker, self.state.step, self.env.now)
+        requests.begin(ids, command.worker, self.version, self.env.now)
         target = requests.length[ids]
         if command.chunk_tokens:
             target = np.minimum(target, requests.emitted[ids] + command.chunk_tokens)
@@ -197,35 +214,60 @@ class Cluster(Listener):
             kv_kept=np.full(len(ids), command.kv_kept),
         )
         rollout = Rollout(self.state.step, self.drafter.version, self.drafter.exponent)
-        self.workers[command.worker].assign(rollout, submission)
+        lent_s = self.phases.lend_s if command.worker >= len(self.rollouts) else 0.0
+        self._back_s = max(self._back_s, lent_s)
+        self.workers[command.worker].assign(rollout, submission, lent_s)
 
     def done(self, requests: Ints, finish_s: np.ndarray | float) -> None:
         """Note when requests, [n], were done."""
-        self.requests.finish_s[requests] = finish_s
+        self.requests.finish(requests, self.version, finish_s)
 
     def finished(self, worker: int, requests: tuple[int, ...], context_tokens: int) -> None:
         """Take a worker's report and carry out what follows from it; a chunk may have ended instead."""
         ids = np.array(requests, np.int64)
         emitted = self.requests.target[ids]
         self.requests.emitted[ids] = emitted
+        held = context_tokens if self.spec.watches else 0
         if not self.spec.withdraws:  # nor does it use chunks
-            held = context_tokens if self.spec.watches else 0
-            self._execute(self.scheduler.handle(RequestsFinished(self.env.now, worker, requests, held)))
+            self._finish(RequestsFinished(self.env.now, worker, requests, held))
             return
         whole = emitted >= self.requests.length[ids]
         if not whole.all():
             chunks, tokens = tuple(ids[~whole].tolist()), tuple(emitted[~whole].tolist())
-            self._execute(self.scheduler.handle(ChunksEnded(self.env.now, worker, chunks, tokens)))
+            self._tell(ChunksEnded(self.env.now, worker, chunks, tokens))
         if whole.any():
-            finished = tuple(ids[whole].tolist())
-            held = context_tokens if self.spec.watches else 0
-            self._execute(self.scheduler.handle(RequestsFinished(self.env.now, worker, finished, held)))
+            self._finish(RequestsFinished(self.env.now, worker, tuple(ids[whole].tolist()), held))
+
+    def _finish(self, event: RequestsFinished) -> None:
+        self._tell(event)
+        if self.scheduler.schedule.scores_early:
+            self.env.process(self._score(event.requests))
+
+    def _score(self, requests: tuple[int, ...]) -> Process:
+        """Make rewards while others generate: one response after the other, each known a while later."""
+        latency_s, each_s = self.phases.reward_times_s
+        self._scored_s = max(self._scored_s, self.env.now) + each_s * len(requests)
+        yield self.env.timeout(self._scored_s + latency_s - self.env.now)
+        self._tell(RewardsReady(self.env.now, requests))
+
+    def _tell(self, event: ClusterEvent) -> None:
+        """Hand an event over and carry out what follows; idle time is the pause's while there is one."""
+        commands = self.scheduler.handle(event)
+        if self.scheduler.pausing and not self.state.pausing:
+            self._end_rollout()
+            self._rest(pausing=True)
+        self._execute(commands)
+
+    def _rest(self, pausing: bool) -> None:
+        self.state.pausing = pausing
+        for worker in self.rollouts:
+            worker.rest("sync_pause" if pausing else "admission_wait")
 
     def withdrawn(self, worker: int, requests: Ints, emitted: Ints) -> None:
         """Take back requests, [n], that a worker gave back after so many tokens each, [n]."""
         self.requests.emitted[requests] = emitted
         ids, tokens = tuple(requests.tolist()), tuple(emitted.tolist())
-        self._execute(self.scheduler.handle(RequestsWithdrawn(self.env.now, worker, ids, tokens)))
+        self._tell(RequestsWithdrawn(self.env.now, worker, ids, tokens))
 
     def _end_rollout(self) -> None:
         """Book the wait for the longest response, once a step, to all workers that do not train."""
@@ -260,21 +302,41 @@ class Cluster(Listener):
         yield self.env.timeout(config.stop_s)
         self._book(worker, "drafter_stop")
         del self._training[worker]
-        self._execute(self.scheduler.handle(TrainingStopped(self.env.now, worker, tokens)))
+        self._tell(TrainingStopped(self.env.now, worker, tokens))
 
-    def _phase(self, phase: str) -> Process:
+    def _phase(self, command: BeginPhase) -> Process:
+        phase = command.phase
         yield from self._publish()
+        yield from self._take_back()
         trained = self.state.trained(self.requests)
         tokens = int((self.requests.length[trained] + self.requests.prompt_tokens[trained]).sum())
-        seconds = self.phases.seconds(phase, len(trained), tokens)
+        share = len(trained) / self._batch if self._batch else 1.0
+        seconds = self.phases.seconds(phase, len(trained), tokens, share)
         if self.trainers and phase == "weight_sync":
-            yield self.env.all_of([each.reload(seconds, self.drafter.exponent) for each in self.workers])
+            yield from self._sync(seconds, command.kv_kept)
         else:
             yield self.env.timeout(seconds)
         self._book_all(phase)
         if phase == "policy_update":
             self.drafter.policy_updated()
-        self._execute(self.scheduler.handle(PhaseEnded(self.env.now, phase)))
+        if phase == "weight_sync" and self.trainers:
+            self.version = self.state.step + 1
+            self._rest(pausing=False)
+        self._tell(PhaseEnded(self.env.now, phase))
+
+    def _sync(self, seconds: float, kv_kept: bool) -> Process:
+        """Send weights to engines that go on generating before and afterwards."""
+        yield self.env.timeout(self.phases.sync_pause_s)
+        self._book_all("sync_pause")
+        exponent = self.drafter.exponent
+        yield self.env.all_of([each.reload(seconds, exponent, kv_kept) for each in self.rollouts])
+
+    def _take_back(self) -> Process:
+        """Wait for trainers that were lent."""
+        seconds, self._back_s = self._back_s, 0.0
+        if seconds:
+            yield self.env.timeout(seconds)
+            self._book_all("lend")
 
     def _publish(self) -> Process:
         seconds, self._publish_s = self._publish_s, 0.0
@@ -284,6 +346,7 @@ class Cluster(Listener):
 
     def _end_step(self) -> Process:
         yield from self._publish()
+        yield from self._take_back()
         self._end_handover()
         self.state.over.succeed()
 
@@ -305,7 +368,12 @@ class Cluster(Listener):
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return responses, intervals and steps as tlt.traces.runs.runfolder wants them."""
-        return self.log.tables([*(worker.timeline for worker in self.workers), *self.trainers])
+        return self.log.tables(self.timelines)
+
+    @property
+    def timelines(self) -> list[Timeline]:
+        """Where the time of every worker went, those that train included."""
+        return [*(worker.timeline for worker in self.rollouts), *self.trainers]
 
     def draft_table(self) -> pd.DataFrame:
         """Return acceptance by request as tlt.traces.runs.request_acceptance wants it; empty: not counted."""

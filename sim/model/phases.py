@@ -5,16 +5,17 @@ trains while the others generate, log-probabilities and the update take (1 / sha
 as long. Otherwise a phase follows from the tokens of the step and the roofline of the GPUs that train: it is
 assumed.
 Log-probabilities are forward passes (2 operations a token and parameter that it passes: of experts its own),
-the update is forward and backward (6), weight sync moves the bf16 weights once.
+the update is forward and backward (6), weight sync moves the bf16 weights once (sim.model.transports).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from tlt.sim.model.transports import TransportName, sync_s
 from tlt.traces.catalogue.gpus import GpuSpec
 from tlt.traces.catalogue.shape import BF16_BYTES, ModelShape
 from tltsched.errors import InputError
@@ -53,9 +54,25 @@ class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     weight_sync_s: Annotated[Seconds | None, Meta(description="fixed seconds; unset: from the weights")] = (
         None
     )
-    sync_bytes_per_s: Annotated[float, Meta(gt=0.0, description="bytes a second of the weight broadcast")] = (
-        25e9
-    )
+    sync_transport: Annotated[
+        TransportName,
+        Meta(description="how weights travel: bytes over bandwidth, plus a latency, as published or assumed "
+             "(docs/asynchronous.md); assumed: 25 GB/s"),
+    ] = "assumed"  # fmt: skip
+    sync_bytes_per_s: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="bytes a second of the weights; unset: those of sync_transport"),
+    ] = None
+    sync_pause_s: Annotated[
+        Seconds,
+        Meta(description="trainers wait this long for engines to pause before each sync under rollouts that "
+             "go on: a grace, a barrier; engines generate meanwhile"),
+    ] = 0.0  # fmt: skip
+    lend_s: Annotated[
+        Seconds,
+        Meta(description="assumed: seconds in which a trainer GPU changes sides, each way, where a schedule "
+             "lends it to generation"),
+    ] = 0.0  # fmt: skip
     trainer_scaling: Annotated[
         float,
         Meta(
@@ -76,22 +93,22 @@ class PhaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InputError("phases.by_step_s", unknown, ", ".join(PHASES), "leave out what is not listed")
 
 
-class Phases(Protocol):
-    """How long a phase takes."""
+class Phases:
+    """How long a phase takes; here there are rollouts alone, and no phase ever begins."""
 
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
-        """Return the seconds of `phase` for a step of `responses` with `tokens` in all, prompts included."""
+    sync_pause_s = 0.0  # before weights go out under rollouts that go on
+    lend_s = 0.0  # in which a trainer changes sides
+    reward_times_s = (0.0, 0.0)  # from a response's end to its reward; of it, what no other may overlap
+
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
+        """Return the seconds of `phase` for a step of `responses` with `tokens` in all, prompts included.
+
+        They are this share of a whole batch: given seconds of what trainers do are for the whole.
+        """
+        raise AssertionError(f"phase {phase} of {responses} responses, {tokens} tokens, {share}")
 
 
-class NoPhases:
-    """Rollouts alone, one after the other: no phase ever begins."""
-
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
-        """Refuse: there is no such phase."""
-        raise AssertionError(f"phase {phase} of {responses} responses, {tokens} tokens")
-
-
-class PhaseTimes:
+class PhaseTimes(Phases):
     """Seconds of each phase for one model and the GPUs that train.
 
     longer: that seconds given for the whole cluster take so many times as long on them.
@@ -101,35 +118,37 @@ class PhaseTimes:
         self, config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int, longer: float = 1.0
     ) -> None:
         self.config = config
+        self.sync_pause_s, self.lend_s = config.sync_pause_s, config.lend_s
+        self.reward_times_s = (config.reward_s, config.reward_s_per_response)
         self.longer = longer
         self.flops = gpu.bf16_flops * gpus
         # A dense model's embedding table is counted in, as a token's share of all weights.
         self.active = shape.active_parameters() + shape.parameters() - shape.read_parameters()
         self.parameters = shape.parameters()
 
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
-        """Return the seconds of `phase` for a step of `responses` with `tokens` in all, prompts included."""
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
+        """Return the seconds of `phase`: given ones, or what follows from the tokens."""
         config = self.config
         if phase == "reward":
             return config.reward_s + config.reward_s_per_response * responses
         if phase == "logprob":
             if config.logprob_s is not None:
-                return config.logprob_s * self.longer
+                return config.logprob_s * self.longer * share
             operations = 2.0 * config.logprob_passes * self.active * tokens
             return operations / (self.flops * config.forward_efficiency)
         if phase == "policy_update":
             if config.policy_update_s is not None:
-                return config.policy_update_s * self.longer
+                return config.policy_update_s * self.longer * share
             return 6.0 * self.active * tokens / (self.flops * config.training_efficiency)
         if phase == OTHER:
             return 0.0
         assert phase == "weight_sync"
         if config.weight_sync_s is not None:
             return config.weight_sync_s
-        return self.parameters * BF16_BYTES / config.sync_bytes_per_s
+        return sync_s(config.sync_transport, self.parameters * BF16_BYTES, config.sync_bytes_per_s)
 
 
-class LoggedPhases:
+class LoggedPhases(Phases):
     """Phases as a log timed them; what it does not have is left to the model.
 
     Every phase is asked for once a step, in the order of the steps.
@@ -138,13 +157,16 @@ class LoggedPhases:
     def __init__(self, by_step_s: dict[str, tuple[float, ...]], modelled: PhaseTimes) -> None:
         self._left = {phase: iter(seconds) for phase, seconds in by_step_s.items()}
         self._modelled = modelled
+        self.sync_pause_s, self.lend_s = modelled.sync_pause_s, modelled.lend_s
+        logged = by_step_s.get("reward")
+        self.reward_times_s = (sum(logged) / len(logged), 0.0) if logged else modelled.reward_times_s
 
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
         """Return the seconds of `phase` in the next step of it."""
         left = self._left.get(phase)
         if left is None:
-            return self._modelled.seconds(phase, responses, tokens)
-        return next(left) * (self._modelled.longer if phase in ON_TRAINERS else 1.0)
+            return self._modelled.seconds(phase, responses, tokens, share)
+        return next(left) * (self._modelled.longer * share if phase in ON_TRAINERS else 1.0)
 
 
 def phases_of(config: PhaseConfig, shape: ModelShape, gpu: GpuSpec, gpus: int, training_gpus: int) -> Phases:

@@ -101,7 +101,9 @@ class Requests:
         self.worker = self.group  # the last one; -1: none yet
         self.start_s: Floats = np.empty(0)  # of the generation that counts; -1: not begun
         self.finish_s: Floats = np.empty(0)
-        self.born = self.group  # the step in which that generation began; -1: not begun
+        # Policy updates in the weights under which that generation began, and ended; -1: not begun.
+        self.born = self.group
+        self.ended = self.group
 
     def add(self, fresh: StepRequests, exponent: Floats) -> Ints:
         """Take in fresh requests with their exponents, [n, bins]; returns their ids, [n]."""
@@ -111,17 +113,21 @@ class Requests:
             ("group", fresh.group), ("prompt_tokens", fresh.prompt_tokens), ("length", fresh.response_tokens),
             ("truncated", fresh.truncated), ("exponent", exponent), ("emitted", np.zeros(n, np.int64)),
             ("target", fresh.response_tokens), ("worker", nothing), ("start_s", np.full(n, -1.0)),
-            ("finish_s", np.zeros(n)), ("born", nothing),
+            ("finish_s", np.zeros(n)), ("born", nothing), ("ended", nothing),
         )  # fmt: skip
         for field, values in added:
             setattr(self, field, np.concatenate([getattr(self, field), values]))
         return np.arange(first, first + n)
 
-    def begin(self, ids: Ints, worker: int, step: int, now_s: float) -> None:
-        """Note that requests, [n], go to a worker."""
+    def begin(self, ids: Ints, worker: int, version: int, now_s: float) -> None:
+        """Note that requests, [n], go to a worker, whose weights have seen so many policy updates."""
         self.worker[ids] = worker
         first = ids[self.born[ids] < 0]
-        self.born[first], self.start_s[first] = step, now_s
+        self.born[first], self.start_s[first] = version, now_s
+
+    def finish(self, ids: Ints, version: int, at_s: Floats | float) -> None:
+        """Note that requests, [n], were done at these times."""
+        self.finish_s[ids], self.ended[ids] = at_s, version
 
     def restart(self, ids: Ints) -> int:
         """Put requests, [n], back to their prompts; returns the tokens that are thrown away."""

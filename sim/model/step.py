@@ -21,6 +21,9 @@ class SimulatedStep(StepState, kw_only=True):
 
     over: simpy.Event
     wasted_tokens: int = 0  # generated and thrown away
+    dropped_responses: int = 0
+    dropped_tokens: int = 0  # of those; part of the wasted ones
+    pausing: bool = False  # running requests are being stopped for new weights
     chosen: Ints | None = None  # responses that the schedule trains on; None: all of the step
     preemptions: int = 0
     largest_draft_batch: int = 0
@@ -84,7 +87,9 @@ def _responses(step: int, requests: Requests, ids: Ints) -> pd.DataFrame:
 
 
 def _schedule_row(state: SimulatedStep, requests: Requests, trained: Ints, alive: list[int]) -> Row:
-    staleness = state.step - requests.born[trained]
+    in_flight = requests.ended[trained] - requests.born[trained]
+    in_queue = state.step - requests.ended[trained]
+    staleness = in_flight + in_queue
     return {
         "step": state.step,
         "trained_responses": len(trained),
@@ -94,4 +99,8 @@ def _schedule_row(state: SimulatedStep, requests: Requests, trained: Ints, alive
         "carried_tokens": int(requests.emitted[alive].sum()) if alive else 0,
         "staleness_mean": float(staleness.mean()) if len(trained) else 0.0,
         "staleness_max": int(staleness.max(initial=0)),
+        "in_flight_lag_mean": float(in_flight.mean()) if len(trained) else 0.0,
+        "in_queue_lag_mean": float(in_queue.mean()) if len(trained) else 0.0,
+        "dropped_responses": state.dropped_responses,
+        "dropped_tokens": state.dropped_tokens,
     }

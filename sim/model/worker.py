@@ -57,10 +57,11 @@ class Withdrawal(msgspec.Struct, frozen=True):
 
 
 class Reload(msgspec.Struct, frozen=True):
-    """An order to take new weights: all caches are lost."""
+    """An order to take new weights: all caches are lost, unless they are kept as they are."""
 
     seconds: float
     drafter_exponent: float  # of the drafter against the new weights
+    kv_kept: bool
     done: simpy.Event
 
 
@@ -96,19 +97,21 @@ class Worker:
         self.idle_cause = "tail_idle"
         self._activity = "tail_idle"  # what the time since the last booking goes to
         self._rolling = False
+        self._begins_after_s = 0.0  # of the rollout that was begun last
+        self._loading: simpy.Event | None = None  # what ends the load of an engine at rest
         self._told = 0  # finishes of the running decision interval that were reported
         self._joined = 0  # requests admitted since the scheduler last heard of a batch
         self._early: list[tuple[Ints, float]] = []  # finished in engine steps that prefilled, and when
         self._inbox: list[Submission | Withdrawal | Reload] = []
         self._bell: simpy.Event | None = None  # rings for an order that cuts the interval in flight
 
-    def assign(self, rollout: Rollout, submission: Submission) -> None:
-        """Take requests: a rollout begins, or they join the one that runs."""
+    def assign(self, rollout: Rollout, submission: Submission, after_s: float = 0.0) -> None:
+        """Take requests: a rollout begins, `after_s` later, or they join the one that runs."""
         self.step = rollout.step
         if self._rolling:
             self._order(submission)
             return
-        self._rolling = True
+        self._rolling, self._begins_after_s = True, after_s
         roll = self._roll if self.watch or not self.ahead else self._roll_ahead
         self.env.process(roll(rollout, submission))
 
@@ -122,15 +125,22 @@ class Worker:
         assert self._rolling, "a worker that was not reported idle has something to withdraw"
         self._order(Withdrawal(ids))
 
-    def reload(self, seconds: float, drafter_exponent: float) -> simpy.Event:
+    def reload(self, seconds: float, drafter_exponent: float, kv_kept: bool = False) -> simpy.Event:
         """Take new weights at the end of the engine step in flight; returns the event of its end."""
-        order = Reload(seconds, drafter_exponent, self.env.event())
+        order = Reload(seconds, drafter_exponent, kv_kept, self.env.event())
         if self._rolling:
             self._order(order)
         else:
             self._book(self.idle_cause)
+            self._loading = order.done
             self.env.process(self._load(order))
         return order.done
+
+    def rest(self, idle_cause: str) -> None:
+        """Book idle time to another cause from now on."""
+        if not self._rolling and self._loading is None:
+            self._book(self.idle_cause)
+        self.idle_cause = idle_cause
 
     def _order(self, order: Submission | Withdrawal | Reload) -> None:
         self._inbox.append(order)
@@ -146,7 +156,11 @@ class Worker:
     def _roll(self, rollout: Rollout, submission: Submission) -> Process:
         """Generate all requests of the pool and those that come while it does."""
         engine, env = self.engine, self.env
+        if self._loading is not None:
+            self._activity = "weight_sync"
+            yield self._loading
         self._book(self.idle_cause)
+        yield from self._spend("lend", self._begins_after_s)
         pool = RequestPool(submission, self.limits, rollout.step)
         self.scheduler.handle(RolloutBegan(env.now, self.index, rollout.step, rollout.drafter_version))
         engine.submit(pool, rollout.drafter_exponent)
@@ -228,7 +242,8 @@ class Worker:
                 case Withdrawal():
                     self.listener.withdrawn(self.index, *self.engine.withdraw(order.ids))
                 case Reload():
-                    self.engine.requeue()
+                    if not order.kv_kept:
+                        self.engine.requeue()
                     self.engine.drafter_exponent = order.drafter_exponent
                     yield from self._load(order)
         if not 0 < len(pool.running) < batch:
@@ -240,6 +255,7 @@ class Worker:
         self._activity = "weight_sync"
         yield self.env.timeout(order.seconds)
         self._book("weight_sync")
+        self._loading = None
         order.done.succeed()
 
     def _admit(self, pool: RequestPool) -> Decisions:

@@ -106,7 +106,7 @@ def _row(simulation: Simulation, cluster: Cluster) -> Row:
 def _idle_share(cluster: Cluster) -> float:
     """Return the share of the workers' time in which they waited."""
     idle_s = all_s = 0.0
-    for timeline in (*(worker.timeline for worker in cluster.workers), *cluster.trainers):
+    for timeline in cluster.timelines:
         ends_s = np.array(timeline.ends_s)
         waits = np.array([CAUSES[cause][0] == "idle" for cause in timeline.causes], bool)
         idle_s += float(np.diff(ends_s, prepend=0.0)[waits].sum())

@@ -20,7 +20,7 @@ from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
-from tlt.sim.model.phases import NoPhases, Phases
+from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import StepRequests
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
@@ -192,7 +192,7 @@ def _simulate(
     """Simulate one policy, write its run folder and its predicted engine steps."""
     drafter = DrafterConfig(exists=policy.drafts)
     acceptance = acceptance_on(law, unlike, detail, policy.path, np.array(steps)) if law else None
-    costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, NoPhases(), unlike)
+    costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, Phases(), unlike)
     engine_steps = predicted_engine_steps(policy, costs)
     if engine_steps is not None:
         with sealed(folder):

@@ -141,7 +141,7 @@ def test_the_fake_run_uses_every_cause_but_none_twice_at_a_time(tmp_path: Path) 
     ledger = book(run.summary, run.intervals)
     unused = [cause for cause, gpu_s in ledger.gpu_seconds.items() if gpu_s == 0]
     # of sessions, of rollouts that never end, and of logs
-    assert unused == ["tool_wait", "admission_wait", "batch_wait", "other"]
+    assert unused == ["tool_wait", "admission_wait", "batch_wait", "sync_pause", "lend", "other"]
 
 
 def test_an_unknown_cause_is_refused(tmp_path: Path) -> None:

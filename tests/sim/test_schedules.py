@@ -201,6 +201,99 @@ def test_a_batch_in_parts_is_trained_on_while_its_rest_is_generated() -> None:
     assert generated["end_s"].max() > updated["start_s"].min()
 
 
+ASYNC: dict[str, dict[str, Any]] = {
+    "kept caches": {"kv": "stale"},
+    "drained": {"pause": "wait"},
+    "asked again": {"pause": "abort", "staleness": 2.0},
+    "in order": {"order": "admission", "staleness": 1.5},
+    "dropped": {"max_lag": 1, "staleness": 2.0},
+    "cancelled": {"max_lag": 1, "staleness": 2.0, "cancel": True},
+    "few at once": {"inflight": 18, "staleness": 2.0},
+    "streamed": {"enough": 0.4},
+    "scored early": {"rewards": "overlapped", "pause": "wait"},
+    "lent": {"lend": True, "trainer_share": 0.5},
+    "parts": {"sync_every": 3, "pause": "abort", "staleness": 0.5},
+    "all": {"pause": "abort", "max_lag": 1, "cancel": True, "inflight": 30, "enough": 0.5, "lend": True,
+            "rewards": "overlapped", "staleness": 3.0, "trainer_share": 0.5},
+}  # fmt: skip
+SHORT_PHASES = {
+    "phases.reward_s": 0.3, "phases.logprob_s": 0.0, "phases.policy_update_s": 0.4,
+    "phases.trainer_scaling": 0.0, "phases.weight_sync_s": 0.2, "phases.sync_pause_s": 0.1,
+    "phases.lend_s": 0.05,
+}  # fmt: skip
+
+
+def asynchronous(seed: int = 3, steps: int = 6, longest: int = 900, **spec: Any) -> Run:
+    mode = spec.pop("mode", "jump")
+    extra = {"cluster.schedule": {"kind": "bounded_async", **spec}, "run.mode": mode}
+    return run("bounded_async", world(seed, steps, longest), **SHORT_PHASES, **extra)
+
+
+@pytest.mark.parametrize("name", ASYNC)
+def test_whatever_becomes_of_running_requests_the_books_close_and_nothing_is_lost(name: str) -> None:
+    """No response is trained on twice, none beyond its bound: trained + dropped + alive are all begun."""
+    told = asynchronous(**ASYNC[name])
+    spec, rows = told.cluster.spec, told.cluster.log.schedule_rows
+    check_books(told, 4)
+    check_replay(told)
+    assert not told.responses.duplicated("request").any()
+    sizes = told.responses.groupby(["step", "group"]).size()
+    assert (sizes == SAMPLES).all()
+    bound = getattr(spec, "max_lag", -1)
+    assert bound < 0 or max(row["staleness_max"] for row in rows) <= bound
+    begun = told.records.count(b'"length_hint_tokens"') or len(told.cluster.requests.group)
+    trained, dropped = len(told.responses), sum(row["dropped_responses"] for row in rows)
+    assert trained + dropped + rows[-1]["carried_responses"] == begun == len(told.cluster.requests.group)
+    for row in rows:
+        assert row["staleness_mean"] == pytest.approx(row["in_flight_lag_mean"] + row["in_queue_lag_mean"])
+        assert 0 <= row["dropped_tokens"] <= row["wasted_tokens"]
+
+
+@pytest.mark.parametrize("name", ["kept caches", "asked again", "lent", "all"])
+def test_without_drafts_jump_mode_is_exact_whatever_becomes_of_running_requests(name: str) -> None:
+    jump, exact = (asynchronous(steps=4, mode=mode, **ASYNC[name]) for mode in ("jump", "exact"))
+    assert jump.steps["end_s"].tolist() == pytest.approx(exact.steps["end_s"].tolist(), rel=1e-9)
+    assert jump.responses["request"].tolist() == exact.responses["request"].tolist()
+    for column in ("wasted_tokens", "dropped_tokens", "in_flight_lag_mean", "in_queue_lag_mean"):
+        here, there = ([row[column] for row in each.cluster.log.schedule_rows] for each in (jump, exact))
+        assert here == pytest.approx(there)
+
+
+def spent(told: Run, cause: str) -> float:
+    rows = told.intervals[told.intervals["cause"] == cause]
+    return float((rows["end_s"] - rows["start_s"]).sum())
+
+
+def test_what_a_pause_costs_depends_on_what_becomes_of_running_requests() -> None:
+    plain, stale, drained, again = (
+        asynchronous(**spec) for spec in ({}, {"kv": "stale"}, {"pause": "wait"}, {"pause": "abort"})
+    )
+    assert spent(plain, "recompute") > 0 == spent(stale, "recompute") == spent(drained, "recompute")
+    assert spent(drained, "sync_pause") > 2 * spent(plain, "sync_pause") > 0
+    wasted = [sum(row["wasted_tokens"] for row in told.cluster.log.schedule_rows)
+              for told in (plain, stale, drained, again)]  # fmt: skip
+    assert wasted[:3] == [0, 0, 0]
+    assert wasted[3] > 0
+    in_flight = [max(row["in_flight_lag_mean"] for row in told.cluster.log.schedule_rows)
+                 for told in (plain, drained, again)]  # fmt: skip
+    assert in_flight[0] > 0 == in_flight[1] == in_flight[2]
+
+
+def test_trainers_that_wait_can_generate() -> None:
+    alone, lent = (asynchronous(trainer_share=0.5, lend=lend) for lend in (False, True))
+    assert spent(lent, "batch_wait") < spent(alone, "batch_wait") / 2
+    assert spent(lent, "lend") > 0
+    assert lent.wall_s < alone.wall_s
+    on_trainers = lent.intervals[lent.intervals["worker"] >= 2]["cause"]
+    assert {"decode", "policy_update"} <= set(on_trainers)
+
+
+def test_rewards_beside_generation_take_no_time_of_the_step() -> None:
+    phase, beside = (asynchronous(longest=90, rewards=rewards) for rewards in ("phase", "overlapped"))
+    assert spent(phase, "reward") > 0 == spent(beside, "reward")
+    assert beside.wall_s < phase.wall_s
+
+
 def test_trainers_are_workers_of_the_books_that_never_generate() -> None:
     told = run("bounded_async", world())
     causes = told.intervals.groupby("worker")["cause"].agg(lambda rows: set(rows))

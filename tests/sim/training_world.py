@@ -15,6 +15,7 @@ import pandas as pd
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.drafter import Drafter, DrafterConfig
+from tlt.sim.model.phases import Phases
 from tlt.sim.steptimes.calibration import load
 from tlt.sim.validate.measured_acceptance import Differences
 from tlt.sim.validate.replay_measured import MeasuredPolicy, simulate_into
@@ -38,11 +39,12 @@ STILL = msgspec.structs.replace(DRIFTING, initial_exponent=1.0, drift_per_update
 REWARD_S_PER_RESPONSE, LOGPROB_S_PER_TOKEN, UPDATE_S_PER_TOKEN, SYNC_S = 0.01, 1e-5, 5e-5, 0.3
 
 
-class KnownPhases:
+class KnownPhases(Phases):
     """The phases of these runs."""
 
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
         """Return the seconds of `phase`."""
+        del share
         return {
             "reward": REWARD_S_PER_RESPONSE * responses,
             "logprob": LOGPROB_S_PER_TOKEN * tokens,

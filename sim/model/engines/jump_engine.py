@@ -119,7 +119,8 @@ class JumpEngine(Engine):
             after = self._foresee(trajectory, stop, reached)
             cut_s = yield after.seconds - reached.seconds
             if cut_s is not None:
-                stop = end = trajectory.engine_step_ending(reached.seconds + cut_s, position, stop)
+                begun = min(position + 1, stop)  # in flight, if nothing had passed yet
+                stop = end = trajectory.engine_step_ending(reached.seconds + cut_s, begun, stop)
                 crowded = False
                 after = self._foresee(trajectory, stop, reached)
                 yield max(after.seconds - reached.seconds - cut_s, 0.0)

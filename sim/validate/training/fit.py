@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.sim.model.drafter import DrafterConfig
-from tlt.sim.model.phases import PHASES
+from tlt.sim.model.phases import PHASES, Phases
 from tlt.sim.steptimes.calibration import Calibration
 from tlt.sim.validate.measured_acceptance import Differences
 from tlt.sim.validate.replay_measured import costs_of, predicted_engine_steps
@@ -30,14 +30,15 @@ ACTIVATION, STOP, PUBLISH, SPEED = "activation", "stop", "publish", "drafter tra
 NO_RECOVERY_TOKENS = 1e18  # no training brings anything back
 
 
-class FittedPhases:
+class FittedPhases(Phases):
     """How long phases take: medians of the measured ones (tlt.sim.model.phases.Phases)."""
 
     def __init__(self, fit: TrainingFit) -> None:
         self._medians = {median.name: median for median in fit.medians}
 
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
         """Return the seconds of `phase` for a step of `responses` with `tokens` in all, prompts included."""
+        del share
         median = self._medians.get(phase)
         if median is None:
             return 0.0

@@ -66,7 +66,7 @@ SURFACE: dict[str, set[str]] = {
         "--config", "--set", "--policies", "--out", "--draws", "--gpus-budget", "--gpu", "--tp", "--engines",
         "--schedules", "--price", "--on-policy", "--jobs", "--executor",
     },
-    "sim sweep": {"--config", "--set", "--grid", "--executor", "--jobs", "--json", "--out"},
+    "sim sweep": GIVEN | {"--grid", "--executor", "--jobs"},
     "sim kstar": GIVEN | {"--draft-configs", "--batches", "--contexts", "--acceptance"},
     "sim policies": {"--json"},
     "sim schedules": {"--json"},

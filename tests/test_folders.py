@@ -49,8 +49,8 @@ def test_a_folder_of_an_earlier_version_is_known_by_its_files(
     claim(tmp_path, command, {"a": 1})
     (tmp_path / STUDY).unlink()
     with pytest.raises(InputError, match="it holds what"):
-        claim(tmp_path, "sweep", {"a": 1})
-    claim(tmp_path, "sweep", {"a": 1}, force=True)
+        claim(tmp_path, "other", {"a": 1})
+    claim(tmp_path, "other", {"a": 1}, force=True)
     assert not (tmp_path / mark).exists()
     assert (tmp_path / "lengths.csv").read_text() == "mine"
 

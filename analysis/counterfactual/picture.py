@@ -10,13 +10,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tlt.analysis.drawing.estimates import number, percent
-from tlt.analysis.drawing.figure import Picture, draw, plain
+from tlt.analysis.drawing.figure import Picture, draw, legend_below, plain
 from tlt.analysis.drawing.regrets import listed
 from tlt.analysis.load import RunSet, basis_of
 from tlt.traces.results.answer import Answer, PolicyAnswer
 from tlt.traces.results.counterfactual import Counterfactual
 
-ROLLOUT, AFTER, BOUND, OBSERVED = "#6aaed6", "#c9c9c9", "#e4eef6", "#d62728"
+# Grey is idle in other pictures, and darker purples are single phases.
+ROLLOUT, AFTER, OBSERVED = "#6aaed6", "#c5b0d5", "#d62728"
 PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # under a text on lines
 LINE_ROWS = 0.5  # height of a bound's label, in bars
 
@@ -49,7 +50,7 @@ def draw_counterfactual(case: Counterfactual, answer: Answer, runs: RunSet) -> P
     title, image = draw(build, height, basis_of(runs.runs))
     caption = (
         "Mean seconds of an RL step on the lengths of the observed run, the rollout in blue and what follows "
-        "it in grey. The black line on a bar is the 95 % interval of its speedup, as seconds. Dashed lines "
+        "it in purple. The thin line on a bar is the 95 % interval of its speedup, as seconds. Dashed lines "
         "are bounds under what their labels say, drawn at the bars of the schedules that they hold for. "
         "Seconds are of steps that train on as many tokens as the observed ones."
     )
@@ -140,4 +141,4 @@ def _legend(figure: SubFigure, logged: bool, bound: bool) -> None:
         handles.append(
             Patch(facecolor=ROLLOUT, hatch="///", edgecolor="white", label="knows lengths: nobody can run it")
         )
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))
+    legend_below(figure, handles)

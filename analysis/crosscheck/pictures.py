@@ -12,7 +12,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps, steady
 from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample
 from tlt.analysis.drawing.estimates import error_text
-from tlt.analysis.drawing.figure import POLICY_COLOURS, Picture, draw, policy_label, policy_style
+from tlt.analysis.drawing.figure import (
+    POLICY_COLOURS,
+    Picture,
+    draw,
+    legend_below,
+    policy_label,
+    policy_style,
+)
 from tlt.analysis.load import basis_of
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate
@@ -115,7 +122,7 @@ def _speedups(pair: Pair, check: Crosscheck) -> Picture:
             Line2D([], [], linestyle="", marker=marker, color=colour)
             for marker, colour in (("o", "#000000"), ("D", "#0072B2"))
         ]
-        figure.legend(handles, ["measured", "simulated"], loc="outside lower left", ncols=2)
+        legend_below(figure, handles, ["measured", "simulated"])
         same = "the same policy fastest" if check.best == check.choice else "another policy fastest"
         return f"Measured, {check.best} is the fastest; the simulator finds {same} ({check.choice})"
 
@@ -157,7 +164,7 @@ def _residuals(pair: Pair, rows: pd.DataFrame) -> Picture:
         axes.set_xlabel("mean context of a request in the batch (tokens)")
         axes.set_ylabel("predicted engine step over measured, less 1")
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=7)
+        legend_below(figure, handles, labels)
         typical = float(rows["error"].abs().median())
         return f"Half of all single engine steps are predicted within {typical:.1%}"
 

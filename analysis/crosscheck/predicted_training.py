@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tlt.analysis.drawing.estimates import number
-from tlt.analysis.drawing.figure import Picture, draw, plain, policy_label, policy_style
+from tlt.analysis.drawing.figure import Picture, draw, legend_below, plain, policy_label, policy_style
 from tlt.analysis.drawing.tables import TextTable
 from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats
@@ -189,9 +189,7 @@ def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
         Line2D([], [], color="#555555", marker="o", markersize=3.5, linewidth=1.0),
         Line2D([], [], color="#555555", linestyle="--"),
     ]
-    figure.legend(
-        handles, [*labels, "measured", "simulated"], loc="outside lower left", ncols=min(5, 2 + len(runs))
-    )
+    legend_below(figure, handles, [*labels, "measured", "simulated"], most=5)
 
 
 def _title(prediction: PredictedTraining) -> str:

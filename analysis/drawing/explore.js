@@ -97,7 +97,7 @@
         arrayminus: on.map((row) => (row === base ? null : reach(row, row.high))),
       },
       text: on.map((row) => `${number(row.seconds)} s` + (row.rank > 0 ? "" : " (not ranked)")),
-      textposition: "inside", insidetextanchor: "start", insidetextfont: {color: "#010101"},
+      textposition: "inside", insidetextanchor: "start", insidetextfont: {color: on.map((row) => (row.rank > 0 ? "#010101" : colour("--text")))},
       hovertemplate: "%{y}<br>%{x:.4g} s a million trained tokens<extra></extra>",
     }], layout({
       height: 70 + 42 * Math.max(on.length, 1), showlegend: false, dragmode: false,

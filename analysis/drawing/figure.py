@@ -13,10 +13,12 @@ from typing import Any
 
 import matplotlib.style
 import msgspec
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextPath
 
 from tlt.traces.common.writing import write_file
 from tlt.traces.runs.runfolder import CAUSES
@@ -36,6 +38,8 @@ PAGE_COLOURS = {
 INK, PAPER = "#010101", "#fefefe"  # on a coloured bar
 STYLE = Path(__file__).with_name("style.mplstyle")
 WIDTH_IN = 9.6
+# Of a legend, in sizes of its font: a handle with the space behind it, between columns, around all.
+HANDLE_EM, COLUMN_GAP_EM, LEGEND_EDGE_EM = 2.8, 1.6, 3.0
 _FOOTER_LINE_IN = 0.12
 _FOOTER_COLUMNS = 180  # characters of the footer's size that fit WIDTH_IN
 
@@ -136,18 +140,39 @@ def policy_style(index: int) -> dict[str, Any]:
     }
 
 
+def legend_below(
+    figure: SubFigure, handles: Sequence[Artist], labels: Sequence[str] = (), most: int = 9
+) -> None:
+    """Put a legend below the axes of a figure, in as many columns as fit it, `most` at most.
+
+    `labels` are those of the handles where these have none of their own.
+    """
+    words = [*labels] or [str(handle.get_label()) for handle in handles]
+    if not words:
+        return
+    size = matplotlib.rcParams["legend.fontsize"]
+    widths = [TextPath((0, 0), word, size=size).get_extents().width / size for word in words]  # em
+    columns = min(most, len(words))
+    while columns > 1 and _legend_em(widths, columns) > 72 * WIDTH_IN / size:
+        columns -= 1
+    figure.legend([*handles], words, loc="outside lower left", ncols=columns, columnspacing=COLUMN_GAP_EM)
+
+
+def _legend_em(widths: Sequence[float], columns: int) -> float:
+    """Return the width of a legend of labels of these widths, which fill one column after the other."""
+    rows, longer = divmod(len(widths), columns)
+    lengths = [rows + 1] * longer + [rows] * (columns - longer)
+    starts = [sum(lengths[:column]) for column in range(columns)]
+    widest = [max(widths[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+    return sum(widest) + HANDLE_EM * columns + COLUMN_GAP_EM * (columns - 1) + LEGEND_EDGE_EM
+
+
 def cause_legend(figure: SubFigure, causes: Sequence[str]) -> None:
     """Put a legend of causes, in the order of CAUSES, below the axes of a figure."""
     patches = [
         Patch(facecolor=CAUSE_COLOURS[cause], label=CAUSES[cause][1]) for cause in CAUSES if cause in causes
     ]
-    figure.legend(
-        handles=patches,
-        loc="outside lower left",
-        ncols=min(3, max(1, len(patches))),
-        handlelength=1.2,
-        columnspacing=1.6,
-    )
+    legend_below(figure, patches, most=3)
 
 
 def policy_legend(figure: SubFigure, policies: Sequence[str]) -> None:
@@ -155,8 +180,7 @@ def policy_legend(figure: SubFigure, policies: Sequence[str]) -> None:
     if len(policies) < 2:
         return
     handles = [Line2D([], [], **policy_style(index)) for index in range(len(policies))]
-    labels = [policy_label(policy) for policy in policies]
-    figure.legend(handles, labels, loc="outside lower left", ncols=min(5, len(policies)))
+    legend_below(figure, handles, [policy_label(policy) for policy in policies], most=5)
 
 
 def draw(build: Callable[[SubFigure], str], height_in: float, basis: Sequence[str]) -> tuple[str, Image]:

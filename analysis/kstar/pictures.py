@@ -20,7 +20,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy.ndimage import distance_transform_cdt, label
 
-from tlt.analysis.drawing.figure import Picture, draw, plain
+from tlt.analysis.drawing.figure import INK, PAPER, Picture, draw, legend_below, plain
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.regret import TIE
 from tlt.traces.results.kstar import CONFIGURED, KStar, KStarMap
@@ -34,7 +34,15 @@ GAIN_TICKS = (1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 8, 12)
 COLUMNS = 2  # panels beside each other
 NAME_SHARE = (0.09, 0.085)  # of a panel that a name takes
 MOST_CELLS = (10, 14)  # rows and columns whose cells can each be named
-BORDER: dict[str, Any] = {"color": "#444444", "linewidth": 0.6, "solid_capstyle": "butt"}
+# The map keeps its light colours on a dark page, so that what stands on it keeps its ink.
+BORDER: dict[str, Any] = {"color": "#454545", "linewidth": 0.6, "solid_capstyle": "butt"}
+NAME: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True, "color": INK}
+BEHIND_NAME: dict[str, Any] = {
+    "boxstyle": "square,pad=0.12",
+    "facecolor": PAPER,
+    "alpha": 0.75,
+    "linewidth": 0,
+}
 
 
 def draw_kstar(found: KStarMap) -> list[Picture]:
@@ -175,32 +183,47 @@ def _cells(axes: Axes, grid: Grid, norm: Normalize, names: bool) -> None:
     """
     shown = np.where(grid.draft_config == "off", np.nan, grid.gain)
     axes.set_facecolor(OFF_COLOUR)
-    axes.pcolormesh(grid.x_edges, grid.y_edges, shown, cmap=COLOURS, norm=norm)
-    for row, column in np.argwhere(grid.extrapolated).tolist():
-        corner = (grid.x_edges[column], grid.y_edges[row])
-        size = (np.diff(grid.x_edges)[column], np.diff(grid.y_edges)[row])
-        axes.add_patch(
-            Rectangle(corner, *size, fill=False, hatch="////", edgecolor=HATCH, linewidth=0, alpha=0.55)
-        )
+    axes.pcolormesh(grid.x_edges, grid.y_edges, shown, cmap=COLOURS, norm=norm, rasterized=True)
+    _hatch(axes, grid)
     _borders(axes, grid)
     if names:
         _region_names(axes, grid)
     else:
         _cell_names(axes, grid)
-    for row, column in np.argwhere(grid.unsure).tolist():
-        place = grid.centre(row, column) if names else grid.corner(row, column)
-        axes.plot(*place, marker=".", markersize=3.5, color="black")
+    places = [grid.centre(row, column) if names else grid.corner(row, column)
+              for row, column in np.argwhere(grid.unsure).tolist()]  # fmt: skip
+    axes.plot(*np.reshape(places, (-1, 2)).T, marker=".", markersize=3.5, color=INK, linestyle="")
     axes.set_xlim(grid.x_edges[0], grid.x_edges[-1])
     axes.set_ylim(grid.y_edges[0], grid.y_edges[-1])
 
 
+def _hatch(axes: Axes, grid: Grid) -> None:
+    """Hatch what is extrapolated, neighbouring rows that are alike as one."""
+    x_edges, y_edges = grid.x_edges, grid.y_edges
+    for row, cells in enumerate(grid.extrapolated):
+        if row and (cells == grid.extrapolated[row - 1]).all():
+            continue
+        differs = (grid.extrapolated[row:] != cells).any(axis=1)
+        above = row + int(differs.argmax()) if differs.any() else len(y_edges) - 1
+        for first, after in np.flatnonzero(np.diff(cells, prepend=False, append=False)).reshape(-1, 2):
+            corner = (x_edges[first], y_edges[row])
+            size = (x_edges[after] - x_edges[first], y_edges[above] - y_edges[row])
+            axes.add_patch(
+                Rectangle(corner, *size, fill=False, hatch="////", edgecolor=HATCH, linewidth=0, alpha=0.55)
+            )
+
+
 def _borders(axes: Axes, grid: Grid) -> None:
+    """Draw all borders between draft configurations as one line with gaps."""
+    lines: list[tuple[Floats, Floats]] = []
     for row, column in np.argwhere(grid.draft_config[:, 1:] != grid.draft_config[:, :-1]).tolist():
-        x = grid.x_edges[column + 1]
-        axes.plot([x, x], grid.y_edges[row : row + 2], **BORDER)
+        lines.append((np.repeat(grid.x_edges[column + 1], 2), grid.y_edges[row : row + 2]))
     for row, column in np.argwhere(grid.draft_config[1:] != grid.draft_config[:-1]).tolist():
-        y = grid.y_edges[row + 1]
-        axes.plot(grid.x_edges[column : column + 2], [y, y], **BORDER)
+        lines.append((grid.x_edges[column : column + 2], np.repeat(grid.y_edges[row + 1], 2)))
+    gap = np.full(1, np.nan)
+    if lines:
+        x, y = (np.concatenate([part for line in lines for part in (line[axis], gap)]) for axis in (0, 1))
+        axes.plot(x, y, **BORDER)
 
 
 def _region_names(axes: Axes, grid: Grid) -> None:
@@ -226,9 +249,7 @@ def _region_names(axes: Axes, grid: Grid) -> None:
         if any(abs(x - x0) < near_x and abs(y - y0) < near_y for x0, y0 in taken):
             continue
         taken.append((x, y))
-        axes.text(
-            x, y, draft_config_words(draft_config), ha="center", va="center", fontsize=7.5, clip_on=True
-        )
+        axes.text(x, y, draft_config_words(draft_config), fontsize=7.5, bbox=BEHIND_NAME, **NAME)
 
 
 def _cell_names(axes: Axes, grid: Grid) -> None:
@@ -241,7 +262,7 @@ def _cell_names(axes: Axes, grid: Grid) -> None:
             else f"{draft_config_words(draft_config)}\n{grid.gain[row, column]:.2f}x"
         )
         size = 7 if len(draft_config) < 5 else 5.8  # the names of trees are long
-        axes.text(*grid.centre(row, column), text, ha="center", va="center", fontsize=size, clip_on=True)
+        axes.text(*grid.centre(row, column), text, fontsize=size, **NAME)
 
 
 def _even_line(axes: Axes, breakeven: pd.DataFrame) -> None:
@@ -284,8 +305,7 @@ def _legend(figure: SubFigure, *, line: bool, off: bool, extrapolated: bool, uns
         words = f"drafting or not, more than {TIE:.0%} may be lost"
         marker = Line2D([], [], marker=".", markersize=5, color="black", linestyle="", label=words)
         handles.append(marker)
-    if handles:
-        figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))
+    legend_below(figure, handles)
 
 
 def even_sentence(found: KStarMap) -> str:

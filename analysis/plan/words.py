@@ -10,15 +10,16 @@ import pandas as pd
 from tlt.analysis.drawing.estimates import number
 from tlt.traces.common.regret import TIE
 from tlt.traces.results.answer import PolicyAnswer
-from tlt.traces.results.plan import Plan, PlanFiles
+from tlt.traces.results.plan import UNSETTLED, Plan, PlanFiles, unsettled
 
 DESIGN_HEADERS = ("Design", "On-policy", "Step (s)", "USD a step", "95 %", "Step times", "Steps run")
 DESIGN_NOTES = (
     "Finalists first, then the best that was dropped for each schedule and each kind of GPU. Step: seconds "
     "of an RL step that trains on as many tokens as one of the workload. 95 %: interval of what is compared, "
-    "over all uncertain inputs. Steps run: RL steps that the figure rests on; few of them flatter "
-    "schedules that put long responses off. plan.parquet has every design, and why one was dropped or left "
-    "out."
+    "over all uncertain inputs. Left behind: so many of its responses are put off or under way at the end, "
+    "the long ones among them, that its figure is not ranked. Steps run: RL steps that the figure rests on; "
+    "few of them flatter schedules that put long responses off. plan.parquet has every design, and why one "
+    "was dropped or left out."
 )
 INPUT_HEADERS = ("Uncertain input", "How far it may be off", "Loss", "Variance", "What measures it")
 INPUT_NOTES = (
@@ -42,6 +43,8 @@ def design_cells(found: PlanFiles) -> list[tuple[str, ...]]:
 
 def _cells(row: pd.Series) -> tuple[str, ...]:
     interval = "-" if math.isnan(row["low"]) else f"{number(row['low'])} to {number(row['high'])}"
+    if UNSETTLED in row["reason"]:
+        interval = f"{row['reason'].split()[0]} left behind"
     return (
         row["design"], row["on_policy"], number(row["step_s"]), number(row["usd_per_step"]), interval,
         row["provenance"], f"{row['steps']}",
@@ -73,6 +76,7 @@ def plan_sentences(found: PlanFiles, best: PolicyAnswer | None = None) -> list[s
         _known(found),
         _sureness(plan),
         _policy(found),
+        _unranked(found),
         _next(plan),
         _searched(found),
     ]
@@ -98,15 +102,16 @@ def _known(found: PlanFiles) -> str:
     """Name the best design whose step times are not assumed, if the choice rests on a roofline."""
     plan, table = found.plan, found.designs
     best = row_of(found, plan.best)
-    whole = table[(table["steps"] == best["steps"]) & (table["provenance"] != "assumed")]
+    known = (table["provenance"] != "assumed") & ~unsettled(table)
+    whole = table[(table["steps"] == best["steps"]) & known]
     if best["provenance"] != "assumed":
         return ""
     if whole.empty:
         return "No design with measured or published step times came to the last round."
-    known = whole.loc[whole[_column(plan)].idxmin()]
+    first = whole.loc[whole[_column(plan)].idxmin()]
     return (
-        f"The best on {known['provenance']} step times is {known['design']}: {number(known['step_s'])} s "
-        f"a step, {float(known[_column(plan)] / best[_column(plan)]):.3f} times the {_measure(plan)}."
+        f"The best on {first['provenance']} step times is {first['design']}: {number(first['step_s'])} s "
+        f"a step, {float(first[_column(plan)] / best[_column(plan)]):.3f} times the {_measure(plan)}."
     )
 
 
@@ -128,6 +133,21 @@ def _sureness(plan: Plan) -> str:
     if plan.near:
         words += f" Within {TIE:.0%} by the fit alone: {', '.join(plan.near)}."
     return words
+
+
+def _unranked(found: PlanFiles) -> str:
+    """Name the schedules that look faster than the choice, and only for what they leave behind."""
+    plan, table = found.plan, found.designs[unsettled(found.designs)]
+    faster = table[table[_column(plan)] < row_of(found, plan.best)[_column(plan)]]
+    if faster.empty:
+        return ""
+    shares = sorted({reason.split()[0] for reason in faster["reason"]}, key=lambda share: float(share[:-1]))
+    left = " to ".join(dict.fromkeys((shares[0], shares[-1])))
+    return (
+        f"Not ranked, though their figures are lower: {', '.join(dict.fromkeys(faster['schedule']))}. After "
+        f"{faster['steps'].max()} steps {left} of their responses are put off or under way, the long ones "
+        "among them: give more steps (workload.steps)."
+    )
 
 
 def _policy(found: PlanFiles) -> str:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tlt.analysis.drawing.estimates import interval_words, more_tokens, outside
-from tlt.analysis.drawing.figure import Picture, draw, policy_label, policy_style
+from tlt.analysis.drawing.figure import Picture, draw, legend_below, policy_label, policy_style
 from tlt.analysis.load import basis_of
 from tlt.analysis.training.acceptance import AcceptanceFacts, StepAcceptance
 from tlt.analysis.training.figures import TrainFacts
@@ -124,7 +124,7 @@ def _gains(axes: Axes, probed: list[Drafting]) -> None:
 def _legend(figure: SubFigure, runs: TrainSet, drafting: list[Drafting]) -> None:
     handles = [Line2D([], [], marker="o", **policy_style(index)) for index, _ in drafting]
     labels = [policy_label(runs.runs[index].policy) for index, _ in drafting]
-    figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
+    legend_below(figure, handles, labels, most=4)
 
 
 def _acceptance_title(
@@ -168,7 +168,7 @@ def draw_rewards(runs: TrainSet, facts: TrainFacts) -> Picture:
                 Line2D([], [], marker="o", **policy_style(index)) for index in range(len(facts.policies))
             ]
             labels = [policy_label(run.policy) for run in runs.runs]
-            figure.legend(handles, labels, loc="outside lower left", ncols=min(4, len(handles)))
+            legend_below(figure, handles, labels, most=4)
         return _reward_title(runs, facts)
 
     title, image = draw(build, 3.9, basis_of(runs.runs))

@@ -17,6 +17,7 @@ from tlt.analysis.drawing.figure import (
     PAPER,
     Picture,
     draw,
+    legend_below,
     policy_label,
     policy_legend,
     policy_style,
@@ -34,7 +35,7 @@ from tlt.traces.common.intervals import Estimate
 PHASE_COLOURS = {
     "rollout": CAUSE_COLOURS["decode"],
     "handover": CAUSE_COLOURS["preempt_wait"],
-    "other": CAUSE_COLOURS["tail_idle"],
+    "other": CAUSE_COLOURS["other"],
 }
 _LABEL_FROM = 0.05  # of the longest step: a narrower part of a bar has no room for its figure
 
@@ -71,7 +72,7 @@ def draw_step_time(runs: TrainSet, facts: TrainFacts) -> Picture:
         patches = [
             Patch(facecolor=_colour(phase), label=text) for phase, text in PHASES.items() if phase in used
         ]
-        figure.legend(handles=patches, loc="outside lower left", ncols=min(4, len(patches)), handlelength=1.2)
+        legend_below(figure, patches, most=4)
         return _time_title(runs, facts)
 
     title, image = draw(build, 0.5 * len(facts.policies) + 1.9, basis_of(runs.runs))
@@ -156,8 +157,7 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
         axes.annotate(words, (0.99, 0.03), xycoords="axes fraction", ha="right", va="bottom", fontsize=8.5,
                       color="#555555")  # fmt: skip
         handles = [axes.plot([], [], "o", color=policy_style(index)["color"])[0] for index, _ in found]
-        figure.legend(handles, [policy_label(runs.runs[index].policy) for index, _ in found],
-                      loc="outside lower left", ncols=min(4, len(found)))  # fmt: skip
+        legend_below(figure, handles, [policy_label(runs.runs[index].policy) for index, _ in found], most=4)
         return _amdahl_title(runs, found)
 
     title, image = draw(build, 4.6, basis_of(runs.runs))

@@ -72,19 +72,23 @@ def generate(model: str) -> None:
     print("tokens", hashlib.sha256(json.dumps(tokens).encode()).hexdigest())  # noqa: T201
 
 
-def run(model: str, out: Path, mode: str, extra: str = "", fails: bool = False) -> tuple[str, list[str]]:
-    """Return the digest of an engine's tokens, and the lines that the plugin said."""
+def run(model: str, out: Path, mode: str, extra: str = "", site: str = "") -> tuple[str, list[str]]:
+    """Return the digest of an engine's tokens, and the lines that the plugin said.
+
+    `site` is Python that its processes carry out when they start.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **ENVIRONMENT}
     environment.pop("TLT_PLUGIN", None)
     if mode:
         settings = out / f"{mode}.toml"
         settings.write_text(f"mode = '{mode}'\nout = '{mode}'\npolicy = '{POLICY}'\n{extra}")
         environment["TLT_PLUGIN"] = str(settings.resolve())
-    if fails:
-        site = out.resolve() / "site"
-        site.mkdir(exist_ok=True)
-        (site / "sitecustomize.py").write_text(FAILS)
-        environment["PYTHONPATH"] = str(site)
+    if site:
+        place = out.resolve() / "site"
+        place.mkdir(exist_ok=True)
+        (place / "sitecustomize.py").write_text(site)
+        environment["PYTHONPATH"] = str(place)
     done = subprocess.run(  # noqa: S603 -- this file, with arguments of its own
         [sys.executable, __file__, "--generate", model], env=environment, capture_output=True, text=True,
         check=False,
@@ -107,13 +111,12 @@ def check(model: str, out: Path) -> dict[str, object]:
 
     version = installed_version()
     engine_version(version)
-    out.mkdir(parents=True, exist_ok=True)
     plain, _ = run(model, out, "")
     watched, said = run(model, out, "watch")
     seen = facts(out / "watch")
     steps = [fact for fact in seen if fact["kind"] == "step"]
     done = [fact for fact in seen if fact["kind"] == "request"]
-    charged, said_charged = run(model, out, "control", DRAFTS, fails=True)
+    charged, said_charged = run(model, out, "control", DRAFTS, FAILS)
     told = facts(out / "control")
     control = [fact for fact in told if fact["kind"] == "step"]
     drafted = sum(int(fact.get("drafted_tokens", 0)) for fact in control)  # type: ignore[call-overload]

@@ -22,7 +22,7 @@ from tlt.traces.common.manifest import sealed
 from tlt.traces.common.seeds import COST_FACTORS, generator
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.results.cost_draws import COST_DRAWS
-from tlt.traces.results.plan import PLAN_COLUMNS, Objective, Plan, PlanFiles, write_plan
+from tlt.traces.results.plan import PLAN_COLUMNS, UNSETTLED, Objective, Plan, PlanFiles, write_plan
 from tlt.traces.runs.runfolder import (
     COST_DRAW_COLUMNS,
     Comparison,
@@ -153,7 +153,7 @@ def _figures(task: Task, tried: Tried) -> dict[str, Any]:
 
 def _stage(tried: Tried, index: int | None, decision: Decision, steps: int) -> dict[str, Any]:
     if index is None and tried.timing.unsettled and tried.steps == steps:
-        left = f"{tried.timing.left_share:.0%} of its responses are put off or under way at the end"
+        left = f"{tried.timing.left_share:.0%} {UNSETTLED}"
         return {"stage": "dropped", "reason": f"{left}: give more steps (workload.steps)"}
     if index is None:
         return {"stage": "dropped", "reason": f"not among the best after {tried.steps} steps"}

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tlt.sim.config import Config, resolve
+from tlt.sim.unused import refuse_unused
 from tlt.traces.common.settings import merge, settings_of
 from tltsched.errors import InputError
 
@@ -88,6 +89,8 @@ def _point(settings: dict[str, Any], fields: Sequence[str], values: tuple[str, .
                 policy = value
             else:
                 settings = merge(settings, settings_of(None, (f"{field}={value}",)))
-        return Point(values, resolve(settings, policy))
+        config = resolve(settings, policy)
+        refuse_unused(settings, config)
+        return Point(values, config)
     except InputError as error:
         return Point(values, None, str(error))

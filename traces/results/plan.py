@@ -42,6 +42,9 @@ PLAN_COLUMNS = {
     "run": "str",  # folder of the finalist; "": none
 }
 
+UNSETTLED = "of its responses are put off or under way at the end"
+"""In the reason of a design whose figure is not compared: what it leaves behind is what takes long."""
+
 
 class Input(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """An uncertain input of the choice, with what its uncertainty alone does to it."""
@@ -100,6 +103,11 @@ class PlanFiles:
 
     plan: Plan
     designs: pd.DataFrame  # PLAN_COLUMNS
+
+
+def unsettled(designs: pd.DataFrame) -> pd.Series[bool]:
+    """Return which designs (PLAN_COLUMNS) are not ranked, since too much of their work is left behind."""
+    return designs["reason"].str.contains(UNSETTLED, regex=False)
 
 
 def write_plan(folder: Path, found: PlanFiles) -> None:

@@ -32,11 +32,21 @@ MARKS = (
     (KSTAR, "kstar"),
     ("advice.json", "recommend"),
     ("comparison.json", "compare"),
+    ("sweep.json", "sweep"),
     ("summary.json", "run"),
 )
 OWN = (
     *(STUDY, MANIFEST, ANSWER, WHAT_IF, STAMP, "cost_draws.parquet", "cost_error.json", "bounds.json"),
-    *("plan.parquet", "report.html", "counterfactual.html", "trace.json", "schedule.json"),
+    *(
+        "sweep.jsonl",
+        "sweep.parquet",
+        "sweep.csv",
+        "plan.parquet",
+        "report.html",
+        "counterfactual.html",
+        "trace.json",
+        "schedule.json",
+    ),
     *(mark for mark, _ in MARKS),
 )
 

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from tlt.analysis.comparison.advice import pays_sentence
-from tlt.analysis.drawing.figure import Picture, draw, plain
+from tlt.analysis.drawing.figure import Picture, draw, legend_below, plain
 from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.regret import TIE
 from tlt.traces.runs.runfolder import Advice, BatchAdvice
@@ -109,4 +109,4 @@ def _legend(figure: SubFigure, rows: tuple[BatchAdvice, ...]) -> None:
         if any(_is_open(row) == is_open for row in rows):
             marker = Line2D([], [], marker="o", color=_COLOUR, markerfacecolor=_fill(is_open), label=words)
             handles.append(marker)
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))
+    legend_below(figure, handles)

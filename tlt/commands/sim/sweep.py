@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tlt.commands.options import configured, executor_option, jobs_option, json_option, out_folder
+from tlt.commands.options import executor_option, jobs_option
 from tlt.commands.output import echo_json
 from tlt.commands.progress import progress
+from tlt.commands.sim.given import claimed, settings_given, simulates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ SHOWN = 12  # rows of the table on the terminal
 
 
 @click.command()
-@configured("TOML file; `tlt sim fields` lists what it may hold.")
+@simulates
 @click.option(
     "--grid", "axes", multiple=True, required=True, metavar="FIELD=VALUE,...",
     help="A field and its values, such as hardware.gpus=32,64; may be repeated. "
@@ -26,25 +26,22 @@ SHOWN = 12  # rows of the table on the terminal
 )  # fmt: skip
 @executor_option
 @jobs_option
-@json_option
-@out_folder("Folder for the table; the same command goes on with what is missing there.")
-def sweep(
-    config: Path | None, assignments: tuple[str, ...], axes: tuple[str, ...], executor: Any,
-    jobs: int | None, as_json: bool, out: Path,
-) -> None:  # fmt: skip
+def sweep(axes: tuple[str, ...], executor: Any, jobs: int | None, as_json: bool, **given: Any) -> None:
     """Simulate every combination of the values of some fields, and write one table: sweep.csv and .parquet.
 
-    What is done is kept: stopped, it goes on. Combinations that cannot be are rows with the reason. Intervals
-    are of the spread over RL steps alone; `tlt sim compare` adds the errors of step times and acceptance.
+    What is done is kept: stopped, or asked for more values, it goes on. Combinations that cannot be are rows
+    with the reason. Intervals are of the spread over RL steps alone; `tlt sim compare` adds the errors of
+    step times and acceptance.
     """
     from tlt.sim.parallel.executors import executor as opened
     from tlt.sim.sweep.grid import axis, points
     from tlt.sim.sweep.run import TEXT
     from tlt.sim.sweep.run import sweep as run_sweep
-    from tlt.traces.common.settings import settings_of
 
     swept = [axis(each) for each in axes]
-    found = points(settings_of(config, assignments), swept)
+    settings = settings_given(given)
+    found = points(settings, swept)
+    out = claimed("sweep", given, settings)
     with progress("sweep", total=len(found)) as shown, opened(executor, jobs) as running:
         table = run_sweep(found, swept, out, running, lambda done, _: shown.reach(done, "sweep"))
     if as_json:

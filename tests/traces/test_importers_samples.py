@@ -78,8 +78,20 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
     "verifiers": ("requests/verifiers", [
         (0, 0, 0, 0, 6, False), (0, 0, 1, 0, 12, False), (0, 1, 0, 0, 30, True),
     ]),
+    "agentic-mooncake": ("sessions/agentic_mooncake.jsonl", [
+        (0, 1, 0, 100, 20, False), (0, 2, 0, 150, 30, False), (0, 3, 0, 64, 5, False),
+        (0, 4, 0, 90, 9, False), (0, 5, 0, 120, 40, False),
+    ]),
+    "dynamo-trace": ("sessions/dynamo-request-trace.jsonl", [
+        (0, 1, 0, 100, 20, False), (0, 3, 0, 160, 30, False), (0, 4, 0, 70, 7, True),
+        (0, 5, 0, 80, 4, False),
+    ]),
+    "applied-compute": ("sessions/applied_compute.jsonl", [
+        (0, 1, 0, 412, 100, False), (0, 2, 0, 100, 8, False),
+    ]),
+    "agentx": ("sessions/agentx.jsonl", [(0, 0, 0, 128, 10, False), (0, 1, 0, 192, 12, False)]),
     "verifiers-texts": ("requests/verifiers_texts", [
-        (0, 0, 0, 5, 6, False), (0, 0, 1, 5, 12, False), (0, 1, 0, 3, 30, True),
+        (0, 0, 0, 5, 6, False), (0, 0, 1, 45, 12, False), (0, 1, 0, 3, 30, True),
     ]),
 }  # fmt: skip
 METRICS = {
@@ -99,6 +111,7 @@ ARRIVALS = {
     "llm-serving-sim": [0.0, 0.25, 0.5],
     "llm-serving-sim-csv": [0.0, 0.25, 1.0],
     "splitwise": [0.0, 0.5, 1.25],
+    "dynamo-trace": [0.0, 3.5, 1.0, 3.6],
 }
 SKIPPED: dict[str, tuple[str, int, str] | list[tuple[str, int, str]]] = {
     "batch-output": [
@@ -111,6 +124,8 @@ SKIPPED: dict[str, tuple[str, int, str] | list[tuple[str, int, str]]] = {
     "slime": ("status aborted: the response is not whole", 1, "4.pt:4"),
     "vllm-bench": ("the request failed", 1, "appended.json:1"),
     "burstgpt": ("a response of 0 tokens", 1, "BurstGPT_1.csv:3"),
+    "applied-compute": ("lists of different lengths, or not of num_turns", 1, "applied_compute.jsonl:3"),
+    "agentx": ("an entry that is no request of the session itself, as of a subagent", 1, "agentx.jsonl:1"),
 }
 REWARDS = {  # of formats that have them; each of these has hashes of its texts, too
     "areal": [1.0, 0.0, 1.0, -1.0, 1.0],

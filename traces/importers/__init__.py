@@ -14,6 +14,7 @@ from tlt.traces.importers.formats.serving import (
     mooncake,
     request_csv,
 )
+from tlt.traces.importers.formats.sessions import agentic_mooncake, dynamo, session_rows
 from tlt.traces.importers.formats.trainers import areal, nemo_rl, roll, skyrl, slime, trl, verifiers, verl
 
 IMPORTERS: dict[str, Importer] = {
@@ -43,6 +44,10 @@ IMPORTERS: dict[str, Importer] = {
         request_csv.AZURE,
         mooncake.MOONCAKE,
         mooncake.BAILIAN,
+        agentic_mooncake.IMPORTER,
+        dynamo.IMPORTER,
+        session_rows.APPLIED_COMPUTE,
+        session_rows.AGENTX,
         run_folder.IMPORTER,
         columns.IMPORTER,
     )

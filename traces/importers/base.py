@@ -24,6 +24,7 @@ class Importer:
     read: yields responses and skips in the order of the file, in bounded memory.
     lost: sentences on what the file does not hold.
     file_name: fits the path of a file in a folder, with `/`; a group named `step` is the RL step.
+    waits: what the format says of waits between turns; empty: it has no turns, or does not tell them apart.
     signs: names of fields, columns or metrics by which a file that does not fit is known to be near.
     """
 
@@ -38,3 +39,4 @@ class Importer:
     read: Reader
     file_name: re.Pattern[str] = WHOLE_NAME
     signs: tuple[str, ...] = ()
+    waits: str = ""

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tlt.traces.common.arrays import Ints
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Options, Response, Skip, Source
 from tlt.traces.importers.reading.values import digest, excerpt_of
 from tlt.traces.importers.report import Report, Staleness, Tally
+from tlt.traces.importers.turns.held import HeldTurns, unusable_turns
+from tlt.traces.importers.turns.requests import HeldRequests
 from tlt.traces.lengths.schema import (
     ALL_COLUMNS,
     COLUMNS,
     INT32_MAX,
     INT64_MAX,
     OPTIONAL_COLUMNS,
+    Trace,
 )
 from tlt.traces.lengths.validate import KEY
+from tlt.traces.sessions.schema import Sessions
 from tltsched.errors import InputError
 
 BLOCK_ROWS = 1 << 16
@@ -45,6 +51,8 @@ class Collector:
         self.held: list[tuple[Any, ...]] = []
         self.texts_are_groups = False
         self.several_turns = 0
+        self.turns, self.requests = HeldTurns(), HeldRequests()
+        self.kept: Ints = np.zeros(0, np.int64)  # which of the responses became rows
         self.lags = self.lag_sum = self.lag_max = self.spanning = 0
 
     def begin(self, source: Source) -> None:
@@ -57,11 +65,13 @@ class Collector:
             self._skip(item.reason, item.line, item.excerpt)
             return
         step = self.options.step if item.step is None else item.step
-        why = _unusable(item, step)
+        why = _unusable(item, step) or unusable_turns(item)
         if why:
             self._skip(why, item.line, f"{item.response_tokens} tokens, step {step}"[:200].encode())
             return
         self.several_turns += item.several_turns
+        if self.importer.waits:
+            self.turns.add(item) if item.request is None else self.requests.add(item)
         tokens, truncated = self._at_cap(item)
         sample = NOT_SAID if item.sample is None else item.sample
         optional = [np.nan if value is None else value for value in (item.arrived_s, item.reward)]
@@ -88,7 +98,22 @@ class Collector:
         self._optional(table)
         self._facts(table)
         wanted = [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in table)]
+        self.kept = table.index.to_numpy().astype(np.int64)
         return table[wanted].reset_index(drop=True)
+
+    def sessions(self, trace: Trace) -> Sessions | None:
+        """Return the sessions behind the rows of `trace`, after `rows`; None if nothing had several turns."""
+        if self.requests.held:
+            unlimited = msgspec.structs.replace(trace.origin, max_response_tokens=None)
+            made = self.requests.sessions(unlimited, self.options.step)
+            self.report.notes += self.requests.notes if made else []
+        else:
+            made = self.turns.sessions(trace.rows, self.kept, trace.origin)
+        if made is not None:
+            self.report.sessions, self.report.turns = len(made), len(made.end)
+            between = made.wait_s[~made.last]
+            self.report.waits, self.report.waits_known = len(between), int(np.isfinite(between).sum())
+        return made
 
     def _at_cap(self, item: Response) -> tuple[int, bool]:
         cap = self.options.max_response_tokens
@@ -168,10 +193,10 @@ class Collector:
         report.truncated = int(table["truncated"].sum())
         report.skipped = self.skipped.most_first()
         if self.several_turns:
-            report.notes.append(
-                f"{self.several_turns:,} responses have several turns: how long they waited for tools is not "
-                "in the file, and the lengths of single turns are not told apart."
-            )
+            lost = " how long they waited for tools is not in the file, nor the lengths of single turns."
+            kept = " the file of sessions has them one by one."
+            told = kept if self.importer.waits else lost
+            report.notes.append(f"{self.several_turns:,} responses have several turns:{told}")
         if self.lags:
             report.staleness = Staleness(
                 responses=self.lags,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.base import Importer
@@ -15,9 +19,18 @@ from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.lines import BrokenFileError, shown
 from tlt.traces.importers.report import Report, Tally
 from tlt.traces.lengths.schema import Origin, Trace
+from tlt.traces.sessions.schema import Sessions
 from tltsched.errors import InputError, look_up
 
 PROGRESS_ROWS = 10_000
+
+
+class Imported(NamedTuple):
+    """Responses, what was left out of them, and the sessions behind them: None if none had several turns."""
+
+    trace: Trace
+    report: Report
+    sessions: Sessions | None
 
 
 def import_trace(
@@ -26,7 +39,17 @@ def import_trace(
     format_name: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Trace, Report]:
-    """Return the responses of a file or folder, and what was left out of them.
+    """Return the responses of a file or folder, and what was left out of them; see `import_all`."""
+    return import_all(path, options, format_name, progress)[:2]
+
+
+def import_all(
+    path: Path,
+    options: Options,
+    format_name: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Imported:
+    """Return the responses of a file or folder, what was left out of them, and their turns.
 
     format_name: one of IMPORTERS; None finds it from the contents.
     Raises InputError if nothing can be read, or if a file breaks off.
@@ -68,7 +91,13 @@ def import_trace(
         max_response_tokens=options.max_response_tokens,
         note=report.note(),
     )
-    return Trace(rows, origin), report
+    trace = Trace(rows, origin)
+    sessions = collector.sessions(trace)
+    if sessions is not None:
+        told = f"{importer.waits} {' '.join(report.notes)}".strip()
+        note = f"Imported from {importer.framework} ({importer.name}), turns {importer.lengths}. {told}"
+        sessions = replace(sessions, origin=msgspec.structs.replace(sessions.origin, note=note))
+    return Imported(trace, report, sessions)
 
 
 def _importer(files: list[Path], options: Options, format_name: str | None) -> Importer:

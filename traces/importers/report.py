@@ -41,6 +41,10 @@ class Report(msgspec.Struct, kw_only=True):
     groups: int = 0
     truncated: int = 0
     set_to_cap: int = 0  # re-tokenised lengths above the cap
+    sessions: int = 0  # 0: nothing had several turns
+    turns: int = 0
+    waits: int = 0  # turns that a further one follows
+    waits_known: int = 0
     skipped: list[Left] = msgspec.field(default_factory=list)
     files_left_out: list[Left] = msgspec.field(default_factory=list)
     lost: tuple[str, ...] = ()

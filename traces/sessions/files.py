@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tlt.traces.common.arrays import Ints
 from tlt.traces.lengths.files import Progress, Sidecar, is_trace_file, read_stated, write_rows
-from tlt.traces.lengths.read_blocks import iter_rows
+from tlt.traces.lengths.read_blocks import iter_rows, suffix_of
 from tlt.traces.lengths.schema import TURN, Origin
 from tlt.traces.lengths.turns_as_trace import joined, session_starts
 from tlt.traces.sessions.build import fill_kept
@@ -27,6 +27,12 @@ BLOCK_TOKENS = "block_tokens"  # stated beside the limits where turns have block
 def is_session_file(path: Path) -> bool:
     """Return whether a trace file has turns; raises InputError if its beginning cannot be read."""
     return path.is_file() and is_trace_file(path) and TURN in next(iter_rows(path))[1]
+
+
+def sessions_beside(path: Path) -> Path:
+    """Return where the sessions behind a file of lengths are written: NAME.sessions and its ending."""
+    suffix = suffix_of(path)
+    return path.with_name(f"{path.name[: -len(suffix)]}.sessions{suffix}")
 
 
 def read_sessions(path: Path, progress: Progress | None = None) -> Sessions:

@@ -22,8 +22,10 @@ from tlt.commands.progress import progress
 from tltsched.errors import InputError
 
 if TYPE_CHECKING:
+    from tlt.traces.importers.importing import Imported
     from tlt.traces.importers.phases import PhaseTimes
     from tlt.traces.importers.report import Left, Report
+    from tlt.traces.importers.stated.drafts import StatedDrafts
     from tlt.traces.lengths.schema import Trace
 
 SHOWN_REASONS = 20
@@ -62,19 +64,16 @@ def import_command(
     """Read a file or folder that an RL framework or a benchmark wrote, and write its lengths as a trace.
 
     `tlt trace formats` lists what can be read, `tlt trace peek` says what a file looks like. What gives no
-    response is counted and shown. Metrics without lengths give phase times alone.
+    response is counted and shown. Metrics without lengths give phase times alone. Where responses have turns,
+    or requests are turns of a session, the sessions are written beside OUT (lengths.parquet:
+    lengths.sessions.parquet).
     """
-    from dataclasses import replace
-
-    import msgspec
-
     from tlt.traces.importers.detect import UnknownFormatError
-    from tlt.traces.importers.importing import import_trace
+    from tlt.traces.importers.importing import import_all
     from tlt.traces.importers.phases import read_phases
     from tlt.traces.importers.reading.items import Options
     from tlt.traces.importers.reading.texts import tokeniser
-    from tlt.traces.importers.stated.drafts import stated_drafts
-    from tlt.traces.lengths.files import check_output, write_trace
+    from tlt.traces.lengths.files import check_output
     from tlt.traces.runs.runfolder import write_json
 
     _check_outputs(out, phases, force)
@@ -88,22 +87,19 @@ def import_command(
     if out is not None:
         try:
             with progress(f"reading {path.name}", counting="rows") as shown:
-                read = import_trace(path, options, format_name, shown.count)
+                read = import_all(path, options, format_name, shown.count)
         except UnknownFormatError:
             if times is None:
                 raise
-    if read and out is not None:
-        drafts = times.drafts if times else stated_drafts(path)
-        origin = msgspec.structs.replace(read[0].origin, drafted=drafts.origin if drafts else "")
-        write_trace(replace(read[0], origin=origin), out, force)
+    drafts = _write(read, times, path, out, force) if read and out is not None else None
     if phases and times:
         write_json(phases, times)
     if as_json:
-        echo_json(read[1] if read else times)
+        echo_json(read.report if read else times)
         return
     if read and out is not None:
-        _tell(*read, out)
-        if drafts and times is None:
+        _tell(read.trace, read.report, out)
+        if drafts is not None and times is None:
             click.echo(f"note: The run drafted ({drafts.origin}): --phases keeps that beside the lengths.")
     elif out is not None:
         click.echo(f"no lengths: {path.name} holds metrics alone, so {out} is not written")
@@ -117,15 +113,37 @@ def formats_command(as_json: bool) -> None:
     """List the formats that `tlt trace import` reads, what writes them and what they lack."""
     from tlt.traces.importers import IMPORTERS
 
-    names = ("name", "framework", "file", "written_by", "kind", "lengths", "lost")
+    names = ("name", "framework", "file", "written_by", "kind", "lengths", "lost", "waits")
     if as_json:
         echo_json([{name: getattr(one, name) for name in names} for one in IMPORTERS.values()])
         return
     for one in IMPORTERS.values():
         click.echo(f"{one.name}: {one.framework}, {one.file}; lengths {one.lengths}")
         click.echo(f"    written by  {one.written_by}")
-        for sentence in one.lost:
-            click.echo(f"    {sentence}")
+        for sentence in (*one.lost, one.waits):
+            if sentence:
+                click.echo(f"    {sentence}")
+
+
+def _write(
+    read: Imported, times: PhaseTimes | None, path: Path, out: Path, force: bool
+) -> StatedDrafts | None:
+    """Write lengths, and sessions beside them if there are any; returns what the file says of drafts."""
+    from dataclasses import replace
+
+    import msgspec
+
+    from tlt.traces.importers.stated.drafts import stated_drafts
+    from tlt.traces.lengths.files import check_output, write_trace
+    from tlt.traces.sessions.files import sessions_beside, write_sessions
+
+    drafts = times.drafts if times else stated_drafts(path)
+    origin = msgspec.structs.replace(read.trace.origin, drafted=drafts.origin if drafts else "")
+    if read.sessions is not None:
+        check_output(sessions_beside(out), force)
+        write_sessions(read.sessions, sessions_beside(out), force)
+    write_trace(replace(read.trace, origin=origin), out, force)
+    return drafts
 
 
 def _check_outputs(out: Path | None, phases: Path | None, force: bool) -> None:
@@ -152,6 +170,8 @@ def _tell(made: Trace, report: Report, out: Path) -> None:
         else f"cap {made.origin.max_response_tokens:,} tokens"
     )
     click.echo(f"cut: {report.truncated:,} responses ({cap})")
+    if report.sessions:
+        _tell_sessions(report, out)
     if report.set_to_cap:
         click.echo(f"re-tokenised above the cap and set to it: {report.set_to_cap:,}")
     if report.staleness is not None:
@@ -164,6 +184,22 @@ def _tell(made: Trace, report: Report, out: Path) -> None:
     _tell_left(f"files left out: {sum(one.count for one in report.files_left_out):,}", report.files_left_out)
     for sentence in (*report.lost, *report.notes):
         click.echo(f"note: {sentence}")
+
+
+def _tell_sessions(report: Report, out: Path) -> None:
+    """Say which sessions were written, and how many of their waits are known."""
+    from tlt.traces.importers import IMPORTERS
+    from tlt.traces.sessions.files import sessions_beside
+
+    beside = sessions_beside(out)
+    click.echo(
+        f"wrote {beside}: {report.sessions:,} sessions, {report.turns:,} turns; waits known: "
+        f"{report.waits_known:,} of {report.waits:,}"
+    )
+    click.echo(f"note: {IMPORTERS[report.format].waits}")
+    if report.waits_known < report.waits:
+        law = f"`tlt trace convert {beside} OUT --law wait_s=LAW`"
+        click.echo(f"note: Nothing stands for a wait that is not known; {law} assumes them.")
 
 
 def _tell_left(title: str, left: list[Left]) -> None:

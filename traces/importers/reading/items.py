@@ -8,8 +8,29 @@ from pathlib import Path
 
 import msgspec
 
+from tlt.traces.sessions.turns import Turn
+
 Tokenise = Callable[[Sequence[str]], list[int]]
 """Counts the tokens of texts."""
+
+
+class Request(msgspec.Struct, gc=False):
+    """What a file says of a response that is one request of a session; times are seconds of one clock.
+
+    after: ids of requests that have to have ended first, in this session or another; None: the one before.
+    wait_s: from their end to this request, if it is stated.
+    blocks: of the whole prompt, equal where all tokens up to there are; `local_blocks`: in this session.
+    """
+
+    session: str
+    id: str = ""
+    after: tuple[str, ...] | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    wait_s: float | None = None
+    blocks: tuple[int | str, ...] = ()
+    block_tokens: int | None = None
+    local_blocks: bool = False
 
 
 class Response(msgspec.Struct, gc=False):
@@ -21,6 +42,8 @@ class Response(msgspec.Struct, gc=False):
     several_turns: something else was said within it, by a tool or a user, which is no part of its tokens.
     reward: None where the file does not say; text_hash: as digest of tlt.traces.importers.reading.values.
     lag: policy updates between the first and the last token; None where the file does not say.
+    end: why it ended, one of ENDS of tlt.traces.sessions.turns; `truncated` says more.
+    turns: of a response with several, all of them; request: of a response that is a turn of a session.
     line: line or row of the file, from 1.
     """
 
@@ -36,6 +59,13 @@ class Response(msgspec.Struct, gc=False):
     text_hash: int = 0
     lag: int | None = None
     several_turns: bool = False
+    end: str = "not_known"
+    turns: tuple[Turn, ...] = ()
+    request: Request | None = None
+
+    def why_ended(self) -> str:
+        """Return why its last turn ended: as it is stated, else by whether it was cut."""
+        return "length" if self.truncated and self.end == "not_known" else self.end
 
 
 class Skip(msgspec.Struct, gc=False):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Iterator
+from itertools import groupby
 from typing import IO, Any, cast
 
 MAX_BYTES = 4 << 30  # of instructions; a rollout of 16k responses is below 1 GiB
@@ -17,6 +18,7 @@ MAX_ARGUMENT_BYTES = 64 << 20
 MAX_TEXT_LINE_BYTES = 1 << 16
 MAX_STORED = 5_000_000  # entries of dicts and lists, of the memo and the stack
 KEPT_CHARACTERS = 256
+MOST_RUNS = 1 << 17  # of a mask
 GENOPS_ERRORS = (ValueError, UnicodeError, OverflowError, IndexError, KeyError, EOFError, TypeError)
 
 
@@ -35,9 +37,13 @@ _MARK = Opaque()
 
 
 class Items:
-    """A list or tuple: how many elements, those that are no numbers, range and sum of the whole numbers."""
+    """A list or tuple: how many elements, those that are no numbers, range and sum of the whole numbers.
 
-    __slots__ = ("count", "kept", "largest", "smallest", "total")
+    runs: of a list of zeros and ones (a mask) how many equal ones follow one another; the first are those
+    of the value `begins`. None: something else is in it, or there are too many.
+    """
+
+    __slots__ = ("begins", "count", "kept", "largest", "runs", "smallest", "total")
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,6 +51,8 @@ class Items:
         self.smallest: int | None = None
         self.largest: int | None = None
         self.total = 0
+        self.runs: list[int] | None = []
+        self.begins: int | None = None
 
     def add(self, values: list[Any]) -> int:
         """Append `values`; returns how many of them are kept."""
@@ -55,11 +63,32 @@ class Items:
             self.total += sum(numbers)
             self.smallest = low if self.smallest is None else min(self.smallest, low)
             self.largest = high if self.largest is None else max(self.largest, high)
+        if self.runs is not None:
+            mask = len(numbers) == len(values) and (not numbers or (low >= 0 and high <= 1))
+            self._run(numbers) if mask else self._no_runs()
         if len(numbers) == len(values):
             return 0
         others = [v for v in values if type(v) not in (int, float, bool)]
         self.kept += others
         return len(others)
+
+    def _run(self, numbers: list[int]) -> None:
+        """Add a piece of a mask to the runs."""
+        assert self.runs is not None
+        for value, equal in groupby(numbers):
+            length = sum(1 for _ in equal)
+            if self.begins is None:
+                self.begins = value
+            last = self.begins ^ (len(self.runs) + 1 & 1)
+            if self.runs and value == last:
+                self.runs[-1] += length
+            else:
+                self.runs.append(length)
+        if len(self.runs) > MOST_RUNS:
+            self._no_runs()
+
+    def _no_runs(self) -> None:
+        self.runs = None
 
 
 class _Bounded:

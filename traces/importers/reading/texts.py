@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tlt.traces.importers.reading.items import Response, Skip, Tokenise
+from tlt.traces.importers.reading.split_turns import turns_of
 from tlt.traces.importers.reading.values import digest
 from tltsched.errors import InputError
 
@@ -16,12 +17,21 @@ from tltsched.errors import InputError
 TOOLS = re.compile(
     r"(?:\b(?:user|tool)\n)?(?:<tool_response>.*?(?:</tool_response>\s*|\Z))+(?:assistant\n)?", re.DOTALL
 )
+# What others said between two responses where special tokens are kept: ChatML, and Llama 3. The token that
+# ends a response is its own.
+TEMPLATES = re.compile(
+    r"(?<=<\|im_end\|>)\s*<\|im_start\|>(?!assistant).*?(?:<\|im_start\|>assistant\n?|\Z)"
+    r"|(?<=<\|eot_id\|>)\s*<\|start_header_id\|>(?!assistant).*?"
+    r"(?:<\|start_header_id\|>assistant<\|end_header_id\|>\s*|\Z)",
+    re.DOTALL,
+)
 BATCH_TEXTS, BATCH_CHARACTERS = 128, 4_000_000
 LOST_BY_TOKENISING = (
     "Lengths are re-tokenised from text: special tokens were stripped, so the token that ends a response is "
     "not counted, and other texts of the same tokens may merge differently.",
     "What tools said within a response (<tool_response>) counts as prompt.",
 )
+WAITS_NOT_WRITTEN = "Turns are told apart by what stands between them; how long tools took is not written."
 NOT_KNOWN_CUT = (
     "The file does not say which responses were cut: without --cap none is marked as cut; with it, those "
     "that reach it are."
@@ -29,11 +39,16 @@ NOT_KNOWN_CUT = (
 
 
 class TextResponse(msgspec.Struct):
-    """A response whose lengths are still texts. An empty `prompt` is not known."""
+    """A response whose lengths are still texts. An empty `prompt` is not known.
+
+    turns: (what others said, what the model wrote) in order, for a completion of several messages; empty: the
+    completion is looked into.
+    """
 
     response: Response
     prompt: str
     completion: str
+    turns: list[tuple[str, str]] = []
 
 
 def tokeniser(path: Path) -> Tokenise:
@@ -94,23 +109,36 @@ def tokenised(
 
 
 def _counted(held: list[TextResponse | Skip], tokenise: Tokenise) -> Iterator[Response | Skip]:
-    texts = [row for row in held if isinstance(row, TextResponse)]
-    for row in texts:
-        _tell_apart(row)
-    prompts = list(dict.fromkeys(row.prompt for row in texts))
-    counts = tokenise([*prompts, *(row.completion for row in texts)])
-    prompt_tokens = dict(zip(prompts, counts, strict=False))
-    for row, tokens in zip(texts, counts[len(prompts) :], strict=True):
-        row.response.prompt_tokens = prompt_tokens[row.prompt]
-        row.response.response_tokens = tokens
-        row.response.text_hash = digest(row.completion)
+    rows = [row for row in held if isinstance(row, TextResponse)]
+    turns = [row.turns or turns_in(row.completion) for row in rows]
+    texts = list(dict.fromkeys(row.prompt for row in rows))
+    prompts = len(texts)
+    texts += [text for one in turns for pair in one for text in pair]
+    counts = tokenise(texts)
+    prompt_tokens = dict(zip(texts[:prompts], counts, strict=False))
+    rest = iter(counts[prompts:])
+    for row, pairs in zip(rows, turns, strict=True):
+        tokens = [(next(rest), next(rest)) for _ in pairs]
+        _fill(row.response, prompt_tokens[row.prompt], tokens)
+        row.response.text_hash = digest("".join(own for _, own in pairs))
     for held_row in held:
         yield held_row.response if isinstance(held_row, TextResponse) else held_row
 
 
-def _tell_apart(row: TextResponse) -> None:
-    """Move what tools said from the completion to the prompt."""
-    said = TOOLS.findall(row.completion)
-    if said:
-        row.prompt, row.completion = "".join((row.prompt, *said)), TOOLS.sub("", row.completion)
-        row.response.several_turns = True
+def turns_in(completion: str) -> list[tuple[str, str]]:
+    """Return (what others said, what the model wrote) in order; before the first nothing was said."""
+    said = TOOLS if TEMPLATES.search(completion) is None else TEMPLATES
+    pairs, at, before = [], 0, ""
+    for found in said.finditer(completion):
+        pairs.append((before, completion[at : found.start()]))
+        before, at = found.group(), found.end()
+    return [*pairs, (before, completion[at:])]
+
+
+def _fill(response: Response, prompt_tokens: int, tokens: list[tuple[int, int]]) -> None:
+    """Set the lengths of a response from those of what others said and of what the model wrote."""
+    said, own = (sum(column) for column in zip(*tokens, strict=True))
+    response.prompt_tokens, response.response_tokens = prompt_tokens + said, own
+    turns = turns_of([(prompt_tokens + tokens[0][0], tokens[0][1]), *tokens[1:]], response.why_ended())
+    response.several_turns = len(tokens) > 1
+    response.turns = turns if len(turns) > 1 else ()

@@ -87,18 +87,41 @@ def text_of(value: Any) -> str | None:
     return "\n".join(parts)
 
 
-def told_apart(value: Any) -> tuple[str, str] | None:
-    """Return what the model wrote in chat messages, and what others said; None if nobody else did."""
+def message_turns(value: Any) -> list[tuple[str, str]]:
+    """Return (what others said, what the model wrote) in the order of chat messages; empty for one turn.
+
+    A message without a role is the model's. What is said after the model's last message is left out.
+    """
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-        return None
-    by_model = [message.get("role", "assistant") == "assistant" for message in value]
-    own = text_of([message for message, is_own in zip(value, by_model, strict=True) if is_own])
-    said = text_of([message for message, is_own in zip(value, by_model, strict=True) if not is_own])
-    return None if own is None or said is None else (own, said)
+        return []
+    pairs: list[tuple[str, str]] = []
+    said: list[str] = []
+    own: list[str] = []
+    for message in value:
+        content = text_of([message])
+        if content is None:
+            return []
+        if message.get("role", "assistant") == "assistant":
+            own.append(content)
+            continue
+        if own:
+            pairs.append(("\n".join(said), "\n".join(own)))
+            said, own = [], []
+        said.append(content)
+    if own:
+        pairs.append(("\n".join(said), "\n".join(own)))
+    return pairs if len(pairs) > 1 or (pairs and pairs[0][0]) else []
 
 
 def _is_text_part(part: Any) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def block_ids(value: Any) -> tuple[int, ...]:
+    """Return the ids of a prompt's blocks, whole numbers of any size; empty if `value` is something else."""
+    if not isinstance(value, list) or not all(type(one) is int for one in value):
+        return ()
+    return tuple(value)
 
 
 def key_of(value: Any) -> int | str | None:

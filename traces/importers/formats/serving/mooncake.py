@@ -12,9 +12,9 @@ import msgspec
 
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
-from tlt.traces.importers.reading.items import Response, Source, UnusableError
+from tlt.traces.importers.reading.items import Request, Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need
-from tlt.traces.importers.reading.values import number, whole
+from tlt.traces.importers.reading.values import block_ids, key_of, number, whole
 
 
 class Record(msgspec.Struct):
@@ -23,6 +23,12 @@ class Record(msgspec.Struct):
     timestamp: Any = None
     input_length: Any = None
     output_length: Any = None
+    hash_ids: Any = None
+    session_id: Any = None
+    delay: Any = None
+    delay_ms: Any = None
+    chat_id: Any = None
+    parent_chat_id: Any = None
 
 
 def _row(record: Record, line: int, source: Source) -> Response:
@@ -32,15 +38,33 @@ def _row(record: Record, line: int, source: Source) -> Response:
         raise UnusableError(
             "a fraction of a millisecond: times in seconds (qwen-bailian has them, and chat_id)"
         )
-    return _request(record, line, None if time_ms is None else time_ms / 1000.0)
+    time_s = None if time_ms is None else time_ms / 1000.0
+    delay_ms = next((n for n in map(number, (record.delay, record.delay_ms)) if n is not None), None)
+    session = key_of(record.session_id)
+    request = Request(
+        session=f"line {line}" if session is None else str(session),
+        started_s=time_s,
+        wait_s=None if delay_ms is None else delay_ms / 1000.0,
+        blocks=block_ids(record.hash_ids),
+    )
+    return _response(record, line, time_s, request)
 
 
 def _row_in_seconds(record: Record, line: int, source: Source) -> Response:
     del source
-    return _request(record, line, number(record.timestamp))
+    time_s = number(record.timestamp)
+    chat, parent = key_of(record.chat_id), key_of(record.parent_chat_id)
+    request = Request(
+        session="",  # chats: each says which one it goes on from
+        id=str(chat),
+        after=(str(parent),),
+        started_s=time_s,
+        blocks=block_ids(record.hash_ids),
+    )
+    return _response(record, line, time_s, request)
 
 
-def _request(record: Record, line: int, arrived_s: float | None) -> Response:
+def _response(record: Record, line: int, arrived_s: float | None, request: Request) -> Response:
     return Response(
         line=line,
         group=line,
@@ -48,12 +72,14 @@ def _request(record: Record, line: int, arrived_s: float | None) -> Response:
         prompt_tokens=need("input_length", whole(record.input_length)),
         sample=0,
         arrived_s=arrived_s,
+        request=request,
     )
 
 
 def _detect(head: Head) -> str:
     missing = head.lacks("timestamp", "input_length", "output_length")
-    return missing or ("it has the field chat_id" if "chat_id" in head.fields else "")
+    others = [name for name in ("chat_id", "wait_for", "tool_wait_ms") if name in head.fields]
+    return missing or (f"it has the field {others[0]}" if others else "")
 
 
 MOONCAKE = Importer(
@@ -65,7 +91,12 @@ MOONCAKE = Importer(
     lengths="exact",
     lost=(
         "These are requests of a service, not RL rollouts: each is a prompt of its own.",
-        "Shared prefixes (hash_ids) are not kept. Which responses were cut is not written.",
+        "Which responses were cut is not written.",
+    ),
+    waits=(
+        "Requests with the same session_id are turns of a session. A wait is the delay, where it "
+        "is written; a time between two requests holds the decoding of the first, so that the wait "
+        "in it is not known."
     ),
     signs=("timestamp", "input_length", "output_length", "hash_ids"),
     detect=_detect,
@@ -81,8 +112,12 @@ BAILIAN = Importer(
     lengths="exact",
     lost=(
         "These are requests of a service, not RL rollouts: each is a prompt of its own.",
-        "Chats (chat_id, parent_chat_id, turn) and shared prefixes (hash_ids) are not kept: a turn is a "
-        "request whose prompt holds the turns before it. Which responses were cut is not written.",
+        "A turn of a chat is a request whose prompt holds the turns before it.",
+        "Which responses were cut is not written.",
+    ),
+    waits=(
+        "Turns of a chat follow their parent_chat_id. Waits are not known: the time between two "
+        "requests holds the decoding of the first."
     ),
     signs=("timestamp", "input_length", "output_length", "chat_id", "turn"),
     detect=lambda head: head.lacks("timestamp", "input_length", "output_length", "chat_id"),

@@ -10,7 +10,7 @@ import msgspec
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Response, Source
 from tlt.traces.importers.reading.records import need, text_reader
-from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, TextResponse
+from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, WAITS_NOT_WRITTEN, TextResponse
 from tlt.traces.importers.reading.values import encoded, single_text, text_of, total
 
 
@@ -25,12 +25,13 @@ class Record(msgspec.Struct):
 
 def _row(record: Record, line: int, source: Source) -> TextResponse:
     prompt = need("input_prompt", text_of(record.input_prompt))
-    cut = single_text(record.stop_reason) == "length"
+    reason = single_text(record.stop_reason)
     response = Response(
         line,
         encoded(record.input_prompt),
         0,
-        truncated=cut,
+        truncated=reason == "length",
+        end="stop" if reason == "stop" else "not_known",
         step=source.step,
         reward=total(record.score),
     )
@@ -52,6 +53,7 @@ IMPORTER = Importer(
     signs=("input_prompt", "output_response", "stop_reason", "env_class", "env_extras"),
     detect=lambda head: head.lacks("input_prompt", "output_response"),
     read=text_reader("skyrl-eval", Record, _row),
+    waits=WAITS_NOT_WRITTEN,
     file_name=re.compile(
         r"(?:^|/)(?:global_step_(?P<step>\d+)_evals/)?(?!aggregated_results)[^/]+\.jsonl(?:\.gz)?$"
     ),

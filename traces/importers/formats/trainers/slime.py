@@ -12,13 +12,17 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Options, Response, Skip, Source, UnusableError
 from tlt.traces.importers.reading.lines import BrokenFileError, broken
 from tlt.traces.importers.reading.plain_pickle import MAX_BYTES, Items, NotPlainError, load_plain
 from tlt.traces.importers.reading.records import need
+from tlt.traces.importers.reading.split_turns import turns_of
 from tlt.traces.importers.reading.values import digest, key_of, number, whole
+from tlt.traces.sessions.turns import Turn
 
 MAX_RATIO, RATIO_FROM_BYTES = 20, 4 << 20  # torch does not compress, so a high ratio is no archive of torch
 ZIP_ERRORS = (
@@ -26,6 +30,7 @@ ZIP_ERRORS = (
     NotImplementedError, struct.error, IndexError, OverflowError,
 )  # fmt: skip
 NOT_WHOLE = {"pending", "aborted", "failed"}
+ENDS = {"completed": "stop", "truncated": "length"}
 
 
 def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
@@ -102,9 +107,32 @@ def _sample(sample: Any, index: int, step: int | None) -> Response:
         step=step,
         lag=_lag(sample.get("weight_versions")),
         several_turns=own < tokens,
+        end=ENDS.get(status, "not_known") if isinstance(status, str) else "not_known",
+        turns=_turns(sample, max(before, 0) - (tokens - own)) if own < tokens else (),
         reward=number(sample.get("reward")),
         text_hash=digest(text) if isinstance(text, str) else 0,
     )
+
+
+def _turns(sample: dict[str, Any], prompt_tokens: int) -> tuple[Turn, ...]:
+    """Return the turns that the mask of the loss tells apart: runs of ones were decoded, zeros put in.
+
+    The seconds outside of generation are those of all waits: of one alone they are that wait. 0 is the
+    default and not measured.
+    """
+    mask = sample.get("loss_mask")
+    if not isinstance(mask, Items) or not mask.runs:
+        return ()
+    runs = mask.runs if mask.begins == 0 else [0, *mask.runs]
+    runs = [*runs, 0] if len(runs) % 2 else runs
+    pairs = list(zip(runs[::2], runs[1::2], strict=True))
+    pairs[0] = (max(prompt_tokens, 0) + pairs[0][0], pairs[0][1])
+    status = sample.get("status")
+    turns = turns_of(pairs, ENDS.get(status, "not_known") if isinstance(status, str) else "not_known")
+    outside_s = number(sample.get("non_generation_time"))
+    if len(turns) == 2 and outside_s:
+        turns = (msgspec.structs.replace(turns[0], wait_s=outside_s), turns[1])
+    return turns if len(turns) > 1 else ()
 
 
 def _own_tokens(mask: Any, tokens: int) -> int:
@@ -154,5 +182,9 @@ IMPORTER = Importer(
     ),
     detect=_detect,
     read=_read,
+    waits=(
+        "Turns are runs of the loss mask. Of waits their sum is written (non_generation_time): a "
+        "sample with one wait has it, single waits of others are not known."
+    ),
     file_name=re.compile(r"(?:^|/)(?!eval_)[^/]*?(?P<step>\d+)\.pt$"),
 )

@@ -12,11 +12,12 @@ from tlt.traces.importers.reading.parquet import iter_rows, number_columns
 from tlt.traces.importers.reading.texts import (
     LOST_BY_TOKENISING,
     NOT_KNOWN_CUT,
+    WAITS_NOT_WRITTEN,
     TextResponse,
     needs_tokeniser,
     tokenised,
 )
-from tlt.traces.importers.reading.values import encoded, number, text_of, told_apart, total, whole
+from tlt.traces.importers.reading.values import encoded, message_turns, number, text_of, total, whole
 
 NO_REWARDS = ("step", "advantage")  # numbers of a row that are no function's reward
 
@@ -42,11 +43,7 @@ def _rows(source: Source) -> Iterator[TextResponse | Skip]:
             step=source.step if step is None else step,
             reward=total(given),
         )
-        apart = told_apart(values["completion"])
-        if apart is not None:
-            response.several_turns = True
-            completion, prompt = apart[0], f"{prompt}\n{apart[1]}"
-        yield TextResponse(response, prompt, completion)
+        yield TextResponse(response, prompt, completion, message_turns(values["completion"]))
 
 
 def _read(source: Source, options: Options) -> Iterator[Response | Skip]:
@@ -79,5 +76,6 @@ IMPORTER = Importer(
     signs=("prompt", "completion", "step", "advantage"),
     detect=_detect,
     read=_read,
+    waits=WAITS_NOT_WRITTEN,
     file_name=re.compile(r"(?:^|/)completions_(?P<step>\d+)\.parquet$"),
 )

@@ -11,8 +11,8 @@ from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.head import Head
 from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import exact_reader, need, text_reader
-from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, TextResponse
-from tlt.traces.importers.reading.values import digest, encoded, key_of, number, text_of, whole
+from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, WAITS_NOT_WRITTEN, TextResponse
+from tlt.traces.importers.reading.values import digest, encoded, key_of, message_turns, number, text_of, whole
 
 FILE_NAME = re.compile(r"(?:^|/)results\.jsonl(?:\.gz)?$")
 
@@ -24,6 +24,7 @@ class Record(msgspec.Struct):
     prompt: Any = None
     completion: Any = None
     is_truncated: Any = None
+    stop_condition: Any = None
     error: Any = None
     token_usage: Any = None
     reward: Any = None
@@ -38,6 +39,7 @@ def _response(record: Record, line: int, tokens: int) -> Response:
         group=encoded(record.prompt) if group is None else group,
         response_tokens=tokens,
         truncated=record.is_truncated is True,
+        end="turn_limit" if record.stop_condition == "max_turns_reached" else "not_known",
         reward=number(record.reward),
         text_hash=0 if record.completion is None else digest(encoded(record.completion)),
     )
@@ -52,7 +54,8 @@ def _exact(record: Record, line: int, source: Source) -> Response:
 def _text(record: Record, line: int, source: Source) -> TextResponse:
     del source
     prompt = need("prompt", text_of(record.prompt))
-    return TextResponse(_response(record, line, 0), prompt, need("completion", _generated(record.completion)))
+    completion = need("completion", _generated(record.completion))
+    return TextResponse(_response(record, line, 0), prompt, completion, message_turns(record.completion))
 
 
 def _generated(completion: Any) -> str | None:
@@ -105,5 +108,6 @@ TEXTS = Importer(
     signs=("example_id", "prompt", "completion", "reward", "answer"),
     detect=_detect_text,
     read=text_reader("verifiers-texts", Record, _text),
+    waits=WAITS_NOT_WRITTEN,
     file_name=FILE_NAME,
 )

@@ -10,7 +10,13 @@ import msgspec
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.reading.items import Response, Source, UnusableError
 from tlt.traces.importers.reading.records import need, text_reader
-from tlt.traces.importers.reading.texts import LOST_BY_TOKENISING, NOT_KNOWN_CUT, TOOLS, TextResponse
+from tlt.traces.importers.reading.texts import (
+    LOST_BY_TOKENISING,
+    NOT_KNOWN_CUT,
+    TOOLS,
+    WAITS_NOT_WRITTEN,
+    TextResponse,
+)
 from tlt.traces.importers.reading.values import encoded, number, text_of, whole
 
 SINGLE_TURN = 2  # messages: the question and the answer
@@ -57,5 +63,6 @@ IMPORTER = Importer(
     signs=("input", "output", "step", "score", "gts"),
     detect=lambda head: head.lacks("input", "output", "step", "score"),
     read=text_reader("verl", Record, _row),
+    waits=WAITS_NOT_WRITTEN,
     file_name=re.compile(r"(?:^|/)(?P<step>\d+)\.jsonl(?:\.gz)?$"),
 )

@@ -1,0 +1,1 @@
+"""Sessions of agents as serving systems and benchmarks record them: one format a module."""

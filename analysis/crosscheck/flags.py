@@ -10,6 +10,7 @@ import numpy as np
 
 from tlt.analysis.crosscheck.engine_steps import load_engine_steps
 from tlt.analysis.load import Run
+from tlt.traces.catalogue.gpus import same_device
 from tlt.traces.common.arrays import Ints
 from tlt.traces.common.intervals import few_words
 from tlt.traces.lengths.run_as_trace import by_request
@@ -62,27 +63,25 @@ def _lengths(measured: tuple[Run, ...], simulated: tuple[Run, ...]) -> list[Flag
 
 
 def _engine(measured: tuple[Run, ...], basis: SimulatedReplay) -> list[Flag]:
-    flags = []
+    """Return what differs from the calibration: one flag a difference, with the policies that have it."""
+    policies: dict[tuple[str, str, bool], list[str]] = {}
+    calibrated = f"{basis.engine} {basis.engine_version}"
     for run in measured:
         engine = _engine_json(run)
         if engine is None:
-            flags.append(Flag("engine", f"{run.policy} does not say which engine it ran on", False))
+            policies.setdefault(("engine", "not known which engine it ran on", False), []).append(run.policy)
             continue
         ran = f"{engine.get('engine')} {engine.get('engine_version')}"
-        calibrated = f"{basis.engine} {basis.engine_version}"
         if ran != calibrated:
-            flags.append(
-                Flag("engine", f"{run.policy} ran on {ran}, the calibration is of {calibrated}", True)
-            )
-        if engine.get("device") != basis.device:
-            flags.append(
-                Flag(
-                    "device",
-                    f"{run.policy} ran on {engine.get('device')}, the calibration is of {basis.device}",
-                    True,
-                )
-            )
-    return flags
+            text = f"ran on {ran}, the calibration is of {calibrated}"
+            policies.setdefault(("engine", text, True), []).append(run.policy)
+        device = str(engine.get("device"))
+        if not same_device(device, basis.device):
+            text = f"ran on {device}, the calibration is of {basis.device}"
+            policies.setdefault(("device", text, True), []).append(run.policy)
+    return [
+        Flag(name, f"{', '.join(named)}: {text}", stops) for (name, text, stops), named in policies.items()
+    ]
 
 
 def _engine_json(run: Run) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from tlt.analysis.crosscheck.report import render, verdict
 from tlt.analysis.drawing.estimates import error_text
 from tlt.commands.report import report
 from tlt.sim.validate.replay_measured import simulate_replay
+from tlt.traces.catalogue.gpus import same_device
 from tlt.traces.common.manifest import seal_also
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
@@ -192,7 +193,7 @@ def _moved(world: World) -> None:
         (_moved, "placement", "none: requests ran on other workers", True),
         (_other_engine, "engine", "ran on vLLM 0.31.0, the calibration is of vLLM 0.32.0", True),
         (_other_engine, "device", "ran on x", True),
-        (_no_engine, "engine", "does not say which engine", False),
+        (_no_engine, "engine", "not known which engine", False),
         (_accepted(1.0), "acceptance", "every draft was accepted", True),
         (_accepted(0.0), "acceptance", "no draft was accepted", False),
         (_accepted(0.05), "acceptance", "below the break-even", False),
@@ -224,6 +225,29 @@ def test_flags(copy: World, spoil: Callable[[World], None], name: str, text: str
     assert len(found) >= 1, flags
     assert all(flag.stops is stops for flag in found)
     assert flags[0].stops >= stops
+
+
+@pytest.mark.parametrize(
+    ("ran", "calibrated", "same"),
+    [
+        ("one NVIDIA H100 80GB HBM3", "one H100 80 GB", True),
+        ("one NVIDIA H200", "one NVIDIA H200", True),
+        ("one NVIDIA H200", "one H100 80 GB", False),
+        ("two NVIDIA H200", "one NVIDIA H200", False),
+        ("one x", "one y", False),
+    ],
+)
+def test_a_device_is_the_same_however_it_is_written(ran: str, calibrated: str, same: bool) -> None:
+    assert same_device(ran, calibrated) is same
+
+
+def test_policies_that_differ_alike_from_the_calibration_share_a_flag(copy: World) -> None:
+    _basis(copy, device="two x")
+    pair = load_pair(copy[0], copy[2])
+    flags = find_flags(pair.measured, pair.simulated, pair.basis, pair.steps)
+    found = [flag for flag in flags if flag.name == "device"]
+    assert len(found) == 1
+    assert found[0].text.startswith(", ".join(run.policy for run in pair.measured) + ": ran on ")
 
 
 def test_a_flag_that_stops_forbids_a_conclusion(copy: World) -> None:

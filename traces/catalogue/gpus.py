@@ -130,3 +130,10 @@ def gpu_of(device: str) -> GpuSpec | None:
         if part in device
     ]  # fmt: skip
     return _spec(sheets()[max(matches)[1]]) if matches else None
+
+
+def same_device(ran: str, calibrated: str) -> bool:
+    """Return whether both name as many GPUs of one kind, however their drivers write it."""
+    kinds = gpu_of(ran), gpu_of(calibrated)
+    known = kinds[0] is not None and kinds[0] == kinds[1]
+    return ran == calibrated or (known and ran.split()[:1] == calibrated.split()[:1])

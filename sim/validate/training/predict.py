@@ -21,6 +21,7 @@ from tlt.sim.validate.replay_measured import same_placement, simulate_into
 from tlt.sim.validate.training.drift import FittedLaw, fit_drift
 from tlt.sim.validate.training.fit import FittedPhases, drafter_config, engine_factor, fit_training
 from tlt.sim.validate.training.run import TrainingRun
+from tlt.traces.catalogue.gpus import same_device
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Jackknife, few_words
 from tlt.traces.common.manifest import sealed
@@ -180,7 +181,7 @@ def _warnings(calibration: Calibration, runs: list[TrainingRun]) -> tuple[str, .
     summary = runs[0].policy.summary
     if calibration.model != summary.model:
         warnings.append(f"the calibration is of {calibration.model}, the run trained {summary.model}")
-    if summary.gpu != calibration.device:
+    if not same_device(summary.gpu, calibration.device):
         warnings.append(f"the calibration is of {calibration.device}, the run was on {summary.gpu}")
     judged = len(runs[0].steps) - len(first_half(runs[0]))
     if judged < 5:

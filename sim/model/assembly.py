@@ -91,6 +91,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         def make_worker(index: int, listener: Listener) -> Worker:
             engine = self.engine(self.costs, self.acceptance, np.random.default_rng(engine_seeds[index]))
             scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
+            engine.quicken(scheduler.policy)
             recorded = RecordedWorker(scheduler, recorder)
             ahead = recorder is None  # it records in the order of time
             return Worker(env, recorded, engine, self.limits, listener, watch, ahead)

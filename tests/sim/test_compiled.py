@@ -18,6 +18,7 @@ from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tltsched.event_log import Recorder
+from tltsched.policies.estimators.exponents import PLAIN, Exponents
 
 WORLD: dict[str, Any] = {
     "hardware": {"gpus": 16, "tp": 4},
@@ -93,6 +94,29 @@ def test_sums_and_draws_are_those_of_numpy() -> None:
     keys = rng.integers(0, 5, 70)
     for n in (1, 20, 70):
         assert numbers.rank(keys[:n]).tolist() == keys[:n].argsort(kind="stable").tolist()
+
+
+@pytest.mark.slow
+@needs_numba
+def test_estimates_are_those_of_the_plain_functions() -> None:
+    from tlt.sim.model.engines.compiled.policies import ARITHMETIC
+
+    rng = np.random.default_rng(3)
+    for _ in range(2000):
+        nodes = Exponents(rng.normal(0, 0.5), rng.uniform(0, 1)).nodes()
+        share, hazard, depth = rng.uniform(0, 1), float(rng.exponential()), int(rng.integers(1, 17))
+        for does in (PLAIN, ARITHMETIC):
+            found = [
+                does.hazard_of(share, nodes, hazard),
+                does.mean_survival(hazard, nodes),
+                does.hazard_of_accepted(share * depth, depth, nodes, hazard),
+                does.mean_accepted(hazard, depth, nodes),
+                does.tokens_of_tree(hazard, depth, nodes),
+                does.mean(nodes),
+            ]
+            if does is PLAIN:
+                expected = found
+        assert found == expected
 
 
 def test_without_numba_everything_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,14 +139,14 @@ class GoodputPolicy:
         self._drafting = tuple(draft_config for draft_config in self.draft_configs if draft_config.depth > 0)
         tree_prior = {parse_draft_config(text): length for text, length in config.tree_prior.items()}
         population = AcceptanceEstimate(config.acceptance_prior, tree_prior, config.memory_request_steps)
-        self._acceptance = RunningAcceptance(population, config.request_spread, config.request_memory_steps)
+        self.acceptance = RunningAcceptance(population, config.request_spread, config.request_memory_steps)
         self._switch_s = config.switch_cost_s / config.decision_engine_steps
         self._current: DraftConfig | None = None
         self._engine_steps_off = 0
 
     def begin_rollout(self) -> None:
         """Forget which is in use: the caches are empty, so any may be taken up freely; and who runs."""
-        self._acceptance.begin_rollout()
+        self.acceptance.begin_rollout()
         self._current = None
         self._engine_steps_off = 0
 
@@ -166,10 +166,10 @@ class GoodputPolicy:
         """Update the acceptance estimate, or count the engine steps that ran without drafts."""
         if outcome.draft_config == OFF:
             self._engine_steps_off += outcome.engine_steps
-            self._acceptance.skip(outcome.finished)
+            self.acceptance.skip(outcome.finished)
         else:
             self._engine_steps_off = 0
-            self._acceptance.observe(outcome)
+            self.acceptance.observe(outcome)
 
     def _best(self, draft_configs: tuple[DraftConfig, ...], batch: Batch) -> tuple[DraftConfig, float]:
         scores = [self._score(draft_config, batch) for draft_config in draft_configs]
@@ -181,5 +181,5 @@ class GoodputPolicy:
         seconds = self._times.engine_step_s(draft_config, batch)
         if self._current is not None and draft_config != self._current:
             seconds += self._switch_s
-        tokens = self._acceptance.tokens_per_engine_step(draft_config, batch.requests)
+        tokens = self.acceptance.tokens_per_engine_step(draft_config, batch.requests)
         return batch.requests * tokens / seconds

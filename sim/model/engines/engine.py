@@ -15,6 +15,7 @@ from tlt.traces.common.arrays import Floats, Ints
 from tltsched.commands import ResumeCost, SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.events import DecisionEnded, DraftsByRequest
+from tltsched.policies.base import Policy
 
 # Yields the seconds of a stretch; takes None, or how many of them had passed when the decision interval was
 # cut.
@@ -84,6 +85,11 @@ class Engine:
         self.just_finished: Ints = np.empty(0, np.int64)
         self.held_tokens = 0
         self.halted = False  # set during a decision interval: no further stretch is to begin
+
+    @staticmethod
+    def quicken(policy: Policy) -> None:
+        """Have a policy that this engine is to serve work with compiled functions, where there are any."""
+        del policy
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout; the drafter serves with this exponent until the next one."""

@@ -2,12 +2,15 @@
 
 A request of log-exponent x has the survival s ** exp(x), s being that of the median request: 0 is the median,
 above it drafts are accepted less often. With the hazard h = -ln s it is exp(-h exp(x)).
+
+The functions of `Arithmetic` take and return numbers alone, so that a driver may compile them as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from math import exp, log, sqrt
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,7 +41,7 @@ class Exponents(msgspec.Struct, frozen=True, gc=False):
         return tuple([exp(self.mean + spread * node) for node in NODES])
 
 
-def mean(at_nodes: Iterable[float]) -> float:
+def mean(at_nodes: tuple[float, ...]) -> float:
     """Return the mean over a batch of what is given at its nodes."""
     (w0, w1, w2, _, _), (v0, v1, v2, v3, v4) = WEIGHTS, at_nodes  # weights are symmetric
     return w0 * (v0 + v4) + w1 * (v1 + v3) + w2 * v2
@@ -82,21 +85,24 @@ def hazard_of(survival: float, nodes: tuple[float, ...], start: float = 0.0) -> 
 def accepted_in_a_row(hazard: float, depth: int) -> float:
     """Return the accepted drafts where each of `depth` in a row has this hazard (geometric)."""
     rate = exp(-hazard)
-    return depth if rate >= 1 else rate * (1 - rate**depth) / (1 - rate)
+    return depth if rate >= 1 else rate * (1 - rate ** float(depth)) / (1 - rate)
 
 
 def mean_accepted(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
     """Return the mean over a batch of accepted_in_a_row."""
-    return mean([accepted_in_a_row(hazard * node, depth) for node in nodes])
+    e0, e1, e2, e3, e4 = nodes
+    v0, v1 = accepted_in_a_row(hazard * e0, depth), accepted_in_a_row(hazard * e1, depth)
+    v3, v4 = accepted_in_a_row(hazard * e3, depth), accepted_in_a_row(hazard * e4, depth)
+    return mean((v0, v1, accepted_in_a_row(hazard * e2, depth), v3, v4))
 
 
 def tokens_of_tree(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
     """Return the harmonic mean over a batch of 1 + accepted_in_a_row: tokens with the bonus token."""
     slow = 0.0
-    for weight, node in zip(WEIGHTS, nodes, strict=True):
-        rate = exp(-hazard * node)
-        row = depth if rate >= 1.0 else rate * (1.0 - rate**depth) / (1.0 - rate)
-        slow += weight / (1.0 + row)
+    for k in range(len(WEIGHTS)):
+        rate = exp(-hazard * nodes[k])
+        row = depth if rate >= 1 else rate * (1.0 - rate ** float(depth)) / (1.0 - rate)
+        slow += WEIGHTS[k] / (1.0 + row)
     return 1.0 / slow
 
 
@@ -112,14 +118,15 @@ def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...], st
     hazard = start if 0.0 < start < FAR_HAZARD else 0.3
     for _ in range(MOST_ITERATIONS):
         level = slope = 0.0
-        for weight, node in zip(WEIGHTS, nodes, strict=True):
+        for k in range(len(WEIGHTS)):
+            weight, node = WEIGHTS[k], nodes[k]
             rate = exp(-hazard * node)
             refused = 1.0 - rate
             if refused < 1e-9:  # the limit of what follows
                 level += weight * depth
                 slope += weight * node * depth * (depth + 1) / 2
                 continue
-            last = rate**depth
+            last = rate ** float(depth)
             row = rate * (1.0 - last) / refused  # accepted_in_a_row
             level += weight * row
             slope += weight * node * (row - depth * rate * last) / refused
@@ -130,3 +137,17 @@ def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...], st
         if abs(step) <= 1e-3 * hazard:
             break
     return min(hazard, LARGEST_TREE_HAZARD)
+
+
+class Arithmetic(NamedTuple):
+    """What estimates are worked out with: the functions above of these names, compiled perhaps."""
+
+    hazard_of: Callable[[float, tuple[float, ...], float], float]
+    mean_survival: Callable[[float, tuple[float, ...]], float]
+    hazard_of_accepted: Callable[[float, int, tuple[float, ...], float], float]
+    mean_accepted: Callable[[float, int, tuple[float, ...]], float]
+    tokens_of_tree: Callable[[float, int, tuple[float, ...]], float]
+    mean: Callable[[tuple[float, ...]], float]
+
+
+PLAIN = Arithmetic(hazard_of, mean_survival, hazard_of_accepted, mean_accepted, tokens_of_tree, mean)

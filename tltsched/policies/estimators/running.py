@@ -21,16 +21,7 @@ from math import exp
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import Outcome
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
-from tltsched.policies.estimators.exponents import (
-    WEIGHTS,
-    Exponents,
-    hazard_of,
-    hazard_of_accepted,
-    mean,
-    mean_accepted,
-    mean_survival,
-    tokens_of_tree,
-)
+from tltsched.policies.estimators.exponents import PLAIN, WEIGHTS, Exponents
 from tltsched.policies.estimators.requests import RequestEstimates
 
 FEWEST_ENGINE_STEPS = 16
@@ -44,6 +35,8 @@ class RunningAcceptance:
     def __init__(self, population: AcceptanceEstimate, spread: float, memory_steps: float) -> None:
         """`spread` is the standard deviation of log-exponents; w of a request fades over `memory_steps`."""
         self.population = population
+        self.arithmetic = PLAIN
+        """A driver may put the same functions here, compiled."""
         self.requests = RequestEstimates(spread, memory_steps)
         self._average = Exponents(0.0, spread * spread).nodes()
         self._chain_hazards: list[float] = []
@@ -107,17 +100,17 @@ class RunningAcceptance:
             self._chain_tokens = [[1.0 for _ in WEIGHTS]]
         nodes = self._batch[1]
         if self.population.as_tree(draft_config):
-            return tokens_of_tree(self._tree_hazard(draft_config), draft_config.depth, nodes)
+            return self.arithmetic.tokens_of_tree(self._tree_hazard(draft_config), draft_config.depth, nodes)
         tokens = self._chain_tokens
         for hazard in self._hazards(draft_config)[len(tokens) - 1 :]:
             tokens.append(
                 [before + exp(-hazard * node) for before, node in zip(tokens[-1], nodes, strict=True)]
             )
-        return 1.0 / mean([1.0 / each for each in tokens[draft_config.depth]])
+        return 1.0 / self.arithmetic.mean(tuple([1.0 / each for each in tokens[draft_config.depth]]))
 
     def _observe_population(self, outcome: Outcome, nodes: tuple[float, ...]) -> None:
         """Tell the population what an average batch would have shown."""
-        shares, draft_config = outcome.shares(), outcome.draft_config
+        shares, draft_config, does = outcome.shares(), outcome.draft_config, self.arithmetic
         # Worked out for every state of the population, asked for or not, so that no question changes a start.
         start = self._tree_hazard(draft_config) if self.population.as_tree(draft_config) else 0.0
         if nodes != self._average:
@@ -125,13 +118,13 @@ class RunningAcceptance:
                 starts = self._hazards(draft_config)
                 shares = tuple(
                     [
-                        mean_survival(hazard_of(share, nodes, known), self._average)
+                        does.mean_survival(does.hazard_of(share, nodes, known), self._average)
                         for share, known in zip(shares, starts, strict=False)
                     ]
                 )
             else:
-                hazard = hazard_of_accepted(sum(shares), draft_config.depth, nodes, start)
-                shares = (mean_accepted(hazard, draft_config.depth, self._average),)
+                hazard = does.hazard_of_accepted(float(sum(shares)), draft_config.depth, nodes, start)
+                shares = (does.mean_accepted(hazard, draft_config.depth, self._average),)
         self.population.observe(draft_config, outcome.request_steps, shares)
 
     def _hazards(self, draft_config: DraftConfig) -> list[float]:
@@ -140,7 +133,8 @@ class RunningAcceptance:
             hazard = self._tree_hazard(draft_config)
             return [hazard * position for position in range(1, draft_config.depth + 1)]
         hazards, survival = self._chain_hazards, self.population.survival(draft_config.depth)
-        hazards += [hazard_of(share, self._average) for share in survival[len(hazards) :]]
+        hazard_of = self.arithmetic.hazard_of
+        hazards += [hazard_of(share, self._average, 0.0) for share in survival[len(hazards) :]]
         return hazards[: draft_config.depth]
 
     def _tree_hazard(self, draft_config: DraftConfig) -> float:
@@ -148,7 +142,7 @@ class RunningAcceptance:
         known = self._tree_hazards.get(draft_config)
         if known is None or known[0] != accepted:  # an interval of one tree leaves the others as they were
             start = 0.0 if known is None else known[1]
-            hazard = hazard_of_accepted(accepted, draft_config.depth, self._average, start)
+            hazard = self.arithmetic.hazard_of_accepted(accepted, draft_config.depth, self._average, start)
             self._tree_hazards[draft_config] = known = accepted, hazard
         return known[1]
 

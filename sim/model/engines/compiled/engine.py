@@ -23,6 +23,7 @@ from tlt.sim.model.engines.compiled.memory import (
 )
 from tlt.sim.model.engines.compiled.numbers import address_of
 from tlt.sim.model.engines.compiled.plan import fill, plan
+from tlt.sim.model.engines.compiled.policies import quicken
 from tlt.sim.model.engines.decode_closed_form import START, Segments, Stages, State, Trajectory
 from tlt.sim.model.engines.engine import DecisionInterval, Running
 from tlt.sim.model.engines.jump_engine import JumpEngine
@@ -34,6 +35,7 @@ from tlt.traces.runs.request_acceptance import from_tokens
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
+from tltsched.policies.base import Policy
 
 _NONE_S = np.empty(0)
 _WHOLE = ACCEPTED - POSITION  # numbers that an interval leaves before the drafts by position
@@ -68,6 +70,11 @@ class CompiledJumpEngine(JumpEngine):
         self._memory = Memory(0, acceptance.bins, 0)
         self._drafting: dict[DraftConfig, Drafting] = {}
         self._bins = 1  # of the plan
+
+    @staticmethod
+    def quicken(policy: Policy) -> None:
+        """Have a policy work with compiled functions; to the last bit they do the same."""
+        quicken(policy)
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""

@@ -143,6 +143,33 @@ class WorkersConfig(Section, frozen=True, kw_only=True):
     ] = 1
 
 
+class PhasesConfig(Section, frozen=True, kw_only=True):
+    """What follows a rollout of a replay, which trains nothing."""
+
+    reward_s: Annotated[float, Meta(ge=0, description="rewards: a wait of so long; 0: none")] = 0.0
+    logprob_s: Annotated[float, Meta(ge=0, description="log-probabilities: a wait of so long; 0: none")] = 0.0
+    policy_update_s: Annotated[
+        float, Meta(ge=0, description="policy update: a wait of so long, as if it ran elsewhere; 0: none")
+    ] = 0.0
+    weight_sync: Annotated[
+        bool,
+        Meta(
+            description="load the weights into all engines again after the update: the same weights, so that "
+            "it costs what a new version costs and changes no text"
+        ),
+    ] = False
+
+    def waits_s(self) -> dict[str, float]:
+        """Return the seconds of each phase that is a wait, in order."""
+        waits = {"reward": self.reward_s, "logprob": self.logprob_s, "policy_update": self.policy_update_s}
+        return {phase: seconds for phase, seconds in waits.items() if seconds}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The phases of a step, in order."""
+        return (*self.waits_s(), *(("weight_sync",) if self.weight_sync else ()))
+
+
 class CalibrationConfig(Section, frozen=True, kw_only=True):
     """What calibrating sweeps. What is empty or 0 follows from the device."""
 
@@ -195,6 +222,7 @@ class RealConfig(Section, frozen=True, kw_only=True):
         ),
     ] = TasksConfig()
     workers: WorkersConfig = WorkersConfig()
+    phases: PhasesConfig = PhasesConfig()
     calibration: CalibrationConfig = CalibrationConfig()
 
     def __post_init__(self) -> None:
@@ -202,6 +230,11 @@ class RealConfig(Section, frozen=True, kw_only=True):
             raise InputError(
                 "workload.replay_steps", True, "false with [tasks], which say what is asked",
                 "leave one of them out",
+            )  # fmt: skip
+        if self.phases.weight_sync and self.model.random_weights:
+            raise InputError(
+                "phases.weight_sync", True, "false with model.random_weights: there is nothing to load again",
+                "prepare a model with weights, or leave it out",
             )  # fmt: skip
 
     @property

@@ -38,7 +38,6 @@ from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
 from tltsched.event_log import Recorder, SchedulerSetup
-from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.schedules.cluster_view import Capacity
 
 
@@ -158,7 +157,7 @@ class Simulation:
             self.costs = HistoryCosts(self.costs, history)
             self.limits = reusing(self.limits, history)
         spec = config.cluster.schedule_spec()
-        self.trainers = spec.trainers(config.workers) if isinstance(spec, BoundedAsyncConfig) else 0
+        self.trainers = spec.trainers(config.workers)
         self._check_trainers()
         self.setup = SchedulerSetup(
             workers=config.workers - (0 if self.lends else self.trainers),

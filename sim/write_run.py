@@ -17,11 +17,10 @@ from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.catalogue.models import canonical
-from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, write_json
+from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
+from tlt.traces.runs.step_log import schedule_facts
 from tlt.version import VERSION
 from tltsched.draft_config import OFF
-from tltsched.schedules import schedule_name
-from tltsched.schedules.synchronous import SynchronousConfig
 
 TOLD_CUT = 0.01  # of the responses
 
@@ -226,15 +225,9 @@ def _calibration_warnings(simulation: Simulation) -> list[str]:
 
 def _write_schedule(folder: RunFolder, cluster: Cluster) -> None:
     """Write what the schedule did beside the time, unless it is the plain synchronous one."""
-    spec = cluster.spec
-    if isinstance(spec, SynchronousConfig) and not cluster.knows_lengths:
+    facts = schedule_facts(cluster.scheduler.config)
+    if facts is None:
         for stale in ("schedule.json", "schedule.parquet"):  # of an earlier run into the same folder
             (folder.path / stale).unlink(missing_ok=True)
         return
-    facts = ScheduleFacts(
-        name=schedule_name(spec),
-        keeps_order=spec.keeps_order,
-        on_policy=spec.on_policy,
-        clairvoyant=cluster.knows_lengths,
-    )
     folder.write_schedule(facts, pd.DataFrame(cluster.log.schedule_rows))

@@ -19,6 +19,14 @@ class RequestDrafts(msgspec.Struct, frozen=True, gc=False):
     accepted: int  # the bonus token is not counted
 
 
+class RequestPrompt(msgspec.Struct, frozen=True, gc=False):
+    """What one engine step prefilled of one request, with `cached_tokens` of its context there before it."""
+
+    request: int
+    tokens: int
+    cached_tokens: int
+
+
 class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     """What one engine step did.
 
@@ -38,6 +46,7 @@ class EngineStepFacts(msgspec.Struct, frozen=True, gc=False):
     compiled: bool = False  # or captured, something in it: its time means nothing
     drafts: tuple[RequestDrafts, ...] = ()
     preempted: int = 0  # requests that lost their cache to make room when it was planned
+    prompts: tuple[RequestPrompt, ...] = ()  # what `prompt_tokens` is made of
 
 
 class DecisionInterval:

@@ -26,7 +26,8 @@ class EngineStep(msgspec.Struct, gc=False):
     """What came back of one engine step.
 
     `drafts` are (vLLM's name of the request, tokens of its response before, drafted, accepted), of those that
-    had drafts verified.
+    had drafts verified; `prompts` are (its name, tokens prefilled, tokens in its cache before), of those in
+    prefill.
     """
 
     batch: int
@@ -36,6 +37,7 @@ class EngineStep(msgspec.Struct, gc=False):
     accepted_by_position: tuple[int, ...]
     drafts: list[tuple[str, int, int, int]]
     preempted: int
+    prompts: list[tuple[str, int, int]]
 
 
 class EngineStepHooks:
@@ -102,11 +104,13 @@ def engine_step_of(rows: list[Row], plan: Any, output: Any) -> EngineStep:
     context = prompt = drafted = 0
     accepted: list[int] = []
     drafts: list[tuple[str, int, int, int]] = []
+    prompts: list[tuple[str, int, int]] = []
     sampled, index = output.sampled_token_ids, output.req_id_to_index
     for row in rows:
         if row.prefill:
             context += row.context_tokens
             prompt += row.scheduled_tokens
+            prompts.append((row.request.request_id, row.scheduled_tokens, row.context_tokens))
             continue
         request, own = row.request, row.drafted_tokens
         context += request.num_tokens - 1  # all but the newest token are in the cache
@@ -118,4 +122,4 @@ def engine_step_of(rows: list[Row], plan: Any, output: Any) -> EngineStep:
             for position in range(gained):
                 accepted[position] += 1
             drafts.append((name, request.num_output_tokens, own, gained))
-    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted), drafts, preempted)
+    return EngineStep(len(rows), context, prompt, drafted, tuple(accepted), drafts, preempted, prompts)

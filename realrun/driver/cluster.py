@@ -6,63 +6,77 @@ a worker reports arrives a moment after it happened: the scheduler gets the time
 In a replay the requests of a worker that dies go to the others. In RL training a step cannot be finished
 without it, because its part of the policy's gradient is gone: the run stops, and goes on from its last
 checkpoint when it is started again.
+
+In a replay nothing is trained. Phases are waits, and the weight sync loads the weights again. Where rollouts go
+on while the policy is trained, workers that would train it have a line of their own in the books and no process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from tlt.realrun.driver.clock import PolicyClock
-from tlt.realrun.driver.step import Drafter, Interval, LiveStep, Loss, Response
-from tlt.realrun.driver.update import advantages, head_length, minibatches
+from tlt.realrun.driver.books import Books
+from tlt.realrun.driver.requests import LiveRequests
+from tlt.realrun.driver.step import Drafter, LiveStep, Loss
+from tlt.realrun.driver.timers import Timers
+from tlt.realrun.driver.update import Learning, drafters_measured, parts_of
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.workers.executor import Executor, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
-    Minibatch,
+    Abandon,
     Order,
     Phase,
     PhaseDone,
     Publish,
+    Reload,
+    Reloaded,
     Report,
     Serve,
     StopTrain,
     Train,
     Trained,
+    Withdraw,
+    Withdrawn,
     Work,
 )
-from tlt.traces.runs.acceptance import length_with_bonus
 from tlt.traces.runs.records import in_order
 from tltsched.commands import (
     Assign,
     BeginPhase,
     ClusterCommand,
+    Drop,
     EndStep,
     PublishDrafter,
+    Restart,
     ServeDrafter,
     StartTraining,
     StopTraining,
+    TrainOn,
 )
+from tltsched.commands import Withdraw as LetGo
 from tltsched.event_log import RecordedCluster
 from tltsched.events import (
-    DraftersMeasured,
     PhaseEnded,
-    Request,
     RequestsFinished,
+    RequestsWithdrawn,
     StepBegan,
     TrainingStopped,
     WorkerLost,
 )
+from tltsched.schedules.base import Move, Schedule
 
 
-class Learning(msgspec.Struct, frozen=True, kw_only=True):
-    """How RL training goes on behind a rollout."""
+class Fresh(NamedTuple):
+    """What a step begins with: `groups` of `samples` are to be trained on; 0: all of `requests`."""
 
-    minibatches: int
-    scale_advantages: bool
-    heads: str  # folder of published heads
-    most_drafts: int  # largest K
+    requests: Sequence[EngineRequest]
+    groups: int = 0
+    samples: int = 0
 
 
 class Cluster:
@@ -77,37 +91,84 @@ class Cluster:
         clock: PolicyClock,
         drafter: Drafter,
         learning: Learning | None = None,
+        waits_s: dict[str, float] | None = None,
+        trainers: Sequence[int] = (),
     ) -> None:
-        """`make_scheduler` takes the sink of its records; without `learning` steps are rollouts alone."""
+        """`make_scheduler` takes the sink of its records. Without `learning` nothing is trained: `waits_s` are
+        the seconds of phases, and `trainers` the numbers of workers that are there in the books alone.
+        """
         self.policy = policy
         self.executor = executor
         self.workers = list(workers)  # those that live
         self.clock = clock
         self.drafter = drafter
         self.learning = learning
-        self.requests: dict[int, EngineRequest] = {}
+        self.waits_s = waits_s or {}
+        self.requests = LiveRequests()
+        self.timers = Timers()
         self.state = LiveStep(step=-1, start_s=clock.now_s, policy=policy)
+        self.books = Books(clock, trainers)
         self._lines: list[bytes] = []
         self._worker_lines: dict[int, list[bytes]] = {}
         self.scheduler = make_scheduler(self._lines.append)
+        self.spec = self.scheduler.config.schedule_spec()
         self._due: dict[int, int] = {}  # worker -> messages Work that it has not said to be through with
-        self._training: set[int] = set()
-        self._phase_due: set[int] = set()
-        self._last_finish_s = 0.0
+        self._phase_due: set[int] = set()  # workers whose part of the phase is not done
+        self._over = True  # whether the step has ended
+        self._last_s = 0.0  # when the last request left its worker
 
-    def run(self, step: int, requests: Sequence[EngineRequest]) -> LiveStep:
+    def run(self, step: int, fresh: Fresh) -> LiveStep:
         """Run one step; returns what it has seen, once all workers rest.
 
         Raises WorkerError if no worker is left, or if one dies in RL training.
         """
-        self._begin(step, requests)
-        while self.clock.running or self._due:
-            self._hear(*self.executor.receive())
-        self.state.lines = in_order([self._lines, *self._worker_lines.values()])
-        self._lines.clear()
+        self._begin(step, fresh)
+        while not self._over or self._due:
+            self._wait()
+        self._close()
+        self._take_lines()
+        return self.state
+
+    def run_through(
+        self, steps: Iterable[int], draw: Callable[[int, Schedule], Fresh], done: Callable[[int], None]
+    ) -> list[LiveStep]:
+        """Run steps whose rollouts do not stop between them, and drop what is under way after the last one.
+
+        `draw(step, schedule)` gives what a step begins with, `done(step)` is called after each. All records are
+        in the last step. Raises WorkerError if no worker is left.
+        """
+        states = []
+        for step in steps:
+            self._begin(step, draw(step, self.scheduler.schedule))
+            while not self._over:
+                self._wait()
+            self._close()
+            states.append(self.state)
+            done(step)
+        self.clock.stop()
+        self._send_all(Abandon(self.policy))
+        while self._due:
+            self._wait()
+        self._take_lines()
+        return states
+
+    def _wait(self) -> None:
+        """Wait for a worker or for the time that is due next, and do what follows."""
+        heard = self.executor.receive_within(self.timers.left_s(self.clock.read()))
+        if heard is not None:
+            self._hear(*heard)
+        self.timers.run(self.clock.read())
+
+    def _close(self) -> None:
+        """Complete what is known of a step that is over."""
+        self.requests.close(self.state)
         self.state.drafter_next = self.drafter.kind
         self.state.serves_next = (self.drafter.version, self.drafter.age_steps)
-        return self.state
+
+    def _take_lines(self) -> None:
+        self.state.lines = in_order([self._lines, *self._worker_lines.values()])
+        self._lines.clear()
+        self._worker_lines.clear()
 
     def lose(self, worker: int) -> None:
         """Take in, between two steps, that a worker died in another policy's turn."""
@@ -115,8 +176,10 @@ class Cluster:
             self.workers.remove(worker)
         self._execute(self.scheduler.handle(WorkerLost(self.clock.now_s, worker)))
 
-    def _begin(self, step: int, requests: Sequence[EngineRequest]) -> None:
+    def _begin(self, step: int, fresh: Fresh) -> None:
         self.drafter.begin_step()
+        if self.spec.keeps_order:
+            self.requests.clear()
         self.state = LiveStep(
             step=step,
             start_s=self.clock.now_s,
@@ -124,33 +187,25 @@ class Cluster:
             drafter_age_steps=self.drafter.age_steps,
             policy=self.policy,
         )
-        self.requests = {request.id: request for request in requests}
-        self._worker_lines.clear()
-        self._last_finish_s = self.clock.now_s
-        self.clock.start()
-        self._execute(self.scheduler.handle(self._step_began()))
-
-    def _step_began(self) -> StepBegan:
-        rows = (
-            Request(number, self._group(number), len(request.prompt_token_ids))
-            for number, request in self.requests.items()
-        )
-        return StepBegan(self.state.start_s, self.state.step, tuple(rows))
-
-    def _group(self, request: int) -> int:
-        """Return the prompt group of a request; one without is its own."""
-        group = self.requests[request].group
-        return request if group < 0 else group
+        self.books.begin(self.state)
+        self.requests.add(fresh.requests)
+        self._over, self._last_s = False, self.clock.now_s
+        if not self.clock.running:
+            self.clock.start()
+        hint = self.scheduler.config.knows_lengths()
+        rows = tuple(self.requests.row(request.id, hint) for request in fresh.requests)
+        event = StepBegan(self.state.start_s, step, rows, fresh.groups, fresh.samples)
+        self._execute(self.scheduler.handle(event))
 
     def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
         for command in commands:
             match command:
-                case Assign():
-                    self._assign(command)
+                case Assign() | LetGo() | Restart() | Drop() | TrainOn():
+                    self._move(command)
                 case StartTraining():
                     for worker in command.workers:
-                        self._book(worker, "tail_idle")
-                        self._training.add(worker)
+                        self.books.book(worker, "tail_idle")
+                        self.books.training.add(worker)
                         self.executor.send(worker, Train(self.state.step, self.clock.origin_s))
                 case StopTraining():
                     if not self.scheduler.rolling_out:
@@ -165,21 +220,35 @@ class Cluster:
                     self._send_all(Serve(command.drafter))
                 case BeginPhase():
                     self._end_rollout()
-                    self._end_handover()
+                    self.books.end_handover(self.workers)
                     self._phase(command.phase)
                 case EndStep():
                     self._end_step()
-                case _:
-                    raise AssertionError(f"no schedule of live workers gives this: {command}")
+
+    def _move(self, move: Move) -> None:
+        """Carry out what the schedule decided."""
+        state = self.state
+        match move:
+            case Assign():
+                self._assign(move)
+            case LetGo():
+                order = Withdraw(self.policy, state.step, self.clock.origin_s, move.requests)
+                self.executor.send(move.worker, order)
+            case Restart():
+                state.wasted_tokens += self.requests.restart(move.requests)
+            case Drop():
+                state.wasted_tokens += self.requests.drop(move.requests)
+            case TrainOn():
+                state.responses = [self.requests.response(request) for request in move.requests]
 
     def _assign(self, command: Assign) -> None:
         worker, state = command.worker, self.state
         state.drafter = self.drafter.kind
-        if worker not in self._due and any(interval.worker == worker for interval in state.intervals):
-            self._book(worker, "tail_idle")  # it was through, and now gets what a worker that died has left
+        if worker not in self._due:  # else it was through, and gets what another had, or what is new
+            self.books.resume(worker)
         self._due[worker] = self._due.get(worker, 0) + 1
-        requests = tuple(self.requests[request] for request in command.requests)
-        self.executor.send(worker, Work(self.policy, state.step, self.clock.origin_s, requests))
+        requests = self.requests.assign(command.requests, worker, state.step, self.clock.now_s)
+        self.executor.send(worker, Work(self.policy, state.step, self.clock.origin_s, tuple(requests)))
 
     # --- what workers say -----------------------------------------------------------------------------
 
@@ -187,6 +256,11 @@ class Cluster:
         match answer:
             case Report():
                 self._finished(worker, answer)
+            case Withdrawn():
+                self._withdrawn(worker, answer)
+            case Reloaded():
+                self.books.spent(worker, answer.intervals)
+                self._part_done(worker, "weight_sync", answer.t_s)
             case Trained():
                 self._trained(worker, answer)
             case PhaseDone():
@@ -201,24 +275,34 @@ class Cluster:
         state, finishes = self.state, report.finished
         self._worker_lines.setdefault(worker, []).extend(report.lines)
         state.count_all(report.lines)
-        self._spent(worker, report.intervals)
+        self.books.spent(worker, report.intervals)
         state.engine_steps.append((worker, report.engine_steps))
-        state.acceptance += report.acceptance
-        state.responses += [Response(each.request, worker, each.tokens, each.finish_s) for each in finishes]
+        state.acceptance += self.requests.count(report.acceptance)
+        done = self.requests.finish(worker, finishes)
+        state.responses += done if self.spec.keeps_order else ()  # else TrainOn names them
         if report.over:
             self._due[worker] -= report.works
             if not self._due[worker]:
                 del self._due[worker]
         if finishes:
-            self._last_finish_s = max(self._last_finish_s, *(each.finish_s for each in finishes))
+            self._last_s = max(self._last_s, *(each.finish_s for each in finishes))
             requests = tuple(each.request for each in finishes)
-            now_s = self.clock.read(report.t_s)
-            self._execute(self.scheduler.handle(RequestsFinished(now_s, worker, requests)))
+            held = report.context_tokens if self.spec.watches else 0
+            event = RequestsFinished(self.clock.read(report.t_s), worker, requests, held)
+            self._execute(self.scheduler.handle(event))
+
+    def _withdrawn(self, worker: int, answer: Withdrawn) -> None:
+        """Take back what a worker has let go of."""
+        self.requests.take_back(answer.requests, answer.tokens)
+        self._last_s = max(self._last_s, answer.t_s)
+        counts = tuple(len(tokens) for tokens in answer.tokens)
+        event = RequestsWithdrawn(self.clock.read(answer.t_s), worker, answer.requests, counts)
+        self._execute(self.scheduler.handle(event))
 
     def _trained(self, worker: int, trained: Trained) -> None:
         """Take in that a worker has left drafter training."""
-        self._training.discard(worker)
-        self._spent(worker, trained.intervals)
+        self.books.training.discard(worker)
+        self.books.spent(worker, trained.intervals)
         state, tokens = self.state, sum(head.tokens for head in trained.steps)
         state.heads[worker] = state.heads.get(worker, ()) + trained.steps
         state.trained_tokens += tokens
@@ -228,30 +312,31 @@ class Cluster:
         self._execute(self.scheduler.handle(TrainingStopped(now_s, worker, tokens)))
 
     def _phase_done(self, worker: int, done: PhaseDone) -> None:
-        """Take in one worker's part; when all have theirs, the phase is over."""
-        self._spent(worker, done.intervals)
+        """Take in what one worker's part of a phase came to."""
+        self.books.spent(worker, done.intervals)
         state = self.state
         state.rewards |= done.rewards
         state.probes += done.probes
         for name, value in done.facts.items():
             state.facts[name] = state.facts.get(name, 0.0) + value
-        self._phase_due.discard(worker)
-        now_s = self.clock.read(done.t_s)
-        if self._phase_due:
-            return
-        self._book_all(done.phase)
-        if done.phase == "logprob" and self.scheduler.config.fallback.enabled:
-            self._execute(self.scheduler.handle(self._drafters_measured(now_s)))
-        if done.phase == "policy_update":
-            self.drafter.policy_updated()
-        self._execute(self.scheduler.handle(PhaseEnded(now_s, done.phase)))
+        self._part_done(worker, done.phase, done.t_s)
 
-    def _drafters_measured(self, now_s: float) -> DraftersMeasured:
-        """Return what each drafter gets accepted: the head by its probes, the other where it served."""
-        state = self.state
-        served = state.drafter == "model_free"
-        accepted = length_with_bonus(state.accepted_tokens, state.request_steps) if served else None
-        return DraftersMeasured(now_s, head_length(state.probes, self._learning.most_drafts), accepted)
+    def _part_done(self, worker: int, phase: str, reported_s: float) -> None:
+        """Note that a worker's part of a phase is done; when all have theirs, the phase is over."""
+        self._phase_due.discard(worker)
+        self.clock.read(reported_s)
+        if not self._phase_due:
+            self._phase_over(phase)
+
+    def _phase_over(self, phase: str) -> None:
+        now_s = self.clock.read()
+        self.books.end_phase(self.workers, phase)
+        if phase == "logprob" and self.scheduler.config.fallback.enabled:
+            measured = drafters_measured(self.state, now_s, self._learning.most_drafts)
+            self._execute(self.scheduler.handle(measured))
+        if phase == "policy_update":
+            self.drafter.policy_updated()
+        self._execute(self.scheduler.handle(PhaseEnded(now_s, phase)))
 
     def _lost(self, worker: int, lost: Lost) -> None:
         """Book a dead worker's time up to its death, and give its requests to the others."""
@@ -266,72 +351,53 @@ class Cluster:
         self.workers.remove(worker)
         self._due.pop(worker, None)
         now_s = self.clock.read()
-        causes = [interval.cause for interval in state.intervals if interval.worker == worker]
         if self.clock.running:
-            self._book(worker, causes[-1] if causes else "prefill")
+            self.books.lose(worker)
         state.losses.append(Loss(worker, state.step, self.policy, now_s, lost.reason))
+        self.requests.lose(worker)
         self._execute(self.scheduler.handle(WorkerLost(now_s, worker)))
+        if worker in self._phase_due:
+            self._part_done(worker, "weight_sync", now_s)
 
     # --- from the rollout to the end of the step ------------------------------------------------------
 
     def _end_rollout(self) -> None:
-        """Book the wait for the longest response, once a step, to all workers that do not train."""
-        if self.state.rollout_end_s >= 0.0:
-            return
-        self.state.rollout_end_s = self._last_finish_s
-        for worker in self.workers:
-            if worker not in self._training:  # they say themselves how they spent it
-                self.state.intervals.append(Interval(worker, "tail_idle", self._last_finish_s))
-
-    def _end_handover(self) -> None:
-        if self.state.handover_end_s < 0.0:
-            self.state.handover_end_s = self.clock.now_s
-            self._book_all("preempt_wait")
+        """Note the end of the rollout, once a step."""
+        if self.state.rollout_end_s < 0.0:
+            self.state.rollout_end_s = self.clock.now_s if self.spec.overlaps else self._last_s
+            self.books.end_rollout(self.workers)
 
     def _phase(self, phase: str) -> None:
-        values, parts = self._update() if phase == "policy_update" else ({}, ())
+        """Begin a phase: on all workers, or as a wait."""
+        step, origin_s = self.state.step, self.clock.origin_s
+        if phase in self.waits_s:
+            self.timers.at(self.clock.now_s + self.waits_s[phase], partial(self._phase_over, phase))
+            return
         self._phase_due = set(self.workers)
-        self._send_all(Phase(phase, self.state.step, self.clock.origin_s, values, parts))
-
-    def _update(self) -> tuple[dict[int, float], tuple[Minibatch, ...]]:
-        """Return the advantage of each response, and which ones go into which optimizer step."""
-        rewards = dict(sorted(self.state.rewards.items()))
-        groups = {request: self._group(request) for request in self.requests}
-        members = [groups[request] for request in rewards]
-        values = advantages(list(rewards.values()), members, self._learning.scale_advantages)
-        tokens = {response.request: response.tokens for response in self.state.responses}
-        parts = minibatches(tokens, groups, self._learning.minibatches)
-        return dict(zip(rewards, values, strict=True)), parts
+        if self.learning is None:
+            self._send_all(Reload(self.policy, step, origin_s, step + 1))
+            return
+        update = phase == "policy_update"
+        values, parts = parts_of(self.state, self.requests, self.learning) if update else ({}, ())
+        self._send_all(Phase(phase, step, origin_s, values, parts))
 
     def _publish(self) -> None:
         self._send_all(Publish(self.drafter.version, self.clock.origin_s, self._learning.heads))
 
     def _end_step(self) -> None:
-        """Stop the clock; a rollout that no phase follows ends with its step."""
-        self.clock.stop()
+        """Stop the clock unless rollouts go on; a rollout that no phase follows ends with its step."""
+        if not self.spec.overlaps:
+            self.clock.stop()
+        self._over = True
         self.state.end_s = self.clock.now_s
         if self.state.rollout_end_s < 0.0:
             self.state.rollout_end_s = self.state.end_s
-
-    # --- books and messages ---------------------------------------------------------------------------
+            self.books.end_rollout(())
 
     @property
     def _learning(self) -> Learning:
-        assert self.learning is not None, "a replay has neither phases nor training"
+        assert self.learning is not None, "a replay trains nothing"
         return self.learning
-
-    def _spent(self, worker: int, intervals: Sequence[tuple[str, float]]) -> None:
-        """Book what a worker says of its own time."""
-        self.state.intervals += [Interval(worker, cause, end_s) for cause, end_s in intervals]
-
-    def _book(self, worker: int, cause: str) -> None:
-        """Book a worker's time up to the policy's newest time."""
-        self.state.intervals.append(Interval(worker, cause, self.clock.now_s))
-
-    def _book_all(self, cause: str) -> None:
-        """Book the time of all workers."""
-        for worker in self.workers:
-            self._book(worker, cause)
 
     def _send_all(self, order: Order) -> None:
         for worker in self.workers:

@@ -21,12 +21,30 @@ from tltsched.events import DecisionEnded
 
 
 class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A response that is done: who generated it, how long it is, and when it was."""
+    """A response that is done: who generated it, how long it is, and when it was.
+
+    `start_s` is when its generation began that counts, and `born` the step of that.
+    """
 
     request: int
     worker: int
     tokens: int
     finish_s: float
+    group: int
+    prompt_tokens: int
+    start_s: float
+    born: int
+
+
+class Carried(msgspec.Struct):
+    """What a request has that outlives a step; `born` -1: not begun, `finish_s` below 0: not done."""
+
+    request: int
+    tokens: tuple[int, ...] = ()  # to go on behind, if it is not done
+    emitted: int = 0
+    born: int = -1
+    start_s: float = -1.0
+    finish_s: float = -1.0
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,6 +82,8 @@ class LiveStep(StepState, kw_only=True):
     lines: tuple[bytes, ...] = ()
     losses: list[Loss] = field(default_factory=list)
     acceptance: list[AcceptanceCount] = field(default_factory=list)
+    wasted_tokens: int = 0  # generated and thrown away
+    carried: list[Carried] = field(default_factory=list)  # to the next step
 
     handover_end_s: float = -1.0
     rewards: dict[int, float] = field(default_factory=dict)

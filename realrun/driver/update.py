@@ -5,9 +5,44 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+import msgspec
+
+from tlt.realrun.driver.requests import LiveRequests
+from tlt.realrun.driver.step import LiveStep
 from tlt.realrun.workers.messages import Minibatch, Probe
+from tlt.traces.runs.acceptance import length_with_bonus
+from tltsched.events import DraftersMeasured
 
 EPSILON = 1e-6
+
+
+class Learning(msgspec.Struct, frozen=True, kw_only=True):
+    """How RL training goes on behind a rollout."""
+
+    minibatches: int
+    scale_advantages: bool
+    heads: str  # folder of published heads
+    most_drafts: int  # largest K
+
+
+def parts_of(
+    state: LiveStep, requests: LiveRequests, learning: Learning
+) -> tuple[dict[int, float], tuple[Minibatch, ...]]:
+    """Return the advantage of each response, and which ones go into which optimizer step."""
+    rewards = dict(sorted(state.rewards.items()))
+    groups = {request: requests.group(request) for request in requests.alive}
+    members = [groups[request] for request in rewards]
+    values = advantages(list(rewards.values()), members, learning.scale_advantages)
+    tokens = {response.request: response.tokens for response in state.responses}
+    parts = minibatches(tokens, groups, learning.minibatches)
+    return dict(zip(rewards, values, strict=True)), parts
+
+
+def drafters_measured(state: LiveStep, now_s: float, most_drafts: int) -> DraftersMeasured:
+    """Return what each drafter gets accepted: the head by its probes, the other where it served."""
+    served = state.drafter == "model_free"
+    accepted = length_with_bonus(state.accepted_tokens, state.request_steps) if served else None
+    return DraftersMeasured(now_s, head_length(state.probes, most_drafts), accepted)
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[int], scale: bool) -> list[float]:

@@ -12,7 +12,7 @@ from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import numbered
-from tlt.realrun.driver.step import LiveStep, Response
+from tlt.realrun.driver.step import Interval, LiveStep, Response
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.manifest import sealed
 from tlt.traces.common.writing import replacing
@@ -21,12 +21,10 @@ from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary, write_json, write_table
 from tlt.traces.runs.stalls import stalls
-from tlt.traces.runs.step_log import StepLog
+from tlt.traces.runs.step_log import StepLog, schedule_facts
 from tlt.traces.runs.timeline import Timeline
 from tlt.version import VERSION
 from tltsched.draft_config import chain
-from tltsched.event_log import read
-from tltsched.events import StepBegan
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +54,7 @@ def write_measured(
     log = StepLog()
     for step in steps:
         log.add(step, response_table(step, truncated))
-    responses, intervals, rows = log.tables(timelines(steps, config.workers.count))
+    responses, intervals, rows = log.tables(timelines(steps, config.workers.count, plan.spec.overlaps))
     summary = Summary(
         kind="measured",
         name=config.name,
@@ -84,32 +82,59 @@ def write_measured(
             file.writelines(numbered(steps))
         write_table(folder / "engine_steps.parquet", engine_steps)
         write_acceptance(folder, acceptance_table(steps))
-        RunFolder(folder).write(summary, responses, intervals, rows)
+        run = RunFolder(folder)
+        run.write(summary, responses, intervals, rows)
+        if facts := schedule_facts(plan.setup.cluster):
+            run.write_schedule(facts, pd.DataFrame([schedule_row(step) for step in steps]))
 
 
 def response_table(step: LiveStep, truncated: Callable[[int, Response], bool]) -> pd.DataFrame:
     """Return a row a response (tlt.traces.runs.runfolder.RESPONSE_COLUMNS)."""
-    (began,) = (record.body for record in read(step.lines) if isinstance(record.body, StepBegan))
-    asked = {request.id: request for request in began.requests}
     done = sorted(step.responses, key=lambda response: response.request)
     return pd.DataFrame(
         {
             "step": step.step,
             "request": [response.request for response in done],
-            "group": [asked[response.request].group for response in done],
+            "group": [response.group for response in done],
             "worker": [response.worker for response in done],
-            "prompt_tokens": [asked[response.request].prompt_tokens for response in done],
+            "prompt_tokens": [response.prompt_tokens for response in done],
             "response_tokens": [response.tokens for response in done],
             "truncated": [truncated(step.step, response) for response in done],
-            "start_s": step.start_s,
+            "start_s": [response.start_s for response in done],
             "finish_s": [response.finish_s for response in done],
         }
     )
 
 
-def timelines(steps: Sequence[LiveStep], workers: int) -> list[Timeline]:
-    """Return where each worker's time went; what no worker booked in a step is waiting for its end."""
+def schedule_row(step: LiveStep) -> dict[str, float | int]:
+    """Return what the schedule did beside the time in a step (SCHEDULE_COLUMNS)."""
+    staleness = [step.step - response.born for response in step.responses]
+    return {
+        "step": step.step,
+        "trained_responses": len(step.responses),
+        "response_tokens": sum(response.tokens for response in step.responses),
+        "wasted_tokens": step.wasted_tokens,
+        "carried_responses": len(step.carried),
+        "carried_tokens": sum(carried.emitted for carried in step.carried),
+        "staleness_mean": sum(staleness) / len(staleness) if staleness else 0.0,
+        "staleness_max": max(staleness, default=0),
+    }
+
+
+def timelines(steps: Sequence[LiveStep], workers: int, overlaps: bool) -> list[Timeline]:
+    """Return where each worker's time went; what no worker booked in a step is waiting for its end.
+
+    Rollouts that go on between steps (`overlaps`) are told late, and cut at the ends of steps.
+    """
     booked = [Timeline(worker) for worker in range(workers)]
+    if overlaps:
+        ends = [(step.step, step.end_s) for step in steps]
+        told = [interval for step in steps for interval in step.intervals]
+        told += [Interval(worker, "admission_wait", ends[-1][1]) for worker in range(workers)]
+        for interval in told:
+            for step, end_s in ends:
+                booked[interval.worker].book(interval.cause, step, min(interval.end_s, end_s))
+        return booked
     for step in steps:
         for interval in step.intervals:
             booked[interval.worker].book(interval.cause, step.step, min(interval.end_s, step.end_s))

@@ -20,7 +20,9 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     With `forced`, exactly `response_tokens` are generated whatever the model says; else it is the most. With
     `seed` the response does not depend on the batch around it; with speculation that holds for its law, not
     for its tokens, which follow from the drafts too. Responses of one `group` (-1: none) share a prompt and
-    may be drafted from each other; a group keeps its number until the next load_policy.
+    may be drafted from each other; a group keeps its number until the next load_policy. A response that was
+    begun elsewhere or before goes on behind `resumed`, the tokens that it has, which count towards
+    `response_tokens`.
     """
 
     id: int
@@ -29,6 +31,12 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     forced: bool = True
     seed: int | None = None
     group: int = -1
+    resumed: tuple[int, ...] = ()
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """What the engine prefills: the prompt, and what the response has already."""
+        return self.prompt_token_ids + self.resumed
 
 
 class Engine(Protocol):
@@ -52,10 +60,16 @@ class Engine(Protocol):
         """Return how many submitted requests are not finished."""
 
     def responses(self) -> dict[int, tuple[int, ...]]:
-        """Return the token ids of every request finished since the last call, by id."""
+        """Return the tokens of every request finished since the last call, by id, `resumed` left out."""
+
+    def withdraw(self, requests: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Take requests that are pending out; returns what each has emitted, `resumed` left out."""
 
     def abort_all(self) -> None:
         """Drop all pending requests, so that the engine is empty."""
+
+    def own_weights(self) -> Mapping[str, Any]:
+        """Return the weights that it was built with, for load_policy; raises InputError where it cannot."""
 
     def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
         """Serve these weights from now on; `weights` are tensors under the names of a checkpoint.

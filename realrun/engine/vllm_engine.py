@@ -25,9 +25,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts
+from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts, RequestPrompt
 from tlt.plugin.graphs import CompileWatch
 from tlt.plugin.hooks import EngineStep, EngineStepHooks, Row
 from tlt.realrun.config import RealConfig
@@ -91,7 +92,8 @@ class VllmEngine:
         self._workspace = _workspace() if config.engine.device == "cuda" else None
         self._watch = CompileWatch()
         self._pending: dict[int, str] = {}  # our id -> vLLM's
-        self._ids: dict[str, int] = {}  # vLLM's -> ours, of all that may still be in an engine step
+        # vLLM's -> ours and the tokens resumed, of all that may still be in an engine step
+        self._ids: dict[str, tuple[int, int]] = {}
         self._responses: dict[int, tuple[int, ...]] = {}
         self._returned_s = 0.0
         self._updatable = False
@@ -124,9 +126,9 @@ class VllmEngine:
             self._drain()
         for request in requests:
             self._check(request)
-            prompt = {"prompt_token_ids": list(request.prompt_token_ids)}
+            prompt = {"prompt_token_ids": list(request.context)}
             params = self._params(
-                max_tokens=request.response_tokens,
+                max_tokens=request.response_tokens - len(request.resumed),
                 ignore_eos=request.forced,
                 temperature=self._temperature,
                 seed=request.seed,
@@ -136,7 +138,7 @@ class VllmEngine:
             )
             name = self._llm.add_request(str(request.id), prompt, params)
             self._pending[request.id] = name
-            self._ids[name] = request.id
+            self._ids[name] = request.id, len(request.resumed)
             if self._lookup and request.group >= 0:
                 self._lookup.join(name, request.group, len(request.prompt_token_ids))
 
@@ -162,9 +164,14 @@ class VllmEngine:
             accepted_by_position=engine_step.accepted_by_position,
             finished=self._finish(outputs),
             compiled=self._watch.count() != compiled,
-            drafts=tuple([RequestDrafts(self._ids[name], *counts) for name, *counts in engine_step.drafts]),
+            drafts=tuple([self._drafts(*drafts) for drafts in engine_step.drafts]),
             preempted=engine_step.preempted,
+            prompts=tuple([RequestPrompt(self._ids[name][0], *rest) for name, *rest in engine_step.prompts]),
         )
+
+    def _drafts(self, name: str, position: int, drafted: int, accepted: int) -> RequestDrafts:
+        number, resumed = self._ids[name]
+        return RequestDrafts(number, resumed + position, drafted, accepted)
 
     def running(self) -> tuple[int, int]:
         """Return (requests in the running batch, their context tokens) as of now."""
@@ -181,11 +188,31 @@ class VllmEngine:
         responses, self._responses = self._responses, {}
         return responses
 
+    def withdraw(self, requests: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Take requests that are pending out; returns what each has emitted, `resumed` left out."""
+        names = {request: self._pending.pop(request) for request in requests if request in self._pending}
+        known = self._scheduler.requests
+        emitted = {request: tuple(known[name].output_token_ids) for request, name in names.items()}
+        self._llm.abort_request(list(names.values()), internal=True)
+        return emitted
+
     def abort_all(self) -> None:
         """Drop all pending requests, so that the engine is empty."""
         self._llm.abort_request(list(self._pending.values()), internal=True)
         self._pending.clear()
         self._drain()
+
+    def own_weights(self) -> Mapping[str, Any]:
+        """Read the weights of the model folder; raises InputError for one without any."""
+        from safetensors.torch import load_file
+
+        files = sorted(Path(self._model.model).glob("*.safetensors"))
+        if not files:
+            raise InputError(
+                "model.folder", self._model.model, "a folder with weights",
+                "leave phases.weight_sync out, or give a model that has weights",
+            )  # fmt: skip
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
     def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
         """Serve these weights; all caches are dropped. Raises RuntimeError while requests are pending."""
@@ -221,6 +248,11 @@ class VllmEngine:
 
     def _check(self, request: EngineRequest) -> None:
         prompt, response = len(request.prompt_token_ids), request.response_tokens
+        if len(request.resumed) >= response:
+            raise InputError(
+                f"request {request.id}", f"{len(request.resumed)} tokens resumed", f"fewer than {response}",
+                "a response that is whole is not submitted again",
+            )  # fmt: skip
         most = min(self.max_context_tokens, self.kv_tokens)
         if prompt < 1 or response < 1 or prompt + response > most:
             allowed = f"a prompt and a response of together at most {most} tokens"

@@ -20,7 +20,7 @@ import msgspec
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
-from tlt.realrun.driver.part_file import SUFFIX, read_parts, write_part
+from tlt.realrun.driver.part_file import SUFFIX, part_paths, read_parts, write_part
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.records import records_of
 from tlt.realrun.driver.step import LiveStep, Loss
@@ -127,6 +127,13 @@ class RunLog:
         (plan,) = [plan for plan in self._plans if plan.name == rollout.policy]
         write_part(self.out / PARTS / plan.folder, self._stamp.fingerprint, rollout)
         self._kept[rollout.policy][rollout.step] = rollout
+
+    def discard(self, policy: str) -> None:
+        """Remove the finished rollouts of a policy: it begins anew."""
+        (plan,) = [plan for plan in self._plans if plan.name == policy]
+        for path in part_paths(self.out / PARTS / plan.folder):
+            path.unlink()
+        self._kept[policy].clear()
 
     def note_engine(self, info: EngineInfo, warm_up_s: float) -> EngineRecord:
         """Write engine.json; raises InputError if an earlier call of this replay ran on another engine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tlt.realrun.config import RealConfig
@@ -17,19 +17,23 @@ from tlt.traces.runs.training import write_kinds
 
 def write_run(
     folder: Path, config: RealConfig, plan: PolicyPlan, rollouts: Sequence[LiveStep], losses: Sequence[Loss],
-    workload: Workload, engine: EngineRecord,
+    workload: Workload, origin: Callable[[int, int], tuple[int, int]], engine: EngineRecord,
 ) -> None:  # fmt: skip
-    """Write all files of a run folder; `losses` are the workers that died in any policy's turn."""
+    """Write all files of a run folder; `losses` are the workers that died in any policy's turn.
+
+    `origin(step, request)` gives the step and the row of the workload that a request was made from.
+    """
 
     def truncated(step: int, response: Response) -> bool:
-        return workload.truncated(step, response.request, response.tokens)
+        return workload.truncated(*origin(step, response.request), response.tokens)
 
     sources = Sources(
         lengths=workload.describe(), acceptance=_acceptance(config), warnings=_warnings(config, losses)
     )
     with sealed(folder):
         write_measured(folder, config, plan, engine, rollouts, sources, truncated)
-        write_kinds(folder, {rollout.step: workload.kinds(rollout.step) for rollout in rollouts})
+        if plan.spec.keeps_order:
+            write_kinds(folder, {rollout.step: workload.kinds(rollout.step) for rollout in rollouts})
 
 
 def _acceptance(config: RealConfig) -> str:

@@ -31,6 +31,11 @@ def plan_training(
 
 def _plan(config: TrainConfig, name: str, step_times: StepTimesOf | None) -> PolicyPlan:
     whole = PolicyName.parse(name)
+    if whole.schedule is not None:
+        raise InputError(
+            "--policies", name, "policies without @SCHEDULE: training runs the synchronous one",
+            "replay lengths under the schedule (`tlt real replay`), or simulate it",
+        )  # fmt: skip
     (plan,) = plan_policies(config.engine_settings(), [str(whole.with_drafter(None))], step_times)
     online = plan.speculating and whole.drafter != "frozen" and config.drafter.kind == "eagle3"
     if whole.drafter == "online" and not online:

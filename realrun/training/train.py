@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tlt.realrun.driver.clock import PolicyClock
-from tlt.realrun.driver.cluster import Cluster, Learning
+from tlt.realrun.driver.cluster import Cluster, Fresh
 from tlt.realrun.driver.engine_record import EngineRecord, engine_record
 from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf
 from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
 from tlt.realrun.driver.step import Drafter
+from tlt.realrun.driver.update import Learning
 from tlt.realrun.engine.factory import MAKE_ENGINE
 from tlt.realrun.training.checkpoints import HEADS, PolicyLog
 from tlt.realrun.training.plan import plan_training
@@ -76,7 +77,7 @@ class PolicyRun:
             engine = self._prepare(executor)
             cluster = self._cluster(executor)
             for step in range(len(self.log.steps), self.config.steps):
-                self.log.keep(cluster.run(step, self.source.requests(step)))
+                self.log.keep(cluster.run(step, Fresh(self.source.requests(step))))
                 last = step + 1 == self.config.steps
                 every = self.config.checkpoint_every
                 if every and ((step + 1) % every == 0 or last):

@@ -13,9 +13,11 @@ from tlt.realrun.workers.messages import (
     Order,
     PhaseDone,
     Ready,
+    Reloaded,
     Report,
     Saved,
     Trained,
+    Withdrawn,
 )
 from tltsched.errors import InputError
 
@@ -27,7 +29,7 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
 
 
-Heard = Ready | Report | Trained | PhaseDone | Saved | Lost
+Heard = Ready | Report | Withdrawn | Reloaded | Trained | PhaseDone | Saved | Lost
 """What a driver may hear of a worker."""
 
 
@@ -43,6 +45,9 @@ class Executor(Protocol):
 
     def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer; raises InputError if a worker refuses the configuration."""
+
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        """Do the same for so long at most (None: without end); None: nobody has said anything."""
 
     def close(self) -> None:
         """End all workers."""

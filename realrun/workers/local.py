@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import signal
 from collections import deque
@@ -11,6 +12,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 from tlt.realrun.config import RealConfig
@@ -77,16 +79,26 @@ class LocalExecutor:
         A worker that shows no sign of life is ended and reported as Lost (vital_signs says when). Raises
         WorkerError if none is left.
         """
+        heard = self.receive_within(None)
+        assert heard is not None
+        return heard
+
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        """Do the same for so long at most; None: nobody has said anything."""
         if not self._connections:
             raise WorkerError("no worker is left")
+        end_s = math.inf if seconds is None else monotonic() + seconds
         while not self._ready:
-            readable = wait(list(self._connections.values()), vital_signs.LOOK_S)
+            left_s = end_s - monotonic()
+            readable = wait(list(self._connections.values()), max(0.0, min(left_s, vital_signs.LOOK_S)))
             self._ready.extend(worker for worker, pipe in self._connections.items() if pipe in readable)
             pids = {worker: self.pid(worker) for worker in self._connections if worker not in self._ready}
             for worker, why in self._signs.look(pids, self._working).items():
                 self._processes[worker].kill()
                 self._end(worker)
                 return worker, Lost(f"{why} and was ended")
+            if not self._ready and left_s <= 0:
+                return None
         worker = self._ready.popleft()
         self._signs.forget(worker)
         try:

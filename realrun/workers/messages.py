@@ -56,6 +56,33 @@ class Work(Message, frozen=True, tag="work", gc=False):
     requests: tuple[EngineRequest, ...]
 
 
+class Withdraw(Message, frozen=True, tag="withdraw", gc=False):
+    """Let go of these requests at the end of the engine step in flight; answered by Withdrawn."""
+
+    policy: str
+    step: int
+    origin_s: float
+    requests: tuple[int, ...]
+
+
+class Reload(Message, frozen=True, tag="reload", gc=False):
+    """Load the policy's own weights again at the end of the engine step in flight; answered by Reloaded.
+
+    All caches are lost: what is being generated is prefilled again and goes on.
+    """
+
+    policy: str
+    step: int
+    origin_s: float
+    version: int
+
+
+class Abandon(Message, frozen=True, tag="abandon", gc=False):
+    """Drop all requests and end the rollout; answered by its last Report if one is on, else by nothing."""
+
+    policy: str
+
+
 class Close(Message, frozen=True, tag="close", gc=False):
     """Free the engines and end."""
 
@@ -130,7 +157,12 @@ class Save(Message, frozen=True, tag="save", gc=False):
     folder: str
 
 
-Order = Prepare | PrepareTraining | Work | Train | StopTrain | Phase | Publish | Serve | Save | Close
+Order = (
+    Prepare | PrepareTraining | Work | Withdraw | Reload | Abandon | Train | StopTrain | Phase | Publish | Serve
+    | Save | Close
+)  # fmt: skip
+Cut = Withdraw | Reload | Abandon
+"""Orders that end a decision interval before they are carried out."""
 
 # --- from a worker ----------------------------------------------------------------------------------------
 
@@ -181,7 +213,8 @@ class Report(Message, frozen=True, tag="report", gc=False):
 
     `intervals` are (cause, end) of its time, in order. `lines` are records of its scheduler. With `over` its
     rollout has ended, and it had taken in `works` messages Work. `acceptance` is of requests that have
-    finished; one may be counted in a later report, too, and then both add up.
+    finished; one may be counted in a later report, too, and then both add up. `context_tokens` are those of
+    what it still runs, told where each finish is.
     """
 
     policy: str
@@ -194,6 +227,25 @@ class Report(Message, frozen=True, tag="report", gc=False):
     over: bool = False
     works: int = 0
     acceptance: tuple[AcceptanceCount, ...] = ()
+    context_tokens: int = 0
+
+
+class Withdrawn(Message, frozen=True, tag="withdrawn", gc=False):
+    """The worker has let go of requests; `tokens` are those of each one's response so far.
+
+    Those that finished before it read the order are missing.
+    """
+
+    t_s: float
+    requests: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+
+
+class Reloaded(Message, frozen=True, tag="reloaded", gc=False):
+    """The weights are loaded. `intervals` are of a worker that rested meanwhile; else its reports hold them."""
+
+    t_s: float
+    intervals: tuple[tuple[str, float], ...] = ()
 
 
 class HeadStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -255,7 +307,7 @@ class Failed(Message, frozen=True, tag="failed", gc=False):
     refused: tuple[str, str, str, str] | None = None
 
 
-Answer = Ready | Report | Trained | PhaseDone | Saved | Failed
+Answer = Ready | Report | Withdrawn | Reloaded | Trained | PhaseDone | Saved | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder(Order).decode

@@ -155,11 +155,19 @@ class RayExecutor:
 
     def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer. Raises WorkerError if no worker is left."""
+        heard = self.receive_within(None)
+        assert heard is not None
+        return heard
+
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        """Do the same for so long at most; None: nobody has said anything."""
         if not self._open:
             raise WorkerError("no worker is left")
         if not self._ready:
-            done, _ = self._ray.wait(list(self._open), num_returns=1)
+            done, _ = self._ray.wait(list(self._open), num_returns=1, timeout=seconds)
             self._ready.extend(done)
+        if not self._ready:
+            return None
         call = self._ready.popleft()
         worker = self._open.pop(call)
         name = self._hosts[worker][1]

@@ -6,23 +6,29 @@ RL training has a service of its own below this one (tlt.realrun.training.servic
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from tlt.realrun.engine.factory import engine_factory, engine_name
-from tlt.realrun.engine.protocol import Engine, EngineRequest
+from tlt.realrun.engine.protocol import Engine
 from tlt.realrun.workers.machine import engine_info
 from tlt.realrun.workers.messages import (
+    Abandon,
     Answer,
     Close,
+    Cut,
     Failed,
     Order,
     PolicySetup,
     Prepare,
     Ready,
+    Reload,
+    Reloaded,
     Report,
+    Withdraw,
+    Withdrawn,
     Work,
     decode_order,
     encode,
@@ -58,6 +64,7 @@ class Service:
         self._workers: dict[str, Worker] = {}
         self._lines: list[bytes] = []
         self._works = 0
+        self._weights: Mapping[str, Any] = {}  # the policy's own, where they are to be loaded again
 
     def run(self) -> None:
         """Obey orders until Close."""
@@ -72,6 +79,15 @@ class Service:
                 self._prepare(order)
             case Work():
                 self._work(order)
+            case Withdraw():
+                self._answer(Withdrawn(_since(order.origin_s), (), ()))  # all had finished
+            case Reload():
+                began_s = _since(order.origin_s)
+                self._workers[order.policy].reload(order.version)
+                now_s = _since(order.origin_s)
+                self._answer(Reloaded(now_s, (("tail_idle", began_s), ("weight_sync", now_s))))
+            case Abandon():
+                pass  # there is nothing to drop
             case _:
                 raise AssertionError(f"a replay has no such order: {order}")
 
@@ -94,6 +110,8 @@ class Service:
             engine = make_engine(order.config, speculating)
             engine.warm_up(order.batches, order.ks if speculating else (0,))
             self._engines[PLAIN_OR_DRAFTING[speculating]] = engine
+            if order.config.phases.weight_sync and not self._weights:
+                self._weights = engine.own_weights()
         for name, policy in order.policies.items():
             self._workers[name] = self._worker(
                 order.worker, policy, self._engines[PLAIN_OR_DRAFTING[policy.speculating]]
@@ -111,35 +129,39 @@ class Service:
             if isinstance(record.body, WorkerEvent):
                 scheduler.handle(record.body)
         recorded = RecordedWorker(scheduler, Recorder(self._lines.append))
-        return Worker(recorded, engine, perf_counter, lambda _: None)
+        worker = Worker(recorded, engine, perf_counter, lambda _: None)
+        worker.watched = policy.setup.cluster.schedule_spec().watches
+        worker.answer = self._answer
+        worker.reload = lambda version: engine.load_policy(self._weights, version)
+        return worker
 
     def _work(self, order: Work) -> None:
         self._works = 1
         worker = self._workers[order.policy]
-        worker.clock = lambda: perf_counter() - order.origin_s
+        worker.clock = lambda: _since(order.origin_s)
         worker.report = lambda log: self._report(order, log)
-        log = worker.rollout(order.step, order.requests, self._more)
+        log = worker.rollout(order.step, order.requests, self._orders)
         self._report(order, log, over=True)
 
-    def _more(self) -> Sequence[EngineRequest]:
-        """Return requests that the driver sent in the meantime."""
-        if not self._channel.waiting():
-            return ()
-        order = self._receive()
-        if not isinstance(order, Work):
-            raise EOFError  # Close: nobody waits for this rollout
-        self._works += 1
-        return order.requests
+    def _orders(self) -> Sequence[Work | Cut]:
+        """Return what the driver sent in the meantime."""
+        orders: list[Work | Cut] = []
+        while self._channel.waiting():
+            order = self._receive()
+            if not isinstance(order, Work | Withdraw | Reload | Abandon):
+                raise EOFError  # Close: nobody waits for this rollout
+            self._works += isinstance(order, Work)
+            orders.append(order)
+        return orders
 
     def _report(self, order: Work, log: Log, over: bool = False) -> None:
         lines = tuple(self._lines)
         self._lines.clear()
-        now_s = perf_counter() - order.origin_s
         self._answer(
             Report(
                 order.policy,
                 order.step,
-                now_s,
+                _since(order.origin_s),
                 tuple(log.finished),
                 tuple(log.intervals),
                 lines,
@@ -147,8 +169,13 @@ class Service:
                 over,
                 self._works if over else 0,
                 tuple(log.acceptance),
+                log.context_tokens,
             )
         )
+
+
+def _since(origin_s: float) -> float:
+    return perf_counter() - origin_s
 
 
 MakeService = Callable[[Channel], Service]

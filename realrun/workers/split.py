@@ -18,7 +18,7 @@ import msgspec
 from tlt.realrun.config import RealConfig
 from tlt.realrun.workers.executor import Heard, Lost
 from tlt.realrun.workers.local import LocalExecutor
-from tlt.realrun.workers.messages import Close, Order, Prepare, Ready, Work
+from tlt.realrun.workers.messages import Abandon, Close, Order, Prepare, Ready, Reload, Withdraw, Work
 
 
 def _slot(worker: int, speculating: bool) -> int:
@@ -52,7 +52,7 @@ class SplitExecutor:
             case Prepare():
                 self._prepares[worker], self._ready[worker] = self._parts(worker, order), []
                 self._inner.send(*self._prepares[worker].popleft())
-            case Work():
+            case Work() | Withdraw() | Reload() | Abandon():
                 self._inner.send(_slot(worker, self._speculating[order.policy]), order)
             case Close():
                 for kind in self._kinds:
@@ -70,8 +70,17 @@ class SplitExecutor:
 
     def receive(self) -> tuple[int, Heard]:
         """Wait for the next answer; a worker is ready with its last engine and lost with its first."""
+        heard = self.receive_within(None)
+        assert heard is not None
+        return heard
+
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        """Do the same for so long at most; None: nobody has said anything."""
         while True:
-            slot, answer = self._inner.receive()
+            heard = self._inner.receive_within(seconds)
+            if heard is None:
+                return None
+            slot, answer = heard
             worker = slot // 2
             if worker in self._lost:
                 continue

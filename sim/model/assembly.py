@@ -32,6 +32,7 @@ from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.manifest import sealed
 from tlt.traces.common.seeds import CLUSTER, scheduler_rng, sequence
 from tlt.traces.common.writing import replacing
+from tlt.traces.lengths.stream import spare_samples
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary
@@ -85,7 +86,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         setup = self.setup
         env = Clock(0.0)  # a float from the start, as in the records that a replay writes
         children = sequence(setup.seed, CLUSTER).spawn(setup.workers + self.trainers + 2)
-        *engine_seeds, request_seed, spare_seed = children
+        *engine_seeds, request_seed, _ = children
         watch = setup.cluster.schedule_spec().watches
 
         def make_worker(index: int, listener: Listener) -> Worker:
@@ -106,7 +107,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             self.phases,
             self.acceptance,
             np.random.default_rng(request_seed),
-            np.random.default_rng(spare_seed),
+            spare_samples(setup.seed, setup.workers + self.trainers),
             counts,
             self.lent,
         )

@@ -1,8 +1,4 @@
-"""The stream of fresh prompts, and the requests that are alive.
-
-Every schedule draws from the same stream, group by group in the order of the trace. One that needs more
-groups than the trace has begins it anew; `Stream.repeated` says so.
-"""
+"""The stream of fresh prompts (tlt.traces.lengths.stream), and the requests that are alive."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.lengths.stream import DrawnGroup, GroupStream
 
 
 class StepRequests(msgspec.Struct, frozen=True):
@@ -32,32 +29,25 @@ class Stream:
     def __init__(self, steps: Sequence[StepRequests], rng: np.random.Generator) -> None:
         """`rng` draws the lengths of spare samples alone."""
         self.steps = steps
-        self.repeated = 0  # how often the trace was begun anew
         self._rng = rng
-        self._next = 0
-        self._drawn = 0
 
     @cached_property
-    def _groups(self) -> list[tuple[int, Ints]]:
-        """(step, rows of the group in it), group by group; only schedules that draw need them."""
-        found = []
-        for number, step in enumerate(self.steps):
-            order = step.group.argsort(kind="stable")
-            cuts = np.flatnonzero(np.diff(step.group[order])) + 1
-            found += [(number, rows) for rows in np.split(order, cuts) if len(rows)]
-        return found
+    def _groups(self) -> GroupStream:
+        """The stream of groups; only schedules that draw need it."""
+        return GroupStream([step.group for step in self.steps], self._rng)
+
+    @property
+    def repeated(self) -> int:
+        """How often the trace was begun anew."""
+        return self._groups.repeated if "_groups" in vars(self) else 0
 
     def groups_of(self, step: int) -> tuple[int, int]:
         """Return the prompt groups of a step of the trace, and the responses of its largest group."""
-        sizes = np.unique(self.steps[step].group, return_counts=True)[1]
-        return len(sizes), int(sizes.max(initial=0))
+        return self._groups.groups_of(step)
 
     def draw(self, groups: int, samples: int) -> StepRequests:
-        """Return the next groups, numbered through the run, with `samples` responses each or more.
-
-        A group that the trace gives fewer has spare ones: their lengths are drawn from its own (modelled).
-        """
-        parts = [self._group(samples) for _ in range(groups)]
+        """Return the next groups, numbered through the run, with `samples` responses each or more."""
+        parts = [self._requests(drawn) for drawn in self._groups.draw(groups, samples)]
         if not parts:
             none = np.empty(0, np.int64)
             return StepRequests(none, none, none, none.astype(bool), np.empty(0))
@@ -68,18 +58,10 @@ class Stream:
             )
         )
 
-    def _group(self, samples: int) -> StepRequests:
-        if self._next == len(self._groups):
-            self._next = 0
-            self.repeated += 1
-        number, rows = self._groups[self._next]
-        self._next += 1
-        self._drawn += 1
-        if len(rows) < samples:
-            rows = np.concatenate([rows, self._rng.choice(rows, samples - len(rows))])
-        step = self.steps[number]
+    def _requests(self, drawn: DrawnGroup) -> StepRequests:
+        step, rows = self.steps[drawn.step], drawn.rows
         return StepRequests(
-            np.full(len(rows), self._drawn - 1),
+            np.full(len(rows), drawn.number),
             step.prompt_tokens[rows],
             step.response_tokens[rows],
             step.truncated[rows],

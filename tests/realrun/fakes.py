@@ -32,7 +32,10 @@ class Running(msgspec.Struct):
     emitted: int = 0
 
     def context_tokens(self) -> int:
-        return len(self.request.prompt_token_ids) + self.emitted - 1 if self.emitted else 0
+        return len(self.request.context) + self.emitted - 1 if self.emitted else 0
+
+    def left(self) -> int:
+        return self.request.response_tokens - len(self.request.resumed) - self.emitted
 
 
 class FakeEngine:
@@ -55,6 +58,21 @@ class FakeEngine:
 
     def clock(self) -> float:
         return self.now_s
+
+    def own_weights(self) -> Mapping[str, Any]:
+        return {}
+
+    def withdraw(self, requests: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        taken = {each.id: () for each in self._waiting if each.id in requests}
+        taken |= {
+            each.request.id: (7,) * each.emitted for each in self._running if each.request.id in requests
+        }
+        self._prompt_left = max(0, self._prompt_left - sum(
+            len(each.request.context) for each in self._running if each.request.id in taken and not each.emitted
+        ))  # fmt: skip
+        self._waiting = [each for each in self._waiting if each.id not in taken]
+        self._running = [each for each in self._running if each.request.id not in taken]
+        return taken
 
     def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
         del weights
@@ -95,7 +113,7 @@ class FakeEngine:
         while self._waiting and len(self._running) < self.max_running:
             request = self._waiting.pop(0)
             self._running.append(Running(request))
-            self._prompt_left += len(request.prompt_token_ids)
+            self._prompt_left += len(request.context)
         requests, context = self.running()
         if self._prompt_left:
             return self._prefill(requests, context)
@@ -112,7 +130,8 @@ class FakeEngine:
                 running.emitted += 1
             if self._drafted:
                 gained = running.emitted - before - 1
-                drafts.append(RequestDrafts(running.request.id, before, self._drafted, gained))
+                position = len(running.request.resumed) + before
+                drafts.append(RequestDrafts(running.request.id, position, self._drafted, gained))
         drafted, self._drafted = self._drafted * requests, k
         return self._facts(seconds, requests, context, 0, drafted, tuple(accepted), tuple(drafts))
 
@@ -130,9 +149,10 @@ class FakeEngine:
         drafts: tuple[RequestDrafts, ...] = (),
     ) -> EngineStepFacts:  # fmt: skip
         self.now_s += seconds
-        finished = [running.request for running in self._running
-                    if running.emitted >= running.request.response_tokens]  # fmt: skip
-        self._done |= {request.id: (7,) * request.response_tokens for request in finished}
+        finished = [running.request for running in self._running if running.left() <= 0]
+        self._done |= {
+            request.id: (7,) * (request.response_tokens - len(request.resumed)) for request in finished
+        }
         self._running = [running for running in self._running if running.request not in finished]
         ids = tuple(request.id for request in finished)
         return EngineStepFacts(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tlt.realrun.driver.clock import PolicyClock
-from tlt.realrun.driver.cluster import Cluster, Learning
+from tlt.realrun.driver.cluster import Cluster, Fresh
 from tlt.realrun.driver.step import Drafter, LiveStep
-from tlt.realrun.driver.update import head_length
+from tlt.realrun.driver.update import Learning, head_length
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.workers.executor import Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
@@ -82,6 +82,9 @@ class ScriptedExecutor:
     def receive(self) -> tuple[int, Heard]:
         return self._answers.popleft()
 
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        return self._answers.popleft()
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -104,7 +107,7 @@ def requests() -> list[EngineRequest]:
 
 
 def step(executor: ScriptedExecutor, minibatches: int = 1) -> LiveStep:
-    return cluster(executor, minibatches).run(0, requests())
+    return cluster(executor, minibatches).run(0, Fresh(requests()))
 
 
 def test_a_step_trains_on_the_idle_worker_and_ends_with_all_phases() -> None:
@@ -136,7 +139,7 @@ def test_heads_are_published_before_the_policy_and_lag_one_update() -> None:
 def test_drafts_without_a_model_serve_until_the_head_gets_more_accepted() -> None:
     executor = ScriptedExecutor()
     driven = cluster(executor, fallback=FallbackConfig(enabled=True, break_even_length=1.3))
-    done = driven.run(0, requests())
+    done = driven.run(0, Fresh(requests()))
     orders = [order for worker, order in executor.orders if worker == 0]
     assert orders[0] == Serve("model_free")
     assert done.drafter == "model_free"

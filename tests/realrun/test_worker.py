@@ -12,7 +12,7 @@ from tests.realrun.fakes import REQUEST_S, STEP_S, FakeEngine, flat_times
 from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts
 from tlt.plugin.requests import AcceptanceCount, RequestCounts
 from tlt.realrun.engine.protocol import EngineRequest
-from tlt.realrun.workers.messages import Finish
+from tlt.realrun.workers.messages import Finish, Work
 from tlt.realrun.workers.worker import DecisionInterval, Log, Worker
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import SetDraftConfig
@@ -122,10 +122,11 @@ def test_requests_that_come_on_the_way_join_the_rollout() -> None:
     bench = Bench("none", FakeEngine(8, 0))
     late = [requests(9, first=50)]
 
-    def more() -> Sequence[EngineRequest]:
-        return late.pop() if len(bench.engine.stepped) >= 6 and late else ()
+    def orders() -> Sequence[Work]:
+        come = len(bench.engine.stepped) >= 6 and late
+        return (Work("none", 0, 0.0, tuple(late.pop())),) if come else ()
 
-    bench.logs.append(bench.worker.rollout(0, requests(20, 30), more))
+    bench.logs.append(bench.worker.rollout(0, requests(20, 30), orders))
     assert {finish.request for finish in bench.finishes()} == {0, 1, 50}
     formed = bench.bodies(BatchFormed)
     assert [batch.requests for batch in formed] == [2, 3]  # type: ignore[attr-defined]

@@ -112,6 +112,16 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sessions: ClassVar[bool] = True
     overlaps: ClassVar[bool] = False  # whether rollouts go on while the policy is trained, elsewhere
 
+    @property
+    def moves_caches(self) -> bool:
+        """Whether KV caches go from worker to worker with requests."""
+        return False
+
+    def trainers(self, workers: int) -> int:
+        """Return how many of `workers` train the policy and generate nothing."""
+        del workers
+        return 0
+
     def build(self, cluster_view: ClusterView) -> Schedule:
         """Return a fresh schedule over a cluster view."""
         raise NotImplementedError

@@ -41,6 +41,11 @@ class DividedConfig(ScheduleConfig, tag="divided", frozen=True):
         if not 0.0 < self.kv_share <= 1.0:
             raise InputError("kv_share", self.kv_share, "above 0, at most 1", "give a share")
 
+    @property
+    def moves_caches(self) -> bool:
+        """From a global pool."""
+        return True
+
     def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
         return Divided(cluster_view, self)

@@ -40,6 +40,11 @@ class RepackConfig(ScheduleConfig, tag="repack", frozen=True):
         if not 0.0 < self.kv_share <= 1.0:
             raise InputError("kv_share", self.kv_share, "above 0, at most 1", "give a share")
 
+    @property
+    def moves_caches(self) -> bool:
+        """As set."""
+        return self.transfer
+
     def build(self, cluster_view: ClusterView) -> Schedule:
         """Return the schedule."""
         return Repack(cluster_view, self)

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import msgspec
 import pandas as pd
 
-from tlt.traces.runs.runfolder import STEP_COLUMNS
+from tlt.traces.runs.runfolder import STEP_COLUMNS, ScheduleFacts
 from tlt.traces.runs.timeline import Timeline, intervals
+from tltsched.cluster import ClusterConfig
 from tltsched.draft_config import DraftConfig
+from tltsched.schedules import schedule_name
+from tltsched.schedules.synchronous import SynchronousConfig
 
 Row = dict[str, float | int]
 
@@ -40,6 +43,19 @@ class StepState(msgspec.Struct, kw_only=True):
     def row(self) -> Row:
         """Return the row of a step that is over (STEP_COLUMNS)."""
         return {name: getattr(self, name) for name in STEP_COLUMNS}
+
+
+def schedule_facts(config: ClusterConfig) -> ScheduleFacts | None:
+    """Return what the schedule does to samples; None: it is the plain synchronous one, lengths unknown."""
+    spec = config.schedule_spec()
+    if isinstance(spec, SynchronousConfig) and not config.knows_lengths():
+        return None
+    return ScheduleFacts(
+        name=schedule_name(spec),
+        keeps_order=spec.keeps_order,
+        on_policy=spec.on_policy,
+        clairvoyant=config.knows_lengths(),
+    )
 
 
 class StepLog:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-
 from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
@@ -17,8 +15,7 @@ from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.workload import describe_lengths, steps_of
 from tlt.traces.catalogue.models import canonical
-from tlt.traces.runs.runfolder import RunFolder, Summary, write_json
-from tlt.traces.runs.step_log import schedule_facts
+from tlt.traces.runs.runfolder import Summary, write_json
 from tlt.version import VERSION
 from tltsched.draft_config import OFF
 
@@ -42,7 +39,6 @@ def run_into(
         acceptance=simulation.config.run.acceptance,
         done=progress or (lambda _: None),
     )
-    _write_schedule(RunFolder(folder), outcome.cluster)
     return outcome.summary
 
 
@@ -221,13 +217,3 @@ def _calibration_warnings(simulation: Simulation) -> list[str]:
     if depths and not (ranges.depth[0] <= min(depths) and max(depths) <= ranges.depth[1]):
         warnings.append(f"draft depths {min(depths)}-{max(depths)} leave the calibrated {ranges.depth}")
     return warnings
-
-
-def _write_schedule(folder: RunFolder, cluster: Cluster) -> None:
-    """Write what the schedule did beside the time, unless it is the plain synchronous one."""
-    facts = schedule_facts(cluster.scheduler.config)
-    if facts is None:
-        for stale in ("schedule.json", "schedule.parquet"):  # of an earlier run into the same folder
-            (folder.path / stale).unlink(missing_ok=True)
-        return
-    folder.write_schedule(facts, pd.DataFrame(cluster.log.schedule_rows))

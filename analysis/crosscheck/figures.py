@@ -17,6 +17,7 @@ import pandas as pd
 
 from tlt.analysis.crosscheck.engine_steps import EngineStepCheck, check_engine_steps, load_engine_steps
 from tlt.analysis.crosscheck.flags import Flag, find_flags
+from tlt.analysis.crosscheck.schedules import ScheduleCheck, check_schedule, seconds_and_tokens
 from tlt.analysis.load import Run, load_runs
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Estimate, Jackknife, interval_of
@@ -38,7 +39,10 @@ class CauseCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy. Errors are simulated over measured less 1; acceptance lengths count the bonus token."""
+    """One policy. Errors are simulated over measured less 1; acceptance lengths count the bonus token.
+
+    Speedups are of rollouts or, in a comparison with schedules, of seconds a trained token in whole steps.
+    """
 
     policy: str
     measured_s: float  # sum of the rollouts' makespans
@@ -55,6 +59,7 @@ class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
         float | None
     )  # share of the workers' busy time that lies between measured engine steps
     engine_steps: EngineStepCheck | None
+    schedule: ScheduleCheck | None = None  # None: the plain synchronous one
 
 
 class Crosscheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +81,8 @@ class Crosscheck(msgspec.Struct, frozen=True, kw_only=True):
 
     def worst_error(self) -> float:
         """Return the largest absolute error of a makespan or a speedup, as a share."""
-        errors = [policy.makespan_error.value for policy in self.policies]
+        errors = [policy.makespan_error.value for policy in self.policies if policy.schedule is None]
+        errors += [policy.schedule.error.value for policy in self.policies if policy.schedule is not None]
         return max(
             abs(error) for error in (*errors, *(policy.speedup_error.value for policy in self.policies))
         )
@@ -121,7 +127,7 @@ def crosscheck(pair: Pair) -> Crosscheck:
     """Return all figures, with intervals, and the flags that qualify them."""
     sample = Sample(pair)
     policies = tuple(_policy(pair, sample, index) for index in range(len(pair.measured)))
-    best, choice = sample.fastest(sample.real), sample.fastest(sample.model)
+    best, choice = sample.fastest(simulated=False), sample.fastest(simulated=True)
     return Crosscheck(
         name=pair.name,
         rollouts=len(pair.steps),
@@ -136,32 +142,47 @@ def crosscheck(pair: Pair) -> Crosscheck:
 
 
 class Sample:
-    """Makespans of the judged rollouts, [policies, rollouts], and the sums that figures are made of."""
+    """Makespans of the judged rollouts, [policies, rollouts], and the sums that figures are made of.
+
+    What policies are compared by is their cost: the makespan or, where some follow schedules, the seconds of
+    whole steps a trained token.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self.real = np.array([_makespans(run, pair.steps) for run in pair.measured])
         self.model = np.array([_makespans(run, pair.steps) for run in pair.simulated])
         self.rollouts = Jackknife(len(pair.steps), "rollouts")
+        runs = (*pair.measured, *pair.simulated)
+        self.scheduled = any(run.schedule is not None for run in runs)
         self._sums = self.rollouts.sums(np.concatenate([self.real, self.model]))
+        above, below = np.concatenate([self.real, self.model]), np.ones((len(runs), len(pair.steps)))
+        if self.scheduled:
+            above, below = seconds_and_tokens(runs, pair.steps)
+        self._costs = self.rollouts.sums(np.stack([above, below]))
 
-    def fastest(self, makespans: Floats) -> int:
-        """Return the policy of the least time in all."""
-        return int(makespans.sum(axis=1).argmin())
+    def fastest(self, simulated: bool) -> int:
+        """Return the policy that costs least."""
+        return int(self._halves(self._costs[0] / self._costs[1])[simulated][:, 0].argmin())
 
     def ratio(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
         """Return a ratio made of (measured, simulated) sums, both [policies, n], with its interval."""
         return self.rollouts.estimate(figure(*self._halves(self._sums)), positive=True)
+
+    def speedup(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
+        """Return a ratio made of (measured, simulated) costs, both [policies, n], with its interval."""
+        return self.rollouts.estimate(figure(*self._halves(self._costs[0] / self._costs[1])), positive=True)
 
     def error(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
         """Return by how much such a ratio is off 1."""
         return self.ratio(figure).mapped(lambda ratio: ratio - 1.0)
 
     def order(self, figure: Callable[[Floats, Floats], Floats]) -> Estimate:
-        """Return a figure that depends on which sums are larger, with the interval of its draws."""
-        value = float(figure(*self._halves(self._sums))[0])
+        """Return a figure that depends on which costs are larger, with the interval of its draws."""
+        value = float(figure(*self._halves(self._costs[0] / self._costs[1]))[0])
         if self.rollouts.count < 2:
             return Estimate(value, None, "needs at least 2 rollouts")
-        return Estimate(value, interval_of(figure(*self._halves(self.rollouts.drawn(self._sums)))))
+        above, below = self.rollouts.drawn(self._costs)
+        return Estimate(value, interval_of(figure(*self._halves(above / below))))
 
     def _halves(self, sums: Floats) -> tuple[Floats, Floats]:
         return sums[: len(self.real)], sums[len(self.real) :]
@@ -198,9 +219,11 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         measured_s=float(sample.real[index].sum()),
         simulated_s=float(sample.model[index].sum()),
         makespan_error=sample.error(lambda r, m: m[index] / r[index]),
-        measured_speedup=sample.ratio(lambda r, _: r[0] / r[index]),
-        simulated_speedup=sample.ratio(lambda _, m: m[0] / m[index]),
-        speedup_error=sample.error(lambda r, m: (m[0] / m[index]) / (r[0] / r[index])),
+        measured_speedup=sample.speedup(lambda r, _: r[0] / r[index]),
+        simulated_speedup=sample.speedup(lambda _, m: m[0] / m[index]),
+        speedup_error=sample.speedup(lambda r, m: (m[0] / m[index]) / (r[0] / r[index])).mapped(
+            lambda ratio: ratio - 1.0
+        ),
         measured_acceptance=acceptance_length_with_bonus(real_steps),
         simulated_acceptance=acceptance_length_with_bonus(model_steps),
         break_even_length=predicted.break_even_length,
@@ -209,6 +232,9 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         if engine_steps is not None
         else None,
         engine_steps=check_engine_steps(engine_steps, pair.steps) if engine_steps is not None else None,
+        schedule=check_schedule(real, model, pair.steps)
+        if real.schedule and model.schedule
+        else None,
     )
 
 

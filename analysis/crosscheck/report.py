@@ -28,6 +28,10 @@ ENGINE_STEP_HEADERS = ("Policy", "Engine steps", "Left out", "Error [95 %]", "Ty
                  "Error per 1,000 tokens of context", "Time between engine steps")  # fmt: skip
 BIN_HEADERS = ("Policy", "By", "From", "To", "Engine steps", "Seconds", "Error [95 %]")
 CAUSE_HEADERS = ("Policy", "Cause", "Measured (GPU-s)", "Simulated (GPU-s)", "Difference [95 %]")
+SCHEDULE_HEADERS = (
+    "Policy", "ms a trained token, measured", "simulated", "Error [95 %]", "Trained responses", "Dropped",
+    "Wasted tokens", "Staleness of dropped (steps)", "Staleness of trained, mean", "largest",
+)  # fmt: skip
 TEMPLATE = "crosscheck/report.html"
 
 
@@ -44,6 +48,8 @@ def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Cro
     path = measured / f"{NAME}.html"
     write_file(path, render(check, pictures).encode())
     console.print(_terminal(check))
+    if rows := _schedule_rows(check):
+        console.print(_terminal_schedules(rows))
     console.print()
     console.print(Text(verdict(check)))
     for flag in check.flags:
@@ -59,6 +65,8 @@ def verdict(check: Crosscheck) -> str:
     stops = [flag.text for flag in check.flags if flag.stops]
     if stops:
         return f"No conclusion: {'; '.join(stops)}."
+    if any(policy.schedule for policy in check.policies):
+        return _scheduled_verdict(check)
     worst = check.worst()
     makespan = (
         f"The simulator predicts the makespan of {len(check.policies)} "
@@ -73,6 +81,20 @@ def verdict(check: Crosscheck) -> str:
         f"{makespan} It predicts speedups over {check.policies[0].policy} within "
         f"{abs(speedup.speedup_error.value):.1%} ({speedup.policy}). {_order(check)}"
     )
+
+
+def _scheduled_verdict(check: Crosscheck) -> str:
+    """Return the answer where policies follow schedules: they are compared by what a trained token takes."""
+    errors = {
+        policy.policy: policy.makespan_error if policy.schedule is None else policy.schedule.error
+        for policy in check.policies
+    }
+    worst = max(errors, key=lambda name: abs(errors[name].value))
+    text = (
+        f"The simulator predicts the seconds a trained token of {len(errors)} policies and schedules within "
+        f"{abs(errors[worst].value):.1%} (the worst is {worst}: {error_text(errors[worst])})."
+    )
+    return text if len(errors) == 1 else f"{text} {_order(check)}"
 
 
 def _order(check: Crosscheck) -> str:
@@ -135,6 +157,17 @@ def _terminal(check: Crosscheck) -> Table:
     return shown
 
 
+def _terminal_schedules(rows: list[tuple[str, ...]]) -> Table:
+    shown = terminal_table("what schedules do: measured / simulated")
+    heads = ("Policy", "ms a token\nmeasured", "simulated", "Error", "Trained", "Dropped", "Wasted\ntokens",
+             "Staleness\nof dropped", "of\ntrained", "largest")  # fmt: skip
+    for head in heads:
+        shown.add_column(Text(head), justify="left" if head == "Policy" else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(figure.replace(" [", "\n[")) for figure in row))
+    return shown
+
+
 def _engine_step_rows(check: Crosscheck) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for policy in check.policies:
@@ -170,6 +203,21 @@ def _bin_row(policy: str, by: str, part: Bin) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _schedule_rows(check: Crosscheck) -> list[tuple[str, ...]]:
+    return [
+        (
+            policy.policy,
+            *(f"{value * 1e3:.3g}" for value in told.s_per_trained_token),
+            error_text(told.error),
+            *(f"{real:,} / {model:,}" for real, model in (told.trained, told.dropped, told.wasted_tokens)),
+            *(f"{real:.2f} / {model:.2f}" for real, model in (told.dropped_staleness, told.staleness)),
+            "{:,} / {:,}".format(*told.staleness_max),
+        )
+        for policy in check.policies
+        if (told := policy.schedule) is not None
+    ]
+
+
 def _cause_rows(check: Crosscheck) -> list[tuple[str, ...]]:
     return [
         (
@@ -200,6 +248,7 @@ def render(check: Crosscheck, pictures: list[Picture]) -> str:
         policies=TextTable(HEADERS, _rows(check)),
         pictures=pictures,
         causes=TextTable(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
+        schedules=TextTable(SCHEDULE_HEADERS, _schedule_rows(check)),
         engine_steps=TextTable(ENGINE_STEP_HEADERS, _engine_step_rows(check)),
         bins=TextTable(BIN_HEADERS, bins, names=(1,)),
     )

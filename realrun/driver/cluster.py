@@ -277,8 +277,8 @@ class Cluster:
         state.count_all(report.lines)
         self.books.spent(worker, report.intervals)
         state.engine_steps.append((worker, report.engine_steps))
-        state.acceptance += self.requests.count(report.acceptance)
         done = self.requests.finish(worker, finishes)
+        self.requests.count(report.acceptance)
         state.responses += done if self.spec.keeps_order else ()  # else TrainOn names them
         if report.over:
             self._due[worker] -= report.works

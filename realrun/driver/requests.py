@@ -103,16 +103,11 @@ class LiveRequests:
         """Give requests up; returns the tokens that are thrown away."""
         return sum(self.alive.pop(request).carried.emitted for request in requests)
 
-    def count(self, counts: Iterable[AcceptanceCount]) -> list[AcceptanceCount]:
-        """Keep acceptance by request; returns that of requests which are gone."""
-        late = []
+    def count(self, counts: Iterable[AcceptanceCount]) -> None:
+        """Keep acceptance by request; that of requests which are gone comes too late to be told."""
         for count in counts:
-            alive = self.alive.get(count.request)
-            if alive is None:
-                late.append(count)
-            else:
-                alive.acceptance.append(count)
-        return late
+            if count.request in self.alive:
+                self.alive[count.request].acceptance.append(count)
 
     def close(self, state: LiveStep) -> None:
         """Let go of what a step has trained on, and note in it what the others go on with."""

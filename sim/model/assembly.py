@@ -36,6 +36,7 @@ from tlt.traces.lengths.stream import spare_samples
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
 from tlt.traces.runs.runfolder import RunFolder, Summary
+from tlt.traces.runs.step_log import schedule_facts
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_checks import MOST_S
 from tltsched.event_log import (
@@ -146,5 +147,17 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             responses, intervals, step_rows = cluster.tables()
             summary = summarise(cluster)
             write_acceptance(folder, cluster.draft_table())
-            RunFolder(folder).write(summary, responses, intervals, step_rows)
+            run = RunFolder(folder)
+            run.write(summary, responses, intervals, step_rows)
+            _write_schedule(run, cluster)
         return Outcome(cluster, responses, summary)
+
+
+def _write_schedule(folder: RunFolder, cluster: Cluster) -> None:
+    """Write what the schedule did beside the time, unless it is the plain synchronous one."""
+    facts = schedule_facts(cluster.scheduler.config)
+    if facts is None:
+        for stale in ("schedule.json", "schedule.parquet"):  # of an earlier run into the same folder
+            (folder.path / stale).unlink(missing_ok=True)
+        return
+    folder.write_schedule(facts, pd.DataFrame(cluster.log.schedule_rows))

@@ -29,6 +29,7 @@ from tlt.traces.common.arrays import Floats
 from tlt.traces.common.manifest import sealed
 from tlt.traces.common.migrate import upgraded_settings
 from tlt.traces.common.seeds import scheduler_rng
+from tlt.traces.lengths.shipped import load_trace
 from tlt.traces.results.simulated_replay import (
     PREDICTED,
     PREDICTED_COLUMNS,
@@ -48,6 +49,7 @@ from tltsched.errors import InputError
 from tltsched.event_log import Record, SchedulerSetup
 from tltsched.policies.base import WhenOff
 
+LENGTHS = "lengths.parquet"  # of a replay, beside its run folders
 NO_LIMIT_TOKENS = 1e12  # of a KV cache whose size is not on record; a run that preempts shows in its steps
 
 
@@ -71,11 +73,33 @@ class DrafterSettings(msgspec.Struct, frozen=True):
     synthetic_survival: tuple[float, ...] = ()
 
 
+class PhaseSettings(msgspec.Struct, frozen=True):
+    """The phases of a replay that were waits."""
+
+    reward_s: float = 0.0
+    logprob_s: float = 0.0
+    policy_update_s: float = 0.0
+
+
 class MeasuredSettings(msgspec.Struct, frozen=True):
     """The parts of a measured run's resolved_config.json that are needed here."""
 
     engine: EngineSettings
     drafter: DrafterSettings = DrafterSettings()
+    phases: PhaseSettings = PhaseSettings()
+
+
+class ReplayPhases:
+    """The waits of a replay as they were set, and the loading of weights as it was timed in the first step."""
+
+    def __init__(self, waits: PhaseSettings, weight_sync_s: float) -> None:
+        self._waits = waits
+        self._weight_sync_s = weight_sync_s
+
+    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+        """Return the seconds of `phase`, whatever the step has."""
+        del responses, tokens
+        return self._weight_sync_s if phase == "weight_sync" else float(getattr(self._waits, f"{phase}_s"))
 
 
 class MeasuredPolicy:
@@ -95,22 +119,42 @@ class MeasuredPolicy:
         self.when_off: WhenOff = policy.when_off
         self.most_emitted = most_emitted_of(policy.draft_configs)
         self.drafts = self.when_off != "not_configured" or any(draft.depth for draft in policy.draft_configs)
+        self.spec = self.setup.cluster.schedule_spec()
+        self.trainers = self.summary.workers - self.setup.workers
         ids = self.responses.groupby("step", sort=True)["request"]
         whole = all((rows.to_numpy() == np.arange(len(rows))).all() for _, rows in ids)
         steps = self.responses["step"].unique()
+        whole = whole or not self.spec.keeps_order  # else ids go on through the run
         if self.summary.kind != "measured" or not whole or (steps != np.arange(len(steps))).any():
             raise InputError(
                 "run folder", str(path), "a measured run with steps and requests from 0 on",
                 "give the folder that `tlt real replay` wrote",
             )  # fmt: skip
 
+    def phases(self) -> Phases:
+        """Return how long the phases of a replay take."""
+        spent = RunFolder(self.path).intervals()
+        first = spent[(spent["cause"] == "weight_sync") & (spent["step"] == 0)]
+        loading = first[first["worker"] < self.setup.workers]
+        seconds = (loading["end_s"] - loading["start_s"]).groupby(loading["worker"]).sum()
+        return ReplayPhases(self.settings.phases, float(seconds.mean()) if len(seconds) else 0.0)
+
     def records(self) -> Iterable[Record]:
         """Return the recorded events and commands."""
         return read_records(self.path / RECORDS)
 
     def requests(self, unlike: Differences) -> list[StepRequests]:
-        """Return the requests, rollout by rollout, with what their kinds say of their acceptance."""
-        responses = self.responses.assign(offset=unlike.offsets(self.path, self.responses))
+        """Return the requests, rollout by rollout, with what their kinds say of their acceptance.
+
+        A schedule that chooses among responses draws from the lengths of the whole replay, which stand beside
+        the run folder; raises InputError where they do not.
+        """
+        if self.spec.keeps_order:
+            responses = self.responses.assign(offset=unlike.offsets(self.path, self.responses))
+        else:
+            rows = load_trace(str(self.path.parent / LENGTHS)).rows
+            numbered = rows.groupby("step")["prompt_id"].transform(lambda ids: pd.factorize(ids)[0])
+            responses = rows.assign(group=numbered, offset=0.0)
         return [
             StepRequests(
                 group=rows["group"].to_numpy(np.int64),
@@ -192,7 +236,9 @@ def _simulate(
     """Simulate one policy, write its run folder and its predicted engine steps."""
     drafter = DrafterConfig(exists=policy.drafts)
     acceptance = acceptance_on(law, unlike, detail, policy.path, np.array(steps)) if law else None
-    costs, responses = simulate_into(folder, policy, calibration, acceptance, drafter, Phases(), unlike)
+    costs, responses = simulate_into(
+        folder, policy, calibration, acceptance, drafter, policy.phases(), unlike
+    )
     engine_steps = predicted_engine_steps(policy, costs)
     if engine_steps is not None:
         with sealed(folder):
@@ -236,6 +282,7 @@ def simulate_into(
         acceptance=acceptance or Acceptance(PerPosition((0.0,))),
         drafter=drafter,
         phases=phases,
+        trainers=policy.trainers,
     )
 
     def summary_of(cluster: Cluster) -> Summary:
@@ -243,6 +290,7 @@ def simulate_into(
             policy.summary,
             kind="simulated",
             wall_s=float(cluster.env.now),
+            response_tokens=sum(int(row["response_tokens"]) for row in cluster.log.schedule_rows),
             cost_source=calibration.describe(),
             acceptance_source=acceptance.law.source if acceptance and policy.drafts else "not used",
             tool_version=VERSION,
@@ -263,7 +311,12 @@ def costs_of(policy: MeasuredPolicy, calibration: Calibration) -> StepCosts:
 
 
 def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:
-    """Return whether every request ran on the worker that it was simulated on."""
+    """Return whether every request ran on the worker that it was simulated on.
+
+    Where a schedule places by what has finished, another place is a consequence of other times, and no matter.
+    """
+    if policy.spec.watches:
+        return True
     return bool((responses["worker"].to_numpy() == policy.responses["worker"].to_numpy()).all())
 
 

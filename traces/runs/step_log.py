@@ -13,7 +13,7 @@ import pandas as pd
 
 from tlt.traces.runs.runfolder import STEP_COLUMNS, ScheduleFacts
 from tlt.traces.runs.timeline import Timeline, intervals
-from tltsched.cluster import ClusterConfig
+from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig

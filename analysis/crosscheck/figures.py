@@ -232,9 +232,7 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         if engine_steps is not None
         else None,
         engine_steps=check_engine_steps(engine_steps, pair.steps) if engine_steps is not None else None,
-        schedule=check_schedule(real, model, pair.steps)
-        if real.schedule and model.schedule
-        else None,
+        schedule=check_schedule(real, model, pair.steps) if real.schedule and model.schedule else None,
     )
 
 

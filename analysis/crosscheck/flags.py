@@ -53,10 +53,12 @@ def find_flags(
 
 
 def _lengths(measured: tuple[Run, ...], simulated: tuple[Run, ...]) -> list[Flag]:
-    """Flag other lengths where each step trains on its own requests; schedules that choose train on others."""
+    """Flag other lengths where each step trains on its own requests; who chooses trains on others."""
     columns = ("step", "request", "prompt_tokens", "response_tokens")
     alike = [run for run in (*measured, *simulated) if run.schedule is None or run.schedule[0].keeps_order]
-    reference = by_request(alike[0].responses, *columns) if alike else None
+    if not alike:
+        return []
+    reference = by_request(alike[0].responses, *columns)
     return [
         Flag("lengths", f"{run.summary.kind} {run.policy} has other lengths than {alike[0].policy}", True)
         for run in alike[1:]

@@ -1,4 +1,4 @@
-"""Where the time of a policy's workers goes, as the driver books it: what they say, and what they wait for."""
+"""Where the time of a policy's workers goes, as the driver books it: what they say, what they wait for."""
 
 from __future__ import annotations
 

@@ -7,25 +7,21 @@ In a replay the requests of a worker that dies go to the others. In RL training 
 without it, because its part of the policy's gradient is gone: the run stops, and goes on from its last
 checkpoint when it is started again.
 
-In a replay nothing is trained. Phases are waits, and the weight sync loads the weights again. Where rollouts go
-on while the policy is trained, workers that would train it have a line of their own in the books and no process.
+In a replay nothing is trained. Phases are waits, and the weight sync loads the weights again. Where rollouts
+go on while the policy is trained, workers that would train it have a line in the books and no process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
-import msgspec
-
-from tlt.realrun.driver.clock import PolicyClock
 from tlt.realrun.driver.books import Books
-from tlt.realrun.driver.requests import LiveRequests
+from tlt.realrun.driver.clock import PolicyClock
+from tlt.realrun.driver.requests import Fresh, LiveRequests
 from tlt.realrun.driver.step import Drafter, LiveStep, Loss
 from tlt.realrun.driver.timers import Timers
 from tlt.realrun.driver.update import Learning, drafters_measured, parts_of
-from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.workers.executor import Executor, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
     Abandon,
@@ -71,14 +67,6 @@ from tltsched.events import (
 from tltsched.schedules.base import Move, Schedule
 
 
-class Fresh(NamedTuple):
-    """What a step begins with: `groups` of `samples` are to be trained on; 0: all of `requests`."""
-
-    requests: Sequence[EngineRequest]
-    groups: int = 0
-    samples: int = 0
-
-
 class Cluster:
     """Drives the steps of one policy, one after the other."""
 
@@ -94,8 +82,8 @@ class Cluster:
         waits_s: dict[str, float] | None = None,
         trainers: Sequence[int] = (),
     ) -> None:
-        """`make_scheduler` takes the sink of its records. Without `learning` nothing is trained: `waits_s` are
-        the seconds of phases, and `trainers` the numbers of workers that are there in the books alone.
+        """`make_scheduler` takes the sink of its records. Without `learning` nothing is trained: `waits_s`
+        are the seconds of phases, and `trainers` the numbers of workers that are in the books alone.
         """
         self.policy = policy
         self.executor = executor
@@ -134,8 +122,8 @@ class Cluster:
     ) -> list[LiveStep]:
         """Run steps whose rollouts do not stop between them, and drop what is under way after the last one.
 
-        `draw(step, schedule)` gives what a step begins with, `done(step)` is called after each. All records are
-        in the last step. Raises WorkerError if no worker is left.
+        `draw(step, schedule)` gives what a step begins with, `done(step)` is called after each. All records
+        are in the last step. Raises WorkerError if no worker is left.
         """
         states = []
         for step in steps:

@@ -17,7 +17,6 @@ from tltsched.policies import parse_policy
 from tltsched.policies.base import Policy
 from tltsched.schedules import ScheduleSpec, parse_schedule, schedule_name
 from tltsched.schedules.cluster_view import UNLIMITED, Capacity
-from tltsched.schedules.synchronous import SynchronousConfig
 from tltsched.step_times import StepTimeTable
 from tltsched.written.policy_name import PolicyName
 
@@ -49,8 +48,8 @@ def plan_policies(
 ) -> list[PolicyPlan]:
     """Return the policies, written POLICY or POLICY@SCHEDULE.
 
-    Raises InputError for a policy that vLLM cannot run or that lacks a calibration, and for a schedule that live
-    workers cannot follow. `step_times` is None without a calibration.
+    Raises InputError for a policy that vLLM cannot run or that lacks a calibration, and for a schedule that
+    live workers cannot follow. `step_times` is None without a calibration.
     """
     folders = [run_name(name) for name in names]
     if not names or len(set(folders)) != len(folders):
@@ -65,7 +64,7 @@ def plan_policies(
 
 def _plan(config: RealConfig, whole: PolicyName, folder: str, step_times: StepTimesOf | None) -> PolicyPlan:
     name = str(whole)
-    schedule = parse_schedule(whole.schedule) if whole.schedule else SynchronousConfig()
+    schedule = parse_schedule(whole.schedule or "synchronous")
     spec = parse_policy(str(whole.on(None)))
     policy = chains_of("--policies", name, spec)
     _check(config, name, policy)
@@ -80,9 +79,7 @@ def _plan(config: RealConfig, whole: PolicyName, folder: str, step_times: StepTi
     setup = SchedulerSetup(
         workers=config.workers.count - schedule.trainers(config.workers.count),
         policy=spec,
-        cluster=ClusterConfig(
-            phases=config.phases.names, **({"schedule": schedule} if whole.schedule else {})
-        ),
+        cluster=ClusterConfig(phases=config.phases.names, schedule=whole.schedule or "synchronous"),
         step_times=times,
         capacity=_capacity(config) if whole.schedule else UNLIMITED,
         seed=config.seed,

@@ -1,8 +1,9 @@
-"""What the live driver knows of each request, from the step that brings it to the one that is done with it."""
+"""What the live driver knows of each request, from the step that brings it to the one that lets it go."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import field
@@ -12,6 +13,14 @@ from tlt.realrun.driver.step import Carried, LiveStep, Response
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.workers.messages import Finish
 from tltsched.events import Request
+
+
+class Fresh(NamedTuple):
+    """What a step begins with: `groups` of `samples` are to be trained on; 0: all of `requests`."""
+
+    requests: Sequence[EngineRequest]
+    groups: int = 0
+    samples: int = 0
 
 
 class Alive(msgspec.Struct):
@@ -52,7 +61,7 @@ class LiveRequests:
         )
 
     def assign(self, requests: Sequence[int], worker: int, step: int, now_s: float) -> list[EngineRequest]:
-        """Put requests on a worker; returns them as its engine takes them, behind the tokens that they have."""
+        """Put requests on a worker; returns them as its engine takes them, behind what they have."""
         chosen = []
         for request in requests:
             alive = self.alive[request]

@@ -132,8 +132,8 @@ def timelines(steps: Sequence[LiveStep], workers: int, overlaps: bool) -> list[T
         told = [interval for step in steps for interval in step.intervals]
         told += [Interval(worker, "admission_wait", ends[-1][1]) for worker in range(workers)]
         for interval in told:
-            for step, end_s in ends:
-                booked[interval.worker].book(interval.cause, step, min(interval.end_s, end_s))
+            for number, end_s in ends:
+                booked[interval.worker].book(interval.cause, number, min(interval.end_s, end_s))
         return booked
     for step in steps:
         for interval in step.intervals:

@@ -1,8 +1,8 @@
 """Replays recorded lengths on live engines: all policies on the same requests, in turns on the same workers.
 
 The order of the policies rotates from rollout to rollout, so that a machine that drifts favours none. Each
-policy has its own clock and schedulers; a worker that dies is lost to all policies from then on. A policy whose
-schedule never stops its rollouts runs all of them in one turn, and begins anew if it was stopped before their end.
+policy has its own clock and schedulers; a worker that dies is lost to all policies from then on. A policy
+whose schedule never stops its rollouts runs all of them in one turn, and begins anew if it was stopped.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from tlt.realrun.driver.cluster import Fresh
+from tlt.realrun.driver.requests import Fresh
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.replay.workload import Workload
 from tlt.traces.lengths.stream import GroupStream, spare_samples

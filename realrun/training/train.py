@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tlt.realrun.driver.clock import PolicyClock
-from tlt.realrun.driver.cluster import Cluster, Fresh
+from tlt.realrun.driver.cluster import Cluster
 from tlt.realrun.driver.engine_record import EngineRecord, engine_record
 from tlt.realrun.driver.plan import PolicyPlan, StepTimesOf
+from tlt.realrun.driver.requests import Fresh
 from tlt.realrun.driver.start import LOGS, Progress, restored_cluster, warm_batches
 from tlt.realrun.driver.step import Drafter
 from tlt.realrun.driver.update import Learning

@@ -78,7 +78,7 @@ class Reload(Message, frozen=True, tag="reload", gc=False):
 
 
 class Abandon(Message, frozen=True, tag="abandon", gc=False):
-    """Drop all requests and end the rollout; answered by its last Report if one is on, else by nothing."""
+    """Drop all requests and end the rollout; its last Report answers if one is on, else nothing does."""
 
     policy: str
 
@@ -158,8 +158,8 @@ class Save(Message, frozen=True, tag="save", gc=False):
 
 
 Order = (
-    Prepare | PrepareTraining | Work | Withdraw | Reload | Abandon | Train | StopTrain | Phase | Publish | Serve
-    | Save | Close
+    Prepare | PrepareTraining | Work | Withdraw | Reload | Abandon | Train | StopTrain | Phase | Publish
+    | Serve | Save | Close
 )  # fmt: skip
 Cut = Withdraw | Reload | Abandon
 """Orders that end a decision interval before they are carried out."""
@@ -242,7 +242,7 @@ class Withdrawn(Message, frozen=True, tag="withdrawn", gc=False):
 
 
 class Reloaded(Message, frozen=True, tag="reloaded", gc=False):
-    """The weights are loaded. `intervals` are of a worker that rested meanwhile; else its reports hold them."""
+    """The weights are loaded. `intervals` are of a worker that rested; else its reports hold them."""
 
     t_s: float
     intervals: tuple[tuple[str, float], ...] = ()

@@ -9,8 +9,8 @@ step or two of a decision interval verify what the draft configuration before it
 goes on has no such edge.
 
 Orders come between engine steps. Further requests are submitted at once; what takes requests away or changes
-the weights (messages.Cut) ends the decision interval first. A worker that is `watched` reports each finish with
-its engine step instead of at the end of the decision interval.
+the weights (messages.Cut) ends the decision interval first. A worker that is `watched` reports each finish
+with its engine step instead of at the end of the decision interval.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Worker:
     ) -> None:
         """`clock` gives the policy's seconds; `report` takes the log after intervals that finished requests.
 
-        `keep`, if set, takes each finished request with its tokens. `answer` takes what is said to orders, and
-        `reload` loads the weights of a version into the engine, which is empty.
+        `keep`, if set, takes each finished request with its tokens. `answer` takes what is said to orders,
+        and `reload` loads the weights of a version into the engine, which is empty.
         """
         self.index = scheduler.worker
         self.scheduler = scheduler

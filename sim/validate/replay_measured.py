@@ -90,7 +90,7 @@ class MeasuredSettings(msgspec.Struct, frozen=True):
 
 
 class ReplayPhases:
-    """The waits of a replay as they were set, and the loading of weights as it was timed in the first step."""
+    """The waits of a replay as they were set, and loading weights as it was timed in the first step."""
 
     def __init__(self, waits: PhaseSettings, weight_sync_s: float) -> None:
         self._waits = waits
@@ -313,7 +313,7 @@ def costs_of(policy: MeasuredPolicy, calibration: Calibration) -> StepCosts:
 def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:
     """Return whether every request ran on the worker that it was simulated on.
 
-    Where a schedule places by what has finished, another place is a consequence of other times, and no matter.
+    Where a schedule places by what has finished, another place follows from other times, and is no matter.
     """
     if policy.spec.watches:
         return True

@@ -67,9 +67,8 @@ class FakeEngine:
         taken |= {
             each.request.id: (7,) * each.emitted for each in self._running if each.request.id in requests
         }
-        self._prompt_left = max(0, self._prompt_left - sum(
-            len(each.request.context) for each in self._running if each.request.id in taken and not each.emitted
-        ))  # fmt: skip
+        begun = [each for each in self._running if each.request.id in taken and not each.emitted]
+        self._prompt_left -= min(self._prompt_left, sum(len(each.request.context) for each in begun))
         self._waiting = [each for each in self._waiting if each.id not in taken]
         self._running = [each for each in self._running if each.request.id not in taken]
         return taken

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tlt.realrun.driver.clock import PolicyClock
-from tlt.realrun.driver.cluster import Cluster, Fresh
+from tlt.realrun.driver.cluster import Cluster
+from tlt.realrun.driver.requests import Fresh
 from tlt.realrun.driver.step import Drafter, LiveStep
 from tlt.realrun.driver.update import Learning, head_length
 from tlt.realrun.engine.protocol import EngineRequest
@@ -83,6 +84,7 @@ class ScriptedExecutor:
         return self._answers.popleft()
 
     def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        assert seconds is None, "nothing is waited for but workers"
         return self._answers.popleft()
 
     def close(self) -> None:

@@ -99,20 +99,25 @@ def _check(path: Path, rows: pd.DataFrame, responses: pd.DataFrame) -> None:
 
 
 def _check_sums(path: Path, rows: pd.DataFrame, engine_steps: pd.DataFrame) -> None:
-    """Refuse a step up to which requests have more drafts than the engines verified.
+    """Refuse a step in which requests have more drafts than the engines verified.
 
-    Responses that a schedule carries over had some of theirs in an earlier step than the one they are told in.
+    Responses that a schedule carries over had some of theirs before the step that they are told in: then all
+    that was verified up to it counts.
     """
     counts = ["drafted_tokens", "accepted_tokens"]
-    of_requests = rows.groupby("step")[counts].sum().cumsum()
-    verified = engine_steps.groupby("step")[counts].sum().sort_index().cumsum()
-    of_engines = verified.reindex(of_requests.index.union(verified.index)).ffill().fillna(0)
-    of_engines = of_engines.loc[of_requests.index].astype("int64")
+    of_requests, verified = (table.groupby("step")[counts].sum() for table in (rows, engine_steps))
+    schedule = RunFolder(path.parent).schedule()
+    if schedule is None or schedule[0].keeps_order:
+        of_engines = verified.reindex(of_requests.index, fill_value=0)
+    else:
+        of_requests = of_requests.cumsum()
+        verified = verified.cumsum().reindex(of_requests.index, method="ffill")
+        of_engines = verified.fillna(0).astype("int64")
     above = (of_requests > of_engines).any(axis=1).to_numpy()
     if above.any():
         row = int(above.argmax())
         raise InputError(
-            str(path), f"{of_requests.iloc[row].to_dict()} up to step {of_requests.index[row]}",
+            str(path), f"{of_requests.iloc[row].to_dict()} in step {of_requests.index[row]}",
             f"at most {of_engines.iloc[row].to_dict()}, as engine_steps.parquet has them",
             "write the run again",
         )  # fmt: skip

@@ -60,6 +60,7 @@ from tltsched.events import (
     PhaseEnded,
     RequestsFinished,
     RequestsWithdrawn,
+    RewardsReady,
     StepBegan,
     TrainingStopped,
     WorkerLost,
@@ -134,6 +135,7 @@ class Cluster:
             states.append(self.state)
             done(step)
         self.clock.stop()
+        self.timers.clear()
         self._send_all(Abandon(self.policy))
         while self._due:
             self._wait()
@@ -209,7 +211,7 @@ class Cluster:
                 case BeginPhase():
                     self._end_rollout()
                     self.books.end_handover(self.workers)
-                    self._phase(command.phase)
+                    self._phase(command)
                 case EndStep():
                     self._end_step()
 
@@ -278,6 +280,15 @@ class Cluster:
             held = report.context_tokens if self.spec.watches else 0
             event = RequestsFinished(self.clock.read(report.t_s), worker, requests, held)
             self._execute(self.scheduler.handle(event))
+            if self.scheduler.schedule.scores_early:
+                self.timers.at(
+                    self.clock.now_s + self.waits_s.get("reward", 0.0), partial(self._score, requests)
+                )
+
+    def _score(self, requests: tuple[int, ...]) -> None:
+        """Tell that the rewards of requests are known, of those that nobody has dropped meanwhile."""
+        if alive := tuple(request for request in requests if request in self.requests.alive):
+            self._execute(self.scheduler.handle(RewardsReady(self.clock.now_s, alive)))
 
     def _withdrawn(self, worker: int, answer: Withdrawn) -> None:
         """Take back what a worker has let go of."""
@@ -319,8 +330,8 @@ class Cluster:
     def _phase_over(self, phase: str) -> None:
         now_s = self.clock.read()
         self.books.end_phase(self.workers, phase)
-        if phase == "logprob" and self.scheduler.config.fallback.enabled:
-            measured = drafters_measured(self.state, now_s, self._learning.most_drafts)
+        if phase == "logprob" and self.learning and self.scheduler.config.fallback.enabled:
+            measured = drafters_measured(self.state, now_s, self.learning.most_drafts)
             self._execute(self.scheduler.handle(measured))
         if phase == "policy_update":
             self.drafter.policy_updated()
@@ -355,22 +366,23 @@ class Cluster:
             self.state.rollout_end_s = self.clock.now_s if self.spec.overlaps else self._last_s
             self.books.end_rollout(self.workers)
 
-    def _phase(self, phase: str) -> None:
+    def _phase(self, command: BeginPhase) -> None:
         """Begin a phase: on all workers, or as a wait."""
-        step, origin_s = self.state.step, self.clock.origin_s
+        phase, step, origin_s = command.phase, self.state.step, self.clock.origin_s
         if phase in self.waits_s:
             self.timers.at(self.clock.now_s + self.waits_s[phase], partial(self._phase_over, phase))
             return
         self._phase_due = set(self.workers)
         if self.learning is None:
-            self._send_all(Reload(self.policy, step, origin_s, step + 1))
+            self._send_all(Reload(self.policy, step, origin_s, step + 1, command.kv_kept))
             return
         update = phase == "policy_update"
         values, parts = parts_of(self.state, self.requests, self.learning) if update else ({}, ())
         self._send_all(Phase(phase, step, origin_s, values, parts))
 
     def _publish(self) -> None:
-        self._send_all(Publish(self.drafter.version, self.clock.origin_s, self._learning.heads))
+        assert self.learning is not None, "a replay trains nothing"
+        self._send_all(Publish(self.drafter.version, self.clock.origin_s, self.learning.heads))
 
     def _end_step(self) -> None:
         """Stop the clock unless rollouts go on; a rollout that no phase follows ends with its step."""
@@ -381,11 +393,6 @@ class Cluster:
         if self.state.rollout_end_s < 0.0:
             self.state.rollout_end_s = self.state.end_s
             self.books.end_rollout(())
-
-    @property
-    def _learning(self) -> Learning:
-        assert self.learning is not None, "a replay trains nothing"
-        return self.learning
 
     def _send_all(self, order: Order) -> None:
         for worker in self.workers:

@@ -105,6 +105,11 @@ def check_schedule(config: ClusterConfig, forced: bool) -> None:
             "schedule", name, "schedules that prefill what they move",
             "engines do not hand KV caches to one another here: simulate this schedule instead",
         )  # fmt: skip
+    if getattr(spec, "lend", False):
+        raise InputError(
+            "schedule", name, "schedules whose trainers only train",
+            "a replay has no process for them: leave lend out, or simulate this schedule",
+        )  # fmt: skip
     if not forced and (not spec.keeps_order or config.knows_lengths()):
         raise InputError(
             "schedule", name, "synchronous or repack at natural lengths",

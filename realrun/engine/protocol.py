@@ -71,10 +71,11 @@ class Engine(Protocol):
     def own_weights(self) -> Mapping[str, Any]:
         """Return the weights that it was built with, for load_policy; raises InputError where it cannot."""
 
-    def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
+    def load_policy(self, weights: Mapping[str, Any], version: int, kv_kept: bool = False) -> None:
         """Serve these weights from now on; `weights` are tensors under the names of a checkpoint.
 
-        All caches are dropped. Nothing may be pending.
+        All caches are dropped and nothing may be pending, unless `kv_kept`: then what is pending goes on from
+        the caches that it has, which older weights have made.
         """
 
     def load_drafter(self, weights: Mapping[str, Any], version: int) -> None:

@@ -214,10 +214,14 @@ class VllmEngine:
             )  # fmt: skip
         return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
-    def load_policy(self, weights: Mapping[str, Any], version: int) -> None:
-        """Serve these weights; all caches are dropped. Raises RuntimeError while requests are pending."""
-        self._load("start_weight_update", weights)
-        self._llm.reset_prefix_cache()
+    def load_policy(self, weights: Mapping[str, Any], version: int, kv_kept: bool = False) -> None:
+        """Serve these weights; unless `kv_kept`, all caches are dropped.
+
+        Raises RuntimeError while requests are pending whose caches are not kept.
+        """
+        self._load("start_weight_update", weights, kv_kept)
+        if not kv_kept:
+            self._llm.reset_prefix_cache()
         self._llm.set_weight_version(str(version))
         if self._lookup:
             self._lookup.clear()
@@ -228,11 +232,15 @@ class VllmEngine:
         self._load("start_draft_weight_update", weights)
         self._llm.reset_prefix_cache()
 
-    def _load(self, start: str, weights: Mapping[str, Any]) -> None:
-        """Take one update in through vLLM's own path, without a copy through a pipe or a file."""
-        if self._pending:
+    def _load(self, start: str, weights: Mapping[str, Any], amid: bool = False) -> None:
+        """Take one update in through vLLM's own path, without a copy through a pipe or a file.
+
+        With `amid` it is between two engine steps of what is pending.
+        """
+        if self._pending and not amid:
             raise RuntimeError(f"{len(self._pending)} requests are pending: weights change between rollouts")
-        self._drain()
+        if not self._pending:
+            self._drain()
         call = self._llm.collective_rpc
         if not self._updatable:
             call("init_weight_transfer_engine", kwargs={"init_info": {}})

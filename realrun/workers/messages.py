@@ -68,13 +68,14 @@ class Withdraw(Message, frozen=True, tag="withdraw", gc=False):
 class Reload(Message, frozen=True, tag="reload", gc=False):
     """Load the policy's own weights again at the end of the engine step in flight; answered by Reloaded.
 
-    All caches are lost: what is being generated is prefilled again and goes on.
+    What is being generated goes on from the caches that it has if `kv_kept`, else it is prefilled again.
     """
 
     policy: str
     step: int
     origin_s: float
     version: int
+    kv_kept: bool = False
 
 
 class Abandon(Message, frozen=True, tag="abandon", gc=False):

@@ -83,7 +83,7 @@ class Service:
                 self._answer(Withdrawn(_since(order.origin_s), (), ()))  # all had finished
             case Reload():
                 began_s = _since(order.origin_s)
-                self._workers[order.policy].reload(order.version)
+                self._workers[order.policy].reload(order)
                 now_s = _since(order.origin_s)
                 self._answer(Reloaded(now_s, (("tail_idle", began_s), ("weight_sync", now_s))))
             case Abandon():
@@ -132,7 +132,7 @@ class Service:
         worker = Worker(recorded, engine, perf_counter, lambda _: None)
         worker.watched = policy.setup.cluster.schedule_spec().watches
         worker.answer = self._answer
-        worker.reload = lambda version: engine.load_policy(self._weights, version)
+        worker.reload = lambda order: engine.load_policy(self._weights, order.version, order.kv_kept)
         return worker
 
     def _work(self, order: Work) -> None:

@@ -67,7 +67,7 @@ class Worker:
         """`clock` gives the policy's seconds; `report` takes the log after intervals that finished requests.
 
         `keep`, if set, takes each finished request with its tokens. `answer` takes what is said to orders,
-        and `reload` loads the weights of a version into the engine, which is empty.
+        and `reload` loads weights into the engine, which is empty unless caches are kept.
         """
         self.index = scheduler.worker
         self.scheduler = scheduler
@@ -76,7 +76,7 @@ class Worker:
         self.report = report
         self.keep: Callable[[EngineRequest, tuple[int, ...]], None] = lambda _request, _tokens: None
         self.answer: Callable[[Answer], None] = lambda _answer: None
-        self.reload: Callable[[int], None] = lambda _version: None
+        self.reload: Callable[[Reload], None] = lambda _order: None
         self.watched = False
         self.drafter_version = 0 if engine.max_k else NO_DRAFTER
         self.log = Log()
@@ -170,7 +170,7 @@ class Worker:
                 tokens = self._withdraw(order.requests)
                 self.answer(Withdrawn(self.clock(), tuple(tokens), tuple(tokens.values())))
             case Reload():
-                self._load(order.version)
+                self._load(order)
                 self.answer(Reloaded(self.clock()))
             case Abandon():
                 self.engine.abort_all()
@@ -186,12 +186,12 @@ class Worker:
         )
         return {request: each.resumed + emitted[request] for request, each in taken.items()}
 
-    def _load(self, version: int) -> None:
+    def _load(self, order: Reload) -> None:
         """Load weights between two engine steps; what was being generated goes on behind what it has."""
         self._tell()
-        asked = list(self._asked.values())
+        asked = [] if order.kv_kept else list(self._asked.values())
         tokens = self._withdraw([each.id for each in asked])
-        self.reload(version)
+        self.reload(order)
         self._now_s = self.clock()
         self.log.intervals.append(("weight_sync", self._now_s))
         self._submit([msgspec.structs.replace(each, resumed=tokens[each.id]) for each in asked])

@@ -85,7 +85,7 @@ def test_partial_rollouts_go_on_and_aborted_ones_are_thrown_away(ran: Path) -> N
     assert (tables["partial"]["wasted_tokens"] == 0).all()
     assert (tables["partial"]["carried_responses"] == GROUPS * SAMPLES).all()
     assert tables["partial"]["staleness_max"].max() >= 1
-    assert (tables["abort"]["wasted_tokens"] > 0).all()
+    assert tables["abort"]["wasted_tokens"].sum() > 0
     assert (tables["abort"]["staleness_max"] == 0).all()
     records = list(read_records(ran / "static-2-oversample_partial" / RECORDS))
     withdrawn = [body for record in records if isinstance(body := record.body, RequestsWithdrawn)]

@@ -1,4 +1,4 @@
-"""Requests that leave a live vLLM engine undone go on elsewhere, or under weights that were loaded, unchanged."""
+"""Requests that leave a live vLLM engine undone go on to the same text, on weights that were loaded again."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ from tlt.traces.catalogue.shape import ModelShape
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
 from tltsched.event_log import Recorder, SchedulerSetup
+from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.schedules.cluster_view import Capacity
 
 

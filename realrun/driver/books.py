@@ -17,6 +17,7 @@ class Books:
         self._clock = clock
         self._trainers = trainers
         self._state = LiveStep(step=-1, start_s=0.0, policy="")
+        self.pausing = False  # whether running requests are stopped before new weights go out
         self._worked: set[int] = set()  # since the step began, or ever where rollouts never end
 
     def begin(self, state: LiveStep) -> None:
@@ -28,7 +29,7 @@ class Books:
     def spent(self, worker: int, intervals: Iterable[tuple[str, float]]) -> None:
         """Book what a worker says of its own time."""
         for cause, end_s in intervals:
-            own = "admission_wait" if self._trainers and cause == "tail_idle" else cause
+            own = self._idle() if cause == "tail_idle" else cause
             self._state.intervals.append(Interval(worker, own, end_s))
             self._worked.add(worker)
 
@@ -39,7 +40,7 @@ class Books:
     def resume(self, worker: int) -> None:
         """Book the wait of a worker that was through and gets more."""
         if worker in self._worked:
-            self.book(worker, "admission_wait" if self._trainers else "tail_idle")
+            self.book(worker, self._idle())
 
     def lose(self, worker: int) -> None:
         """Book the time of a worker that died to what it did last."""
@@ -61,6 +62,17 @@ class Books:
         self._state.handover_end_s = self._clock.now_s
         for worker in () if self._trainers else workers:
             self.book(worker, "preempt_wait")
+
+    def end_pause(self) -> None:
+        """Book what trainers have waited for before new weights go out under rollouts that go on."""
+        for trainer in self._trainers:
+            self.book(trainer, "sync_pause")
+
+    def _idle(self) -> str:
+        """Return what a worker without requests waits for."""
+        if not self._trainers:
+            return "tail_idle"
+        return "sync_pause" if self.pausing else "admission_wait"
 
     def end_phase(self, workers: Iterable[int], phase: str) -> None:
         """Book a phase to all who take part in it."""

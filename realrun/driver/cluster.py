@@ -57,6 +57,7 @@ from tltsched.commands import (
 from tltsched.commands import Withdraw as LetGo
 from tltsched.event_log import RecordedCluster
 from tltsched.events import (
+    ClusterEvent,
     PhaseEnded,
     RequestsFinished,
     RequestsWithdrawn,
@@ -104,6 +105,7 @@ class Cluster:
         self._due: dict[int, int] = {}  # worker -> messages Work that it has not said to be through with
         self._phase_due: set[int] = set()  # workers whose part of the phase is not done
         self._over = True  # whether the step has ended
+        self.version = 0  # policy updates that the rollouts' weights have seen
         self._last_s = 0.0  # when the last request left its worker
 
     def run(self, step: int, fresh: Fresh) -> LiveStep:
@@ -164,12 +166,14 @@ class Cluster:
         """Take in, between two steps, that a worker died in another policy's turn."""
         if worker in self.workers:  # else it was dead before this call of the replay
             self.workers.remove(worker)
-        self._execute(self.scheduler.handle(WorkerLost(self.clock.now_s, worker)))
+        self._tell(WorkerLost(self.clock.now_s, worker))
 
     def _begin(self, step: int, fresh: Fresh) -> None:
         self.drafter.begin_step()
         if self.spec.keeps_order:
             self.requests.clear()
+        if not self.spec.overlaps:
+            self.version = step
         self.state = LiveStep(
             step=step,
             start_s=self.clock.now_s,
@@ -185,7 +189,15 @@ class Cluster:
         hint = self.scheduler.config.knows_lengths()
         rows = tuple(self.requests.row(request.id, hint) for request in fresh.requests)
         event = StepBegan(self.state.start_s, step, rows, fresh.groups, fresh.samples)
-        self._execute(self.scheduler.handle(event))
+        self._tell(event)
+
+    def _tell(self, event: ClusterEvent) -> None:
+        """Hand an event over and carry out what follows; idle time is the pause's while there is one."""
+        commands = self.scheduler.handle(event)
+        if self.scheduler.pausing and not self.books.pausing:
+            self._end_rollout()
+            self.books.pausing = True
+        self._execute(commands)
 
     def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
         for command in commands:
@@ -204,7 +216,8 @@ class Cluster:
                         self.executor.send(worker, StopTrain())
                 case PublishDrafter():
                     self.drafter.publish(command.version)
-                    self._publish()
+                    assert self.learning is not None, "a replay trains nothing"
+                    self._send_all(Publish(command.version, self.clock.origin_s, self.learning.heads))
                 case ServeDrafter():
                     self.drafter.kind = command.drafter
                     self._send_all(Serve(command.drafter))
@@ -227,7 +240,7 @@ class Cluster:
             case Restart():
                 state.wasted_tokens += self.requests.restart(move.requests)
             case Drop():
-                state.wasted_tokens += self.requests.drop(move.requests)
+                state.note_dropped(len(move.requests), self.requests.drop(move.requests))
             case TrainOn():
                 state.responses = [self.requests.response(request) for request in move.requests]
 
@@ -237,10 +250,8 @@ class Cluster:
         if worker not in self._due:  # else it was through, and gets what another had, or what is new
             self.books.resume(worker)
         self._due[worker] = self._due.get(worker, 0) + 1
-        requests = self.requests.assign(command.requests, worker, state.step, self.clock.now_s)
+        requests = self.requests.assign(command.requests, worker, self.version, self.clock.now_s)
         self.executor.send(worker, Work(self.policy, state.step, self.clock.origin_s, tuple(requests)))
-
-    # --- what workers say -----------------------------------------------------------------------------
 
     def _hear(self, worker: int, answer: Heard) -> None:
         match answer:
@@ -267,7 +278,7 @@ class Cluster:
         state.count_all(report.lines)
         self.books.spent(worker, report.intervals)
         state.engine_steps.append((worker, report.engine_steps))
-        done = self.requests.finish(worker, finishes)
+        done = self.requests.finish(worker, finishes, self.version)
         self.requests.count(report.acceptance)
         state.responses += done if self.spec.keeps_order else ()  # else TrainOn names them
         if report.over:
@@ -279,7 +290,7 @@ class Cluster:
             requests = tuple(each.request for each in finishes)
             held = report.context_tokens if self.spec.watches else 0
             event = RequestsFinished(self.clock.read(report.t_s), worker, requests, held)
-            self._execute(self.scheduler.handle(event))
+            self._tell(event)
             if self.scheduler.schedule.scores_early:
                 self.timers.at(
                     self.clock.now_s + self.waits_s.get("reward", 0.0), partial(self._score, requests)
@@ -288,7 +299,7 @@ class Cluster:
     def _score(self, requests: tuple[int, ...]) -> None:
         """Tell that the rewards of requests are known, of those that nobody has dropped meanwhile."""
         if alive := tuple(request for request in requests if request in self.requests.alive):
-            self._execute(self.scheduler.handle(RewardsReady(self.clock.now_s, alive)))
+            self._tell(RewardsReady(self.clock.now_s, alive))
 
     def _withdrawn(self, worker: int, answer: Withdrawn) -> None:
         """Take back what a worker has let go of."""
@@ -296,28 +307,20 @@ class Cluster:
         self._last_s = max(self._last_s, answer.t_s)
         counts = tuple(len(tokens) for tokens in answer.tokens)
         event = RequestsWithdrawn(self.clock.read(answer.t_s), worker, answer.requests, counts)
-        self._execute(self.scheduler.handle(event))
+        self._tell(event)
 
     def _trained(self, worker: int, trained: Trained) -> None:
         """Take in that a worker has left drafter training."""
         self.books.training.discard(worker)
         self.books.spent(worker, trained.intervals)
-        state, tokens = self.state, sum(head.tokens for head in trained.steps)
-        state.heads[worker] = state.heads.get(worker, ()) + trained.steps
-        state.trained_tokens += tokens
-        state.scored_early += trained.scored
-        state.stop_s = max(state.stop_s, trained.stop_s)
+        tokens = self.state.note_trained(worker, trained)
         now_s = self.clock.read(trained.t_s)
-        self._execute(self.scheduler.handle(TrainingStopped(now_s, worker, tokens)))
+        self._tell(TrainingStopped(now_s, worker, tokens))
 
     def _phase_done(self, worker: int, done: PhaseDone) -> None:
         """Take in what one worker's part of a phase came to."""
         self.books.spent(worker, done.intervals)
-        state = self.state
-        state.rewards |= done.rewards
-        state.probes += done.probes
-        for name, value in done.facts.items():
-            state.facts[name] = state.facts.get(name, 0.0) + value
+        self.state.note_phase(done)
         self._part_done(worker, done.phase, done.t_s)
 
     def _part_done(self, worker: int, phase: str, reported_s: float) -> None:
@@ -332,10 +335,12 @@ class Cluster:
         self.books.end_phase(self.workers, phase)
         if phase == "logprob" and self.learning and self.scheduler.config.fallback.enabled:
             measured = drafters_measured(self.state, now_s, self.learning.most_drafts)
-            self._execute(self.scheduler.handle(measured))
+            self._tell(measured)
         if phase == "policy_update":
             self.drafter.policy_updated()
-        self._execute(self.scheduler.handle(PhaseEnded(now_s, phase)))
+        if phase == "weight_sync" and self.spec.overlaps:
+            self.version, self.books.pausing = self.state.step + 1, False
+        self._tell(PhaseEnded(now_s, phase))
 
     def _lost(self, worker: int, lost: Lost) -> None:
         """Book a dead worker's time up to its death, and give its requests to the others."""
@@ -354,11 +359,9 @@ class Cluster:
             self.books.lose(worker)
         state.losses.append(Loss(worker, state.step, self.policy, now_s, lost.reason))
         self.requests.lose(worker)
-        self._execute(self.scheduler.handle(WorkerLost(now_s, worker)))
+        self._tell(WorkerLost(now_s, worker))
         if worker in self._phase_due:
             self._part_done(worker, "weight_sync", now_s)
-
-    # --- from the rollout to the end of the step ------------------------------------------------------
 
     def _end_rollout(self) -> None:
         """Note the end of the rollout, once a step."""
@@ -369,6 +372,8 @@ class Cluster:
     def _phase(self, command: BeginPhase) -> None:
         """Begin a phase: on all workers, or as a wait."""
         phase, step, origin_s = command.phase, self.state.step, self.clock.origin_s
+        if phase == "weight_sync":
+            self.books.end_pause()
         if phase in self.waits_s:
             self.timers.at(self.clock.now_s + self.waits_s[phase], partial(self._phase_over, phase))
             return
@@ -379,10 +384,6 @@ class Cluster:
         update = phase == "policy_update"
         values, parts = parts_of(self.state, self.requests, self.learning) if update else ({}, ())
         self._send_all(Phase(phase, step, origin_s, values, parts))
-
-    def _publish(self) -> None:
-        assert self.learning is not None, "a replay trains nothing"
-        self._send_all(Publish(self.drafter.version, self.clock.origin_s, self.learning.heads))
 
     def _end_step(self) -> None:
         """Stop the clock unless rollouts go on; a rollout that no phase follows ends with its step."""

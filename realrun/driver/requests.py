@@ -60,22 +60,26 @@ class LiveRequests:
             request, self.group(request), len(asked.prompt_token_ids), asked.response_tokens if hint else 0
         )
 
-    def assign(self, requests: Sequence[int], worker: int, step: int, now_s: float) -> list[EngineRequest]:
-        """Put requests on a worker; returns them as its engine takes them, behind what they have."""
+    def assign(self, requests: Sequence[int], worker: int, version: int, now_s: float) -> list[EngineRequest]:
+        """Put requests on a worker; returns them as its engine takes them, behind what they have.
+
+        `version` is of its weights, in policy updates.
+        """
         chosen = []
         for request in requests:
             alive = self.alive[request]
             alive.worker = worker
             if alive.carried.born < 0:
-                alive.carried.born, alive.carried.start_s = step, now_s
+                alive.carried.born, alive.carried.start_s = version, now_s
             chosen.append(msgspec.structs.replace(alive.asked, resumed=alive.carried.tokens))
         return chosen
 
-    def finish(self, worker: int, finishes: Iterable[Finish]) -> list[Response]:
+    def finish(self, worker: int, finishes: Iterable[Finish], version: int) -> list[Response]:
         """Note who is done; returns their responses."""
         for each in finishes:
             carried = self.alive[each.request].carried
             carried.finish_s, carried.emitted, carried.tokens = each.finish_s, each.tokens, ()
+            carried.ended = version
             self.alive[each.request].worker = worker
         return [self.response(each.request) for each in finishes]
 
@@ -85,7 +89,7 @@ class LiveRequests:
         carried = alive.carried
         return Response(
             request, alive.worker, carried.emitted, carried.finish_s, self.group(request),
-            len(alive.asked.prompt_token_ids), carried.start_s, carried.born,
+            len(alive.asked.prompt_token_ids), carried.start_s, carried.born, carried.ended,
         )  # fmt: skip
 
     def take_back(self, requests: Sequence[int], tokens: Sequence[tuple[int, ...]]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import field
 
 from tlt.plugin.requests import AcceptanceCount
-from tlt.realrun.workers.messages import EngineStep, HeadStep, Probe
+from tlt.realrun.workers.messages import EngineStep, HeadStep, PhaseDone, Probe, Trained
 from tlt.traces.common.migrate import upgraded, upgraded_line
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving
@@ -23,7 +23,8 @@ from tltsched.events import DecisionEnded
 class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A response that is done: who generated it, how long it is, and when it was.
 
-    `start_s` is when its generation began that counts, and `born` the step of that.
+    `start_s` is when its generation began that counts; `born` and `ended` are the policy updates that the
+    weights had seen when it began and when it was done.
     """
 
     request: int
@@ -34,6 +35,7 @@ class Response(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_tokens: int
     start_s: float
     born: int
+    ended: int
 
 
 class Carried(msgspec.Struct):
@@ -43,6 +45,7 @@ class Carried(msgspec.Struct):
     tokens: tuple[int, ...] = ()  # to go on behind, if it is not done
     emitted: int = 0
     born: int = -1
+    ended: int = -1
     start_s: float = -1.0
     finish_s: float = -1.0
 
@@ -83,6 +86,8 @@ class LiveStep(StepState, kw_only=True):
     losses: list[Loss] = field(default_factory=list)
     acceptance: list[AcceptanceCount] = field(default_factory=list)
     wasted_tokens: int = 0  # generated and thrown away
+    dropped_responses: int = 0  # given up
+    dropped_tokens: int = 0  # of those; part of wasted_tokens
     carried: list[Carried] = field(default_factory=list)  # to the next step
 
     handover_end_s: float = -1.0
@@ -102,6 +107,28 @@ class LiveStep(StepState, kw_only=True):
             if isinstance(record.body, DecisionEnded):
                 ended = record.body
                 self.count(ended.draft_config, ended.request_steps, ended.accepted_by_position)
+
+    def note_dropped(self, responses: int, tokens: int) -> None:
+        """Count responses that were given up with their tokens."""
+        self.wasted_tokens += tokens
+        self.dropped_tokens += tokens
+        self.dropped_responses += responses
+
+    def note_trained(self, worker: int, trained: Trained) -> int:
+        """Take in what a worker has trained the drafter on; returns the tokens."""
+        tokens = sum(head.tokens for head in trained.steps)
+        self.heads[worker] = self.heads.get(worker, ()) + trained.steps
+        self.trained_tokens += tokens
+        self.scored_early += trained.scored
+        self.stop_s = max(self.stop_s, trained.stop_s)
+        return tokens
+
+    def note_phase(self, done: PhaseDone) -> None:
+        """Take in what one worker's part of a phase came to."""
+        self.rewards |= done.rewards
+        self.probes += done.probes
+        for name, value in done.facts.items():
+            self.facts[name] = self.facts.get(name, 0.0) + value
 
 
 def decode_step(content: bytes) -> LiveStep:

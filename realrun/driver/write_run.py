@@ -108,7 +108,9 @@ def response_table(step: LiveStep, truncated: Callable[[int, Response], bool]) -
 
 def schedule_row(step: LiveStep) -> dict[str, float | int]:
     """Return what the schedule did beside the time in a step (SCHEDULE_COLUMNS)."""
-    staleness = [step.step - response.born for response in step.responses]
+    in_flight = [response.ended - response.born for response in step.responses]
+    in_queue = [step.step - response.ended for response in step.responses]
+    staleness = [sum(lags) for lags in zip(in_flight, in_queue, strict=True)]
     return {
         "step": step.step,
         "trained_responses": len(step.responses),
@@ -116,9 +118,17 @@ def schedule_row(step: LiveStep) -> dict[str, float | int]:
         "wasted_tokens": step.wasted_tokens,
         "carried_responses": len(step.carried),
         "carried_tokens": sum(carried.emitted for carried in step.carried),
-        "staleness_mean": sum(staleness) / len(staleness) if staleness else 0.0,
+        "staleness_mean": _mean(staleness),
         "staleness_max": max(staleness, default=0),
+        "in_flight_lag_mean": _mean(in_flight),
+        "in_queue_lag_mean": _mean(in_queue),
+        "dropped_responses": step.dropped_responses,
+        "dropped_tokens": step.dropped_tokens,
     }
+
+
+def _mean(values: Sequence[int]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def timelines(steps: Sequence[LiveStep], workers: int, overlaps: bool) -> list[Timeline]:

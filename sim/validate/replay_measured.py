@@ -89,16 +89,17 @@ class MeasuredSettings(msgspec.Struct, frozen=True):
     phases: PhaseSettings = PhaseSettings()
 
 
-class ReplayPhases:
+class ReplayPhases(Phases):
     """The waits of a replay as they were set, and loading weights as it was timed in the first step."""
 
     def __init__(self, waits: PhaseSettings, weight_sync_s: float) -> None:
+        self.reward_times_s = (waits.reward_s, 0.0)
         self._waits = waits
         self._weight_sync_s = weight_sync_s
 
-    def seconds(self, phase: str, responses: int, tokens: int) -> float:
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
         """Return the seconds of `phase`, whatever the step has."""
-        del responses, tokens
+        del responses, tokens, share
         return self._weight_sync_s if phase == "weight_sync" else float(getattr(self._waits, f"{phase}_s"))
 
 

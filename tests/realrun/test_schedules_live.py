@@ -27,7 +27,7 @@ POLICIES = (
     "none", "static:2@oversample_abort", "static:2@oversample_partial", "none@tail_batching", "none@repack",
     "static:2@bounded_async", "none@longest_first",
 )  # fmt: skip
-ROLLOUTS, GROUPS, SAMPLES = 4, 4, 3
+ROLLOUTS, GROUPS, SAMPLES = 3, 4, 3
 
 
 def configured(folder: Path, **sections: object) -> RealConfig:

@@ -18,7 +18,7 @@ from tlt.traces.results.bounds import Bounds, read_bounds
 from tlt.traces.results.what_if import WhatIf, read_what_if
 from tlt.traces.runs.batch_acceptance import read_batch_acceptance
 from tlt.traces.runs.request_acceptance import read_acceptance
-from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, Summary
+from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, SessionFacts, Summary
 from tlt.traces.sources import RunSource, open_runs
 from tltsched.errors import InputError
 from tltsched.schedules import PRESETS
@@ -39,6 +39,7 @@ class Run:
     steps: pd.DataFrame
     config_text: str  # resolved_config.json as it was written; empty if the folder has none
     schedule: tuple[ScheduleFacts, pd.DataFrame] | None = None  # None: plain synchronous
+    sessions: tuple[SessionFacts, pd.DataFrame] | None = None  # None: single responses
     acceptance: pd.DataFrame | None = None  # ACCEPTANCE_COLUMNS; None: no drafts, or not counted by request
 
     def keeps_order(self) -> bool:
@@ -179,6 +180,7 @@ def load_run(path: Path) -> Run:
         steps=folder.steps().sort_values("step", ignore_index=True),
         config_text=_config_text(path / "resolved_config.json"),
         schedule=folder.schedule(),
+        sessions=folder.sessions(),
         acceptance=read_acceptance(path),
     )
 

@@ -43,6 +43,9 @@ def _fingerprint(simulation: Simulation) -> str:
     digest.update(msgspec.json.encode((simulation.coefficients, simulation.setup)))
     for column in ("step", "prompt_id", "prompt_tokens", "response_tokens"):
         digest.update(simulation.trace.rows[column].to_numpy().tobytes())
+    if simulation.sessions is not None:
+        for column in ("turn_offsets", "input_tokens", "kept_tokens", "response_tokens", "wait_s"):
+            digest.update(getattr(simulation.sessions, column).tobytes())
     return digest.hexdigest()
 
 

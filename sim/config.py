@@ -22,7 +22,8 @@ from tlt.sim.defaults import AUTO, TREES, source_of, with_kind
 from tlt.sim.drift import with_drift
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import PHASES, PhaseConfig
-from tlt.sim.steptimes.known import KnownSteps
+from tlt.sim.model.sessions.turns import ToolConfig
+from tlt.sim.steptimes.known import KnownConfig
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions
 from tlt.traces.catalogue.gpus import canonical_gpu
@@ -33,7 +34,6 @@ from tltsched.errors import InputError
 from tltsched.policies import PolicySpec, parse_policy
 from tltsched.schedules import PRESETS
 from tltsched.spot import SpotConfig
-from tltsched.written.draft_config import parse_draft_config
 from tltsched.written.policy_name import PolicyName
 
 Mode = Literal["jump", "exact"]
@@ -78,48 +78,6 @@ class HardwareConfig(Section, frozen=True, kw_only=True):
         return Parallel(tp=self.tp, pp=self.pp, attention_dp=self.attention_dp, ep=self.ep)
 
 
-class KnownConfig(Section, frozen=True, kw_only=True):
-    """Two steps that you have timed on your own engine: they pin the step times, calibrated or not."""
-
-    plain_step_s: Annotated[
-        Annotated[float, Meta(gt=0.0)] | None,
-        Meta(description="seconds of an engine step without speculation; unset: not known"),
-    ] = None
-    draft_step_s: Annotated[
-        Annotated[float, Meta(gt=0.0)] | None,
-        Meta(description="seconds of an engine step (a cycle) that drafts and verifies `draft`"),
-    ] = None
-    draft: Annotated[str, Meta(description="what draft_step_s drafted: K, or a tree such as 8_4_32")] = "4"
-    batch: Annotated[int, Meta(ge=1, description="running requests of both steps")] = 1
-    context_tokens: Annotated[float, Meta(ge=0.0, description="context of each request in both")] = 1024.0
-
-    def __post_init__(self) -> None:
-        if self.draft_step_s is not None and self.plain_step_s is None:
-            raise InputError(
-                "cost.known.plain_step_s", None, "seconds, where cost.known.draft_step_s is given",
-                "give both, or the plain step alone",
-            )  # fmt: skip
-        if self.given and not parse_draft_config(self.draft).depth:
-            raise InputError("cost.known.draft", self.draft, "a draft, such as 4", "name what was drafted")
-
-    @property
-    def given(self) -> bool:
-        """Whether both steps are known."""
-        return self.plain_step_s is not None and self.draft_step_s is not None
-
-    def steps(self) -> KnownSteps | None:
-        """Return what is known; None: nothing."""
-        if self.plain_step_s is None:
-            return None
-        return KnownSteps(
-            plain_s=self.plain_step_s,
-            draft_s=self.draft_step_s,
-            draft_config=parse_draft_config(self.draft),
-            batch=self.batch,
-            context_tokens=self.context_tokens,
-        )
-
-
 class CostConfig(Section, frozen=True, kw_only=True):
     """Where step times come from."""
 
@@ -157,6 +115,11 @@ class WorkloadConfig(Section, frozen=True, kw_only=True):
     replay_steps: Annotated[
         bool, Meta(description="take steps, groups and order from the trace file instead of sampling it")
     ] = False
+    sessions: Annotated[
+        str,
+        Meta(description="sessions of several turns in place of lengths: a session file, replayed as it was "
+             "recorded, or a file of laws to draw from (`tlt trace fit`); empty: single responses"),
+    ] = ""  # fmt: skip
 
     def __post_init__(self) -> None:
         responses = self.steps * self.prompts_per_step * self.samples_per_prompt
@@ -264,7 +227,15 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         ),
     ] = None
     chunk_tokens: Annotated[int, Meta(ge=1, description="prefill tokens in one step (assumed 8192)")] = 8192
-    prefix_caching: Annotated[bool, Meta(description="a prompt is prefilled once a worker and group")] = True
+    prefix_caching: Annotated[
+        bool,
+        Meta(description="a prompt is prefilled once a worker and group; a session finds what it had"),
+    ] = True
+    tool_wait_kv: Annotated[
+        Literal["keep", "drop"],
+        Meta(description="the cache of a session at its tool. keep: until its place is needed, the longest "
+             "unused first; drop: freed at once"),
+    ] = "keep"  # fmt: skip
     mixed_prefill: Annotated[
         bool | None,
         Meta(
@@ -316,6 +287,7 @@ class Config(Section, frozen=True, kw_only=True):
     drafter: DrafterConfig = DrafterConfig()
     engine: EngineConfig = EngineConfig()
     phases: PhaseConfig = PhaseConfig()
+    tools: ToolConfig = ToolConfig()
     cluster: ClusterConfig = ClusterConfig()
     policy: Annotated[
         str | PolicySpec,
@@ -342,6 +314,8 @@ class Config(Section, frozen=True, kw_only=True):
                 "cluster.fallback.enabled", True, "false in a simulation",
                 "simulate one drafter at a time: drafter.kind head or history",
             )  # fmt: skip
+        if self.workload.sessions:
+            self.cluster.require_sessions()
         unknown = [phase for phase in self.cluster.phases if phase not in PHASES]
         if unknown:
             raise InputError("cluster.phases", unknown, ", ".join(PHASES), "leave out what is not listed")

@@ -21,6 +21,8 @@ from tlt.sim.model.engines.choice import jump_engine
 from tlt.sim.model.engines.exact_engine import ExactEngine
 from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import given_on_trainers, phases_of
+from tlt.sim.model.requests import StepRequests
+from tlt.sim.model.sessions.turns import SessionWork
 from tlt.sim.model.suffix_drafts import HistoryCosts, HistoryLaw, reusing
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.drafters import Drafter as OtherDrafter
@@ -31,7 +33,7 @@ from tlt.sim.steptimes.law import Coefficients
 from tlt.sim.steptimes.roofline import drafting_name, roofline
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.training_memory import training_memory
-from tlt.sim.workload import steps_of
+from tlt.sim.workload import SessionTrace, steps_of
 from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
 from tlt.traces.catalogue.shape import ModelShape
@@ -40,6 +42,9 @@ from tltsched.errors import InputError
 from tltsched.event_log import Recorder, SchedulerSetup
 from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.schedules.cluster_view import Capacity
+
+# Drafters that read hidden states of the target: vLLM computes the last block of a cached prefix again.
+READS_HIDDEN = ("head", "mtp")
 
 
 def law_of(config: AcceptanceConfig) -> AcceptanceLaw:
@@ -113,6 +118,7 @@ class Simulation:
         Raises InputError for what does not fit together.
         """
         self.trace = trace
+        self.sessions = trace.sessions if isinstance(trace, SessionTrace) else None
         self.shape = shape_in(config)
         config.hardware.parallel.check(self.shape)
         self.gpu = gpu_spec(config.hardware.gpu, "hardware.gpu")
@@ -152,7 +158,8 @@ class Simulation:
         )
         self.limits = Limits(
             config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching,
-            most_emitted_of(self.policy.draft_configs),
+            most_emitted_of(self.policy.draft_configs), keeps_waiting=config.engine.tool_wait_kv == "keep",
+            drops_block=self.drafts and config.drafter.kind in READS_HIDDEN,
         )  # fmt: skip
         if history:
             self.costs = HistoryCosts(self.costs, history)
@@ -186,6 +193,8 @@ class Simulation:
     @property
     def longest_tokens(self) -> int:
         """The longest context that has to fit: of a response that reaches its cap, however short they are."""
+        if self.sessions is not None:
+            return int(self.sessions.context_tokens.max())
         return int(self.trace.rows["prompt_tokens"].max()) + self.config.workload.max_response_tokens
 
     def _kv_tokens(self) -> float:
@@ -304,7 +313,12 @@ class Simulation:
             engine=ExactEngine if config.run.mode == "exact" else jump_engine(len(self.trace.rows)),
             trainers=0 if self.lends else self.trainers,
             lent=self.trainers if self.lends else 0,
+            sessions=None if self.sessions is None else SessionWork(self.sessions, config.tools),
         )
+
+    def step_requests(self) -> list[StepRequests]:
+        """Return the responses, or sessions, step by step."""
+        return steps_of(self.trace, self.sessions)
 
     def run(
         self,
@@ -313,6 +327,6 @@ class Simulation:
         counts: DraftCounts | None = None,
     ) -> Cluster:
         """Simulate all steps; `progress(step)` is called after each. `counts` takes drafts by request."""
-        cluster = self.assembly().run(steps_of(self.trace), recorder, progress or (lambda _: None), counts)
+        cluster = self.assembly().run(self.step_requests(), recorder, progress or (lambda _: None), counts)
         self.check_graphs(cluster)
         return cluster

@@ -17,11 +17,29 @@ RULES: tuple[Rule, ...] = (
     *(
         (
             f"workload.{name}",
-            lambda config: config.workload.replay_steps,
+            lambda config: config.workload.replay_steps and not config.workload.sessions,
             "steps, prompts and samples are those of the trace (workload.replay_steps)",
             "leave it out, or replay_steps = false to sample the lengths",
         )
         for name in SAMPLED
+    ),
+    *(
+        (
+            path,
+            lambda config: not config.workload.sessions,
+            "requests are single responses (workload.sessions is empty)",
+            "give workload.sessions, or leave it out",
+        )
+        for path in ("tools", "engine.tool_wait_kv", "cluster.routing", "cluster.tools_at_once")
+    ),
+    *(
+        (
+            f"workload.{name}",
+            lambda config: bool(config.workload.sessions),
+            "requests are sessions (workload.sessions), whose file says it",
+            "leave it out",
+        )
+        for name in ("lengths", "replay_steps", "max_response_tokens", "prompt_tokens", *SAMPLED[2:])
     ),
     (
         "acceptance.rate",

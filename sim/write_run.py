@@ -13,7 +13,7 @@ from tlt.sim.regimes import never_held
 from tlt.sim.simulation import Simulation, drafts_trees, other_drafter
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
-from tlt.sim.workload import describe_lengths, steps_of
+from tlt.sim.workload import describe_lengths
 from tlt.traces.catalogue.models import canonical
 from tlt.traces.runs.runfolder import Summary, write_json
 from tlt.version import VERSION
@@ -33,7 +33,7 @@ def run_into(
     write_json(folder / "scheduler.json", simulation.setup)
     outcome = simulation.assembly().run_into(
         folder,
-        steps_of(simulation.trace),
+        simulation.step_requests(),
         lambda cluster: summary_of(simulation, label, cluster),
         records=_records(simulation),
         acceptance=simulation.config.run.acceptance,

@@ -9,6 +9,7 @@ from tlt.analysis.comparison.by_batch import BATCH_NOTES, batch_table
 from tlt.analysis.comparison.by_position import POSITION_NOTES, position_table
 from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.explore import explore_data
+from tlt.analysis.comparison.sessions import SESSION_NOTES, session_table
 from tlt.analysis.comparison.tables import (
     COLUMN_NOTES,
     SCHEDULE_NOTES,
@@ -51,6 +52,8 @@ def render(
         column_notes=COLUMN_NOTES,
         schedules=schedule_table(table) if scheduled(table) else None,
         schedule_notes=SCHEDULE_NOTES,
+        sessions=session_table(runs.runs),
+        session_notes=SESSION_NOTES,
         advice_words=" ".join(advice_sentences(advice)) if advice is not None else "",
         advice=advice_table(advice) if advice is not None and advice.rows else None,
         advice_notes=ADVICE_NOTES,

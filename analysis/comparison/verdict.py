@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tlt.analysis.comparison.compare import ComparisonTable, Row
 from tlt.analysis.comparison.premises import acceptance_words, premises_sentence
+from tlt.analysis.comparison.sessions import session_sentence
 from tlt.analysis.cost_draws import Recommendation
 from tlt.analysis.drawing.estimates import interval_words, number
 from tlt.analysis.drawing.regrets import regret_sentences
@@ -46,12 +47,15 @@ def sentences_of(told: Told) -> list[str]:
     """
     unranked = _unranked_sentence([row for row in told.table.rows if row.policy not in told.ranked])
     if len(told.table.rows) == 1:
-        return list(filter(None, (*_alone(told.baseline, unranked), premises_sentence(told.runs))))
+        return list(
+            filter(None, (*_alone(told.baseline, told.runs.runs[0], unranked), premises_sentence(told.runs)))
+        )
     others = [row for row in told.table.rows if row.policy in told.ranked]
     sentences = [
         _gain_sentence(told),
         premises_sentence(told.runs),
         _idle_shares(told),
+        session_sentence(next(run for run in told.runs.runs if run.policy == told.best.policy)),
         _schedule_sentence(told.best, told.baseline),
         *(regret_sentences(told.regrets) if told.regrets is not None else ()),
         _losers_sentence(others),
@@ -73,7 +77,7 @@ def covers_sentence(told: Told) -> str:
     return " ".join(filter(None, covers))
 
 
-def _alone(row: Row, unranked: str) -> tuple[str, ...]:
+def _alone(row: Row, run: Run, unranked: str) -> tuple[str, ...]:
     used = {cause: gpu_s for cause, gpu_s in row.ledger.gpu_seconds.items() if gpu_s > 0}
     most = max(used, key=lambda cause: used[cause], default="")
     spent = f"Most GPU time goes to: {CAUSES[most][1]} ({row.ledger.share(used[most]):.1%})." if most else ""
@@ -81,6 +85,7 @@ def _alone(row: Row, unranked: str) -> tuple[str, ...]:
         f"Under {row.policy} an RL step takes {row.mean_step_s:.4g} s in the mean. {row.idle_share:.1%} of "
         f"the GPU time is idle and {row.rollout_share:.1%} of the step is rollout.",
         spent,
+        session_sentence(run),
         unranked or "A speedup needs a second run of the same lengths.",
     )
 

@@ -26,6 +26,7 @@ from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import Limits
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import StepRequests
+from tlt.sim.model.sessions.turns import SessionWork, Turns
 from tlt.sim.model.suffix_drafts import drafter_of
 from tlt.sim.model.worker import Listener, Worker
 from tlt.sim.steptimes.tables import StepCosts
@@ -35,7 +36,7 @@ from tlt.traces.common.writing import replacing
 from tlt.traces.lengths.stream import spare_samples
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.request_acceptance import write_acceptance
-from tlt.traces.runs.runfolder import RunFolder, Summary
+from tlt.traces.runs.runfolder import RunFolder, SessionFacts, Summary
 from tlt.traces.runs.step_log import schedule_facts
 from tltsched.errors import InputError, ProtocolError
 from tltsched.event_checks import MOST_S
@@ -75,6 +76,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     engine: type[Engine] = JumpEngine
     trainers: int = 0  # workers that train the policy and nothing else, beside those of the setup
     lent: int = 0  # of the setup's workers, the last ones, that train and generate while they wait
+    sessions: SessionWork | None = None  # what the requests are, if they have turns
 
     def run(
         self,
@@ -88,7 +90,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         env = Clock(0.0)  # a float from the start, as in the records that a replay writes
         children = sequence(setup.seed, CLUSTER).spawn(setup.workers + self.trainers + 2)
         *engine_seeds, request_seed, _ = children
-        watch = setup.cluster.schedule_spec().watches
+        watch = setup.cluster.schedule_spec().watches or self.sessions is not None
 
         def make_worker(index: int, listener: Listener) -> Worker:
             engine = self.engine(self.costs, self.acceptance, np.random.default_rng(engine_seeds[index]))
@@ -96,7 +98,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             engine.quicken(scheduler.policy)
             recorded = RecordedWorker(scheduler, recorder)
             ahead = recorder is None  # it records in the order of time
-            return Worker(env, recorded, engine, self.limits, listener, watch, ahead)
+            return Worker(env, recorded, engine, self.limits, listener, watch, ahead, bool(self.sessions))
 
         cluster = Cluster(
             env,
@@ -111,6 +113,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             spare_samples(setup.seed, setup.workers + self.trainers),
             counts,
             self.lent,
+            Turns(self.sessions) if self.sessions else None,
         )
         try:
             env.run(env.process(cluster.run(steps, done)))
@@ -150,7 +153,33 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
             run = RunFolder(folder)
             run.write(summary, responses, intervals, step_rows)
             _write_schedule(run, cluster)
+            self._write_sessions(run, cluster)
         return Outcome(cluster, responses, summary)
+
+    def _write_sessions(self, folder: RunFolder, cluster: Cluster) -> None:
+        """Write what came of sessions, if requests were such."""
+        facts = self.session_facts(cluster)
+        if facts is None or cluster.tools is None:
+            for stale in ("sessions.json", "sessions.parquet"):  # of an earlier run into the same folder
+                (folder.path / stale).unlink(missing_ok=True)
+            return
+        folder.write_sessions(facts, pd.concat(cluster.tools.turns.rows, ignore_index=True))
+
+    def session_facts(self, cluster: Cluster) -> SessionFacts | None:
+        """Return what the sessions of a finished run met with; None: requests were single responses."""
+        if cluster.tools is None:
+            return None
+        config, counts = self.setup.cluster, [pool for worker in cluster.workers for pool in worker.pools]
+        return SessionFacts(
+            routing=config.routing_config().rule,
+            tools_at_once=config.tools_at_once,
+            tool_wait_kv="keep" if self.limits.keeps_waiting else "drop",
+            turns=sum(pool.turns for pool in counts),
+            asked_tokens=sum(pool.asked_tokens for pool in counts),
+            found_tokens=sum(pool.found_tokens for pool in counts),
+            again_tokens=sum(pool.again_tokens for pool in counts),
+            timeouts=cluster.tools.turns.timeouts,
+        )
 
 
 def _write_schedule(folder: RunFolder, cluster: Cluster) -> None:

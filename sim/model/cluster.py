@@ -15,9 +15,10 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.clock import Clock
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.drafter import Drafter
-from tlt.sim.model.engines.running_batch import Submission
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import Requests, StepRequests, Stream
+from tlt.sim.model.sessions.tools import Tools, start
+from tlt.sim.model.sessions.turns import Turns
 from tlt.sim.model.step import SimulatedLog, SimulatedStep
 from tlt.sim.model.worker import Listener, Process, Rollout, Worker
 from tlt.traces.common.arrays import Ints
@@ -25,6 +26,7 @@ from tlt.traces.runs.timeline import Timeline
 from tltsched.commands import (
     Assign,
     BeginPhase,
+    CallTools,
     ClusterCommand,
     Drop,
     EndStep,
@@ -67,12 +69,14 @@ class Cluster(Listener):
         spare_rng: np.random.Generator,
         counts: DraftCounts | None = None,
         lent: int = 0,
+        turns: Turns | None = None,
     ) -> None:
         """`make_worker(index, listener)` builds a worker.
 
         Under schedules whose rollouts never end, some train the policy: `trainers` that do nothing else
         (their numbers follow those of the workers), or the last `lent` workers, which generate when they
         wait. `spare_rng` draws samples beyond those of the trace. `counts` takes drafts by request.
+        `turns`: requests are sessions.
         """
         self.env = env
         self.scheduler = scheduler
@@ -86,6 +90,7 @@ class Cluster(Listener):
         if self.trainers:
             for worker in self.workers:
                 worker.idle_cause = "admission_wait" if worker.index < len(self.rollouts) else "batch_wait"
+        self.tools = Tools(env, turns, self.workers, self._tell, self.done) if turns else None
         self.drafter = drafter
         self.phases = phases
         self.acceptance = acceptance
@@ -110,6 +115,8 @@ class Cluster(Listener):
             yield self.state.over
             self.state.end_s = self.env.now
             self.log.close(self.state, self.requests, self.scheduler.view.requests, self.counts)
+            if self.tools:
+                self.tools.turns.close(step, np.sort(self.state.trained(self.requests)))
             done(step)
         self._turn(len(steps) - 1)
 
@@ -138,13 +145,17 @@ class Cluster(Listener):
             self._batch = groups * samples
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
         count = len(fresh.group)
+        if self.tools and self.spec.keeps_order:
+            self.tools.turns.clear()
         exponents = np.ones((count, self.acceptance.bins))
         if self.drafts:  # else nobody looks at them
             exponents = self.acceptance.exponents(fresh.response_tokens, fresh.group, self.rng)
             exponents = exponents * np.exp(fresh.offset)[:, None]
         ids = self.requests.add(fresh, exponents)
+        if self.tools and fresh.session is not None:
+            start(self.tools.turns, self.requests, ids, fresh.session)
         hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
-        columns = (ids, fresh.group, fresh.prompt_tokens, hints)
+        columns = (ids, fresh.group, self.requests.prompt_tokens[ids], hints)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return StepBegan(self.env.now, self.state.step, tuple(Request(*row) for row in rows), groups, samples)
 
@@ -158,6 +169,9 @@ class Cluster(Listener):
             match command:
                 case Assign() | Withdraw() | Restart() | Drop() | TrainOn():
                     self._move(command)
+                case CallTools():
+                    assert self.tools is not None, "single responses call no tools"
+                    self.tools.call(command, self.requests)
                 case StartTraining():
                     for worker in command.workers:
                         self._book(worker, "tail_idle")
@@ -187,6 +201,9 @@ class Cluster(Listener):
             case Withdraw():
                 self.workers[move.worker].withdraw(ids)
             case Restart() | Drop():
+                if self.tools:
+                    self.tools.cancel(move.requests, self.requests)
+                    self.tools.turns.restart(ids, self.requests)
                 wasted = self.requests.restart(ids)
                 self.state.wasted_tokens += wasted
                 if isinstance(move, Drop):
@@ -200,19 +217,13 @@ class Cluster(Listener):
     def _assign(self, command: Assign) -> None:
         requests, ids = self.requests, np.array(command.requests, np.int64)
         requests.begin(ids, command.worker, self.version, self.env.now)
-        target = requests.length[ids]
+        target = self.tools.turns.target(ids) if self.tools else requests.length[ids]
         if command.chunk_tokens:
             target = np.minimum(target, requests.emitted[ids] + command.chunk_tokens)
         requests.target[ids] = target
-        submission = Submission(
-            ids=ids,
-            group=requests.group[ids],
-            prompt_tokens=requests.prompt_tokens[ids],
-            length=target,
-            exponent=requests.exponent[ids],
-            emitted=requests.emitted[ids],
-            kv_kept=np.full(len(ids), command.kv_kept),
-        )
+        submission = requests.submission(ids, command.kv_kept)
+        if self.tools:
+            submission = self.tools.turns.submission(ids, submission)
         rollout = Rollout(self.state.step, self.drafter.version, self.drafter.exponent)
         lent_s = self.phases.lend_s if command.worker >= len(self.rollouts) else 0.0
         self._back_s = max(self._back_s, lent_s)
@@ -227,6 +238,11 @@ class Cluster(Listener):
         ids = np.array(requests, np.int64)
         emitted = self.requests.target[ids]
         self.requests.emitted[ids] = emitted
+        if self.tools:
+            ids = self.tools.end_turns(worker, ids, self.requests)
+            requests, emitted = tuple(ids.tolist()), self.requests.target[ids]
+            if not requests:
+                return
         held = context_tokens if self.spec.watches else 0
         if not self.spec.withdraws:  # nor does it use chunks
             self._finish(RequestsFinished(self.env.now, worker, requests, held))
@@ -266,6 +282,8 @@ class Cluster(Listener):
     def withdrawn(self, worker: int, requests: Ints, emitted: Ints) -> None:
         """Take back requests, [n], that a worker gave back after so many tokens each, [n]."""
         self.requests.emitted[requests] = emitted
+        if self.tools:
+            self.tools.turns.stopped(requests, self.requests)
         ids, tokens = tuple(requests.tolist()), tuple(emitted.tolist())
         self._tell(RequestsWithdrawn(self.env.now, worker, ids, tokens))
 
@@ -277,9 +295,11 @@ class Cluster(Listener):
         if self.trainers:
             self._book_all("batch_wait")
             return
-        for worker in range(len(self.workers)):
+        for worker, each in enumerate(self.workers):
+            if self.tools:
+                each.close()
             if worker not in self._training:
-                self._book(worker, "tail_idle")
+                self._book(worker, each.waits_for)
 
     def _end_handover(self) -> None:
         """Book the wait for those that stop training."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from tlt.sim.model.engines.running_batch import Submission
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.lengths.stream import DrawnGroup, GroupStream
 
@@ -21,6 +23,23 @@ class StepRequests(msgspec.Struct, frozen=True):
     truncated: np.ndarray
     offset: Floats
     """What is known beforehand of each request's acceptance: added to the log exponent that is drawn."""
+
+    session: Ints | None = None  # which session of a table each is; None: single turns
+
+    def rows(self, chosen: Ints) -> StepRequests:
+        """Return some of the responses, [m]."""
+        columns: list[Any] = [None if column is None else column[chosen] for column in self._columns()]
+        return StepRequests(*columns)
+
+    def _columns(self) -> list[Any]:
+        return [getattr(self, field) for field in self.__struct_fields__]
+
+    @staticmethod
+    def joined(parts: Sequence[StepRequests]) -> StepRequests:
+        """Return the responses of one part or more, one behind the other."""
+        rows = zip(*(part._columns() for part in parts), strict=True)
+        columns: list[Any] = [None if row[0] is None else np.concatenate(row) for row in rows]
+        return StepRequests(*columns)
 
 
 class Stream:
@@ -50,23 +69,12 @@ class Stream:
         parts = [self._requests(drawn) for drawn in self._groups.draw(groups, samples)]
         if not parts:
             none = np.empty(0, np.int64)
-            return StepRequests(none, none, none, none.astype(bool), np.empty(0))
-        return StepRequests(
-            *(
-                np.concatenate([getattr(part, field) for part in parts])
-                for field in StepRequests.__struct_fields__
-            )
-        )
+            return StepRequests(none, none, none, none.astype(bool), np.empty(0), none)
+        return StepRequests.joined(parts)
 
     def _requests(self, drawn: DrawnGroup) -> StepRequests:
-        step, rows = self.steps[drawn.step], drawn.rows
-        return StepRequests(
-            np.full(len(rows), drawn.number),
-            step.prompt_tokens[rows],
-            step.response_tokens[rows],
-            step.truncated[rows],
-            step.offset[rows],
-        )
+        group = np.full(len(drawn.rows), drawn.number)
+        return msgspec.structs.replace(self.steps[drawn.step].rows(drawn.rows), group=group)
 
 
 class Requests:
@@ -100,6 +108,18 @@ class Requests:
         for field, values in added:
             setattr(self, field, np.concatenate([getattr(self, field), values]))
         return np.arange(first, first + n)
+
+    def submission(self, ids: Ints, kv_kept: bool) -> Submission:
+        """Return requests, [n], as an engine takes them."""
+        return Submission(
+            ids=ids,
+            group=self.group[ids],
+            prompt_tokens=self.prompt_tokens[ids],
+            length=self.target[ids],
+            exponent=self.exponent[ids],
+            emitted=self.emitted[ids],
+            kv_kept=np.full(len(ids), kv_kept),
+        )
 
     def begin(self, ids: Ints, worker: int, version: int, now_s: float) -> None:
         """Note that requests, [n], go to a worker, whose weights have seen so many policy updates."""

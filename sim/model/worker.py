@@ -14,6 +14,7 @@ from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines.engine import DecisionInterval, Engine
 from tlt.sim.model.engines.running_batch import Limits, RequestPool, Submission
 from tlt.sim.model.run_ahead import RunAhead
+from tlt.sim.model.sessions.pool import CacheCounts, SessionPool, TurnSubmission
 from tlt.sim.model.step import SimulatedStep
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.timeline import Timeline
@@ -77,8 +78,11 @@ class Worker:
         listener: Listener,
         watch: bool = False,
         ahead: bool = False,
+        sessions: bool = False,
     ) -> None:
         """With `watch` each finish is reported when it happens, and orders cut a decision interval short.
+
+        With `sessions` requests leave for tools and come back: a rollout lasts until it is closed.
 
         With `ahead` rollouts are computed at once where that is possible (tlt.sim.model.run_ahead).
         """
@@ -92,6 +96,9 @@ class Worker:
         self.listener = listener
         self.watch = watch
         self.ahead = ahead
+        self.sessions = sessions
+        self.pools: list[CacheCounts] = []  # of its rollouts with sessions
+        self.away = 0  # sessions at their tools that ran here last
         self.timeline = Timeline(self.index)
         self.step = 0
         self.idle_cause = "tail_idle"
@@ -99,6 +106,8 @@ class Worker:
         self._rolling = False
         self._begins_after_s = 0.0  # of the rollout that was begun last
         self._loading: simpy.Event | None = None  # what ends the load of an engine at rest
+        self._waiting = False  # with an open rollout and nothing to do
+        self._closed = False  # the rollout ends as soon as there is nothing to do
         self._told = 0  # finishes of the running decision interval that were reported
         self._joined = 0  # requests admitted since the scheduler last heard of a batch
         self._early: list[tuple[Ints, float]] = []  # finished in engine steps that prefilled, and when
@@ -117,8 +126,27 @@ class Worker:
 
     def turn(self, step: int) -> None:
         """Book the time until now to the step that ends; the worker goes on in `step`."""
-        self._book(self._activity if self._rolling else self.idle_cause)
+        busy = self._rolling and not self._waiting
+        self._book(self._activity if busy else self.waits_for)
         self.step = step
+
+    @property
+    def waits_for(self) -> str:
+        """The cause of time in which there is nothing to decode."""
+        return "tool_wait" if self.away else self.idle_cause
+
+    def expect(self, sessions: int) -> None:
+        """Note that so many sessions have gone to their tools, or, below 0, are not waited for any more."""
+        if self._waiting:
+            self._book(self.waits_for)
+        self.away += sessions
+
+    def close(self) -> None:
+        """End an open rollout: nothing will come back in it."""
+        self._closed = self._rolling
+        if self._waiting and self._bell is not None:
+            self._bell.succeed()
+            self._bell = None
 
     def withdraw(self, ids: Ints) -> None:
         """Give requests, [n], back at the end of the engine step in flight."""
@@ -131,15 +159,15 @@ class Worker:
         if self._rolling:
             self._order(order)
         else:
-            self._book(self.idle_cause)
+            self._book(self.waits_for)
             self._loading = order.done
             self.env.process(self._load(order))
         return order.done
 
     def rest(self, idle_cause: str) -> None:
         """Book idle time to another cause from now on."""
-        if not self._rolling and self._loading is None:
-            self._book(self.idle_cause)
+        if (self._waiting or not self._rolling) and self._loading is None:
+            self._book(self.waits_for)
         self.idle_cause = idle_cause
 
     def _order(self, order: Submission | Withdrawal | Reload) -> None:
@@ -159,16 +187,19 @@ class Worker:
         if self._loading is not None:
             self._activity = "weight_sync"
             yield self._loading
-        self._book(self.idle_cause)
+        self._book(self.waits_for)
         yield from self._spend("lend", self._begins_after_s)
-        pool = RequestPool(submission, self.limits, rollout.step)
+        pool = self._pool(submission, rollout.step)
         self.scheduler.handle(RolloutBegan(env.now, self.index, rollout.step, rollout.drafter_version))
         engine.submit(pool, rollout.drafter_exponent)
         drafts: tuple[SetDraftConfig, ...] = ()
         while True:
             drafts = (yield from self._take_orders(pool)) or drafts
             if not pool.pending():
-                break
+                if not self.sessions or self._closed:
+                    break
+                yield from self._wait()
+                continue
             drafts = (yield from self._admit(pool)) or drafts
             if not len(pool.running) or (self.watch and self._must_stop()):
                 continue
@@ -183,7 +214,22 @@ class Worker:
         self._report(*self._take_early())
         self.listener.state.preemptions += pool.preemptions
         self.scheduler.handle(RolloutEnded(env.now, self.index))
-        self._rolling = False
+        self._rolling = self._closed = False
+
+    def _pool(self, submission: Submission, step: int) -> RequestPool:
+        """Return the pool of a rollout; those of sessions are kept for what they have counted."""
+        if not isinstance(submission, TurnSubmission):
+            return RequestPool(submission, self.limits, step)
+        pool = SessionPool(submission, self.limits, step)
+        self.pools.append(pool.counts)
+        return pool
+
+    def _wait(self) -> Process:
+        """Let time pass until an order comes, or the rollout is closed."""
+        self._bell, self._waiting = self.env.event(), True
+        yield self._bell
+        self._waiting = False
+        self._book(self.waits_for)
 
     def _roll_ahead(self, rollout: Rollout, submission: Submission) -> Process:
         """Do the same where nothing can reach the worker meanwhile: at once, reported at the end."""
@@ -303,7 +349,7 @@ class Worker:
         """Report an interval that began at `start_s`, and what finished in it and was not reported yet."""
         early, early_s = self._take_early()
         ids = np.concatenate([early, pool.requests.ids[interval.finished]])
-        finished = tuple(ids.tolist())
+        finished = tuple(dict.fromkeys(ids.tolist()))  # a session may end two short turns in an interval
         event = interval.ended(self.env.now, self.index, finished, len(pool.running))
         drafts = self.scheduler.handle(event)
         self._report(ids, np.concatenate([early_s, start_s + interval.finish_s]))

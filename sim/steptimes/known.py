@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from tlt.sim.steptimes.law import Coefficients
+from tlt.traces.common.settings import Section
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
+from tltsched.written.draft_config import parse_draft_config
 
 
 class KnownSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,3 +50,45 @@ def pinned(law: Coefficients, known: KnownSteps) -> Coefficients:
             "check both numbers: seconds of one engine step, at cost.known.batch and context_tokens",
         )  # fmt: skip
     return law.scaled(1.0, 1.0, (known.draft_s - target_s) / (whole_s - target_s))
+
+
+class KnownConfig(Section, frozen=True, kw_only=True):
+    """Two steps that you have timed on your own engine: they pin the step times, calibrated or not."""
+
+    plain_step_s: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="seconds of an engine step without speculation; unset: not known"),
+    ] = None
+    draft_step_s: Annotated[
+        Annotated[float, Meta(gt=0.0)] | None,
+        Meta(description="seconds of an engine step (a cycle) that drafts and verifies `draft`"),
+    ] = None
+    draft: Annotated[str, Meta(description="what draft_step_s drafted: K, or a tree such as 8_4_32")] = "4"
+    batch: Annotated[int, Meta(ge=1, description="running requests of both steps")] = 1
+    context_tokens: Annotated[float, Meta(ge=0.0, description="context of each request in both")] = 1024.0
+
+    def __post_init__(self) -> None:
+        if self.draft_step_s is not None and self.plain_step_s is None:
+            raise InputError(
+                "cost.known.plain_step_s", None, "seconds, where cost.known.draft_step_s is given",
+                "give both, or the plain step alone",
+            )  # fmt: skip
+        if self.given and not parse_draft_config(self.draft).depth:
+            raise InputError("cost.known.draft", self.draft, "a draft, such as 4", "name what was drafted")
+
+    @property
+    def given(self) -> bool:
+        """Whether both steps are known."""
+        return self.plain_step_s is not None and self.draft_step_s is not None
+
+    def steps(self) -> KnownSteps | None:
+        """Return what is known; None: nothing."""
+        if self.plain_step_s is None:
+            return None
+        return KnownSteps(
+            plain_s=self.plain_step_s,
+            draft_s=self.draft_step_s,
+            draft_config=parse_draft_config(self.draft),
+            batch=self.batch,
+            context_tokens=self.context_tokens,
+        )

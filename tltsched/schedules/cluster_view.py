@@ -67,7 +67,9 @@ class ClusterView:
         """Let go of requests that are trained on or dropped."""
         for request in requests:
             del self.requests[request], self.generated[request]
-            self._start_over(request)
+            self.finished.pop(request, None)
+            if self.turn_began:
+                self._leave_session(request)
 
     def place(self, worker: int, requests: Iterable[int]) -> None:
         """Put requests on a worker, behind those that it has."""
@@ -106,16 +108,17 @@ class ClusterView:
         """Put requests back to their prompts."""
         for request in requests:
             self.generated[request] = 0
-            self._start_over(request)
+            self.finished.pop(request, None)
+            self._leave_session(request)
 
-    def _start_over(self, request: int) -> None:
-        """Forget how far a request has come beside its tokens."""
-        self.finished.pop(request, None)
+    def _leave_session(self, request: int) -> None:
+        """Forget the turns of a request, if it had any."""
+        if self.turn_began.pop(request, None) is None:
+            return
+        self.observed.pop(request, None)
+        self._router.forget(request)
         if request in self.away:
             self.away.back(request)
-        if self.turn_began.pop(request, None) is not None:
-            self._router.forget(request)
-        self.observed.pop(request, None)
 
     def leave_for_tool(self, worker: int, request: int, generated_tokens: int, recalled: bool) -> None:
         """Note that a turn has ended; `recalled`: the worker was to let go of it."""

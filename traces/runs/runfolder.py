@@ -15,7 +15,9 @@ A run under another schedule than the plain synchronous one has
     schedule.json          what the schedule does to the order and freshness of samples (ScheduleFacts)
     schedule.parquet       a row an RL step (SCHEDULE_COLUMNS)
 
-a run with drafts has acceptance.parquet (tlt.traces.runs.request_acceptance), a live one has
+one whose requests are sessions has sessions.json (what turns, tools and prefix caches came to, SessionFacts)
+and sessions.parquet (a row a session, SESSION_COLUMNS), a run with drafts has acceptance.parquet
+(tlt.traces.runs.request_acceptance), a live one has
 engine_steps.parquet (tlt.traces.runs.engine_steps), and a comparison folder holds comparison.json
 (Comparison) beside the run folders it names; one that was made to recommend has advice.json (Advice) and
 cost_draws.parquet (COST_DRAW_COLUMNS) as well. Times are seconds since the run began. For each worker the
@@ -117,6 +119,33 @@ SCHEDULE_COLUMNS = {
 }
 NOT_TOLD = {"in_flight_lag_mean": float("nan"), "in_queue_lag_mean": float("nan"), "dropped_responses": -1,
             "dropped_tokens": -1}  # fmt: skip
+
+
+SESSION_COLUMNS = {
+    "step": "int32",
+    "request": "int32",
+    "turns": "int32",
+    "tool_s": "float64",  # that its tools took
+    "tool_queue_s": "float64",  # that it waited until they ran
+}
+
+
+class SessionFacts(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What sessions met with in a run. Tokens are those of contexts, when their turns were admitted."""
+
+    routing: str  # rule by which turns were placed
+    tools_at_once: int  # 0: no limit
+    tool_wait_kv: Literal["keep", "drop"]
+    turns: int  # admitted, those of stopped sessions included
+    asked_tokens: int  # whole contexts, as engines count queries of their prefix caches
+    found_tokens: int  # of these, found there
+    again_tokens: int  # computed before, and computed again
+    timeouts: int
+
+    @property
+    def hit_share(self) -> float:
+        """The share of the contexts that was found in prefix caches."""
+        return self.found_tokens / self.asked_tokens if self.asked_tokens else 0.0
 
 
 class ScheduleFacts(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -292,6 +321,18 @@ class RunFolder:
             return None
         facts = read_struct(self.path / "schedule.json", ScheduleFacts)
         return facts, read_table(self.path / "schedule.parquet", SCHEDULE_COLUMNS, NOT_TOLD)
+
+    def write_sessions(self, facts: SessionFacts, rows: pd.DataFrame) -> None:
+        """Write what came of sessions."""
+        write_table(self.path / "sessions.parquet", rows, SESSION_COLUMNS)
+        write_json(self.path / "sessions.json", facts)
+
+    def sessions(self) -> tuple[SessionFacts, pd.DataFrame] | None:
+        """Return what came of sessions; None if requests were single responses."""
+        if not (self.path / "sessions.json").is_file():
+            return None
+        facts = read_struct(self.path / "sessions.json", SessionFacts)
+        return facts, read_table(self.path / "sessions.parquet", SESSION_COLUMNS)
 
     def summary(self) -> Summary:
         """Return the summary; raises InputError if the folder holds none."""

@@ -10,7 +10,7 @@ a whole column; never zero, except the tokens of a first prompt, where 0 means n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,12 @@ class Blocks:
     block_tokens: int
     offsets: Ints  # [turns + 1]
     ids: Ints  # [offsets[-1]]
+
+    def chosen(self, turns: Bools) -> Blocks:
+        """Return those of some of the turns, [t] bools."""
+        counts = np.diff(self.offsets)
+        offsets = np.concatenate([[0], counts[turns].cumsum()]).astype(np.int64)
+        return Blocks(self.block_tokens, offsets, self.ids[np.repeat(turns, counts)])
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,19 @@ class Sessions:
     def per_session(self, of_turns: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the sum over the turns of each session, [s], of values [t]."""
         return np.add.reduceat(of_turns, self.turn_offsets[:-1])
+
+    def chosen(self, which: Bools) -> Sessions:
+        """Return some of the sessions, [s] bools, one at least."""
+        turns, counts = which[self.session_of], self.turns[which]
+        of_turns = ("input_tokens", "kept_tokens", "response_tokens", "wait_s", "end")
+        return replace(
+            self,
+            turn_offsets=np.concatenate([[0], counts.cumsum()]).astype(np.int64),
+            **{name: getattr(self, name)[which] for name in ("step", "prompt_id", "sample")},
+            **{name: getattr(self, name)[turns] for name in of_turns},
+            arrived_s=None if self.arrived_s is None else self.arrived_s[which],
+            blocks=None if self.blocks is None else self.blocks.chosen(turns),
+        )
 
     def session(self, index: int) -> Session:
         """Return session `index` (0-based) as a struct."""

@@ -27,12 +27,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct):
-    """The context of one request, computed up to `at` of `end` tokens; `again`: it was whole before."""
+    """The context of one request, computed up to `at` of `end` tokens; up to `again` it was so before."""
 
     index: int
     at: int
     end: int
-    again: bool
+    again: int
 
 
 class PrefillQueue:
@@ -65,8 +65,7 @@ class PrefillQueue:
                 done.append(part.index)
             left -= to - at
             pairs += float(to * to - at * at)
-            if part.again:
-                again += to - at
+            again += max(min(to, part.again) - at, 0)
         tokens = max(budget_tokens, 1) - left
         return Chunk(float(tokens), pairs, again / max(tokens, 1), np.asarray(done, np.int64))
 

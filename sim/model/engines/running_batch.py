@@ -22,6 +22,8 @@ class Limits(msgspec.Struct, frozen=True):
     most_emitted: int = 32  # tokens of a request in one engine step: its deepest draft, and the bonus token
     reused_share: float = 0.0  # of a response, kept from an earlier one that its prefill verifies (SPEC-RL)
     reused_from_step: int = 0  # RL step from which there are earlier responses
+    keeps_waiting: bool = True  # whether what a session has in the cache stays while it waits for its tool
+    drops_block: bool = False  # whether drafting has the last block of a cached prefix computed again
 
     @property
     def held_beyond_tokens(self) -> float:
@@ -55,7 +57,7 @@ class Submission(msgspec.Struct, frozen=True):
 
     def joined(self, other: Submission) -> Submission:
         """Return both, these first."""
-        return Submission(
+        return type(self)(
             *(
                 np.concatenate([getattr(self, field), getattr(other, field)])
                 for field in self.__struct_fields__
@@ -169,7 +171,7 @@ class RequestPool:
                 if caches and group in seen:
                     begin = max((prompt - 1) // CACHE_BLOCK_TOKENS * CACHE_BLOCK_TOKENS, 0)
                 seen.add(group)
-            parts.append(Part(index, begin, end, emitted > 0))
+            parts.append(Part(index, begin, end, end if emitted else 0))
         return parts
 
     def prefill(self, budget_tokens: int) -> Chunk:

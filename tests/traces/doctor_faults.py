@@ -240,4 +240,5 @@ ELSEWHERE = {
     "break-even-calibrated",
     "break-even-stated",
     "waiting",
-}  # tests below
+    "tool-waits", "cut-sessions", "full-contexts", "lost-prefixes", "hanging-tools",  # tests/traces/sessions
+}  # fmt: skip  # tests below

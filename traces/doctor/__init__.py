@@ -11,6 +11,7 @@ from tlt.traces.doctor.checks import (
     lengths,
     phases,
     same_work,
+    sessions,
     speculation,
 )
 
@@ -23,4 +24,5 @@ CHECKS: tuple[Check, ...] = (
     *balance.CHECKS,
     *phases.CHECKS,
     *engine.CHECKS,
+    *sessions.CHECKS,
 )

@@ -10,6 +10,7 @@ from tlt.traces.doctor.subject import Member, RunTables
 from tlt.traces.runs.batch_acceptance import of_engine_steps, read_batch_acceptance
 from tlt.traces.runs.engine_steps import ENGINE_STEPS, stretches_of_engine_steps
 from tlt.traces.runs.records import RECORDS
+from tlt.traces.sessions.schema import Sessions
 
 METRICS = "metrics"  # of an engine, where they stand for a file
 
@@ -28,6 +29,13 @@ def need_rows(member: Member) -> pd.DataFrame:
     if member.rows.empty:
         raise CannotRunError("no responses")
     return member.rows
+
+
+def need_sessions(member: Member) -> Sessions:
+    """Return the sessions."""
+    if member.sessions is None:
+        raise CannotRunError("no turns: each response is one")
+    return member.sessions
 
 
 def need_rollouts(member: Member) -> pd.DataFrame:

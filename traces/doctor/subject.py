@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.traces.importers.detect import UnknownFormatError
-from tlt.traces.importers.importing import import_trace
+from tlt.traces.importers.importing import import_all
 from tlt.traces.importers.phases import PhaseTimes, find_phases
 from tlt.traces.importers.reading.items import Options
 from tlt.traces.importers.reading.lines import shown
@@ -24,6 +24,8 @@ from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS
 from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, read_table
 from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
+from tlt.traces.sessions.files import is_session_file, read_sessions
+from tlt.traces.sessions.schema import Sessions
 from tlt.traces.sources import ComparisonSource, RunSource, TraceFile, open_source
 from tltsched.errors import InputError
 
@@ -82,6 +84,7 @@ class Member:
     run: RunTables | None = None
     phases: PhaseTimes | None = None
     report: Report | None = None
+    sessions: Sessions | None = None
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,11 @@ def read_subject(path: Path, options: Options, format_name: str | None = None) -
             return Subject(str(source.path), f"{member.run.summary.kind} run", (member,))
         case TraceFile() if format_name is None:
             trace = read_trace(path)
-            known = Member("", trace.rows, trace.origin.kind, trace.origin.max_response_tokens)
-            return Subject(str(path), "trace", (known,))
+            sessions = read_sessions(path) if is_session_file(path) else None
+            known = Member(
+                "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, sessions=sessions
+            )
+            return Subject(str(path), "trace" if sessions is None else "sessions", (known,))
     return _of_log(path, options, format_name)
 
 
@@ -165,7 +171,7 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
     """Read what a framework wrote: its lengths, its phase times, or both."""
     phases = find_phases(path)
     try:
-        trace, report = import_trace(path, options, format_name)
+        trace, report, sessions = import_all(path, options, format_name)
     except InputError as error:
         if phases is None:
             raise
@@ -174,8 +180,9 @@ def _of_log(path: Path, options: Options, format_name: str | None) -> Subject:
         return Subject(str(path), f"metrics of {phases.framework}{hidden}", (member,))
     trace, left_out = without_unfinished(trace, phases)
     member = Member(
-        "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, phases=phases, report=report
-    )
+        "", trace.rows, trace.origin.kind, trace.origin.max_response_tokens, phases=phases, report=report,
+        sessions=sessions,
+    )  # fmt: skip
     read_as = f"{report.framework} ({report.format}), {shown(path)}"
     return Subject(str(path), f"{read_as}; {left_out}" if left_out else read_as, (member,))
 

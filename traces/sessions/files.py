@@ -21,7 +21,14 @@ from tlt.traces.sessions.schema import Blocks, Sessions
 from tlt.traces.sessions.turns import ENDS, NOT_KNOWN, SessionLimits, end_code
 from tltsched.errors import InputError
 
+DATA = Path(__file__).parent / "data"
+SHIPPED = {"office-work": DATA / "office-work.csv.gz"}  # name -> recorded sessions; data/NOTICE.md
 BLOCK_TOKENS = "block_tokens"  # stated beside the limits where turns have blocks
+
+
+def sessions_path(name_or_path: str) -> Path:
+    """Return the file of the shipped sessions of that name, else the path."""
+    return SHIPPED.get(name_or_path, Path(name_or_path))
 
 
 def is_session_file(path: Path) -> bool:

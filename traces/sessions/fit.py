@@ -20,6 +20,7 @@ from tltsched.errors import InputError
 QUANTILES = 1_001  # of a recorded law: every thousandth
 LEAST_VALUES = 8  # fewer tell no law
 MOST_CORRELATION = 0.95
+LILLIEFORS = 0.886  # over root n: what 5 % of fits to n values of the law itself exceed (asymptotic, normal)
 
 # scipy's shape and scale, location 0, as the parameters that are written
 NAMED: dict[str, Callable[[float, float], AnyLaw]] = {
@@ -87,7 +88,7 @@ def _fit(sample: Sample, seed: int) -> Quantity:
     positive = sample.values > 0
     values, cut = sample.values[positive], sample.cut[positive]
     zero_share = 1 - len(values) / count
-    law, ks = (Constant(value=0.0), 0.0) if not len(values) else _best(values, cut, seed)
+    law, ks = _best(values, cut, seed) if len(values) else (Constant(value=0.0), 0.0)
     return Quantity(
         law=law,
         zero_share=zero_share,
@@ -98,7 +99,7 @@ def _fit(sample: Sample, seed: int) -> Quantity:
     )
 
 
-def _best(values: Floats, cut: Bools, seed: int) -> tuple[AnyLaw, float]:
+def _best(values: Floats, cut: Bools, seed: int) -> tuple[AnyLaw, float | None]:
     """Return the law that fits best and its distance; the recorded quantiles if none is near enough."""
     if np.ptp(values) == 0:
         return Constant(value=float(values[0])), 0.0
@@ -117,10 +118,10 @@ def _best(values: Floats, cut: Bools, seed: int) -> tuple[AnyLaw, float]:
                 continue  # parameters beyond what any such quantity has
     if found:
         ks, best = min(found, key=lambda pair: pair[0])
-        if ks <= KS_LIMIT:
+        if ks <= max(KS_LIMIT, LILLIEFORS / np.sqrt(len(values))):
             return best, ks
     shares = np.linspace(0, 1, min(QUANTILES, len(values)))
-    return Recorded(quantiles=tuple(np.quantile(values, shares).tolist())), 0.0
+    return Recorded(quantiles=tuple(np.quantile(values, shares).tolist())), None
 
 
 def _distance(values: Floats, cut: Bools, cdf: Callable[[Floats], Floats]) -> float:

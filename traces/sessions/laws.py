@@ -127,7 +127,7 @@ class Recorded(Law, frozen=True, kw_only=True, tag="recorded"):
 
     def text(self) -> str:
         """Return its name: quantiles are not written on a command line."""
-        return f"recorded quantiles, {self.quantiles[0]:g} to {self.quantiles[-1]:g}"
+        return f"recorded, {self.quantiles[0]:,.4g} to {self.quantiles[-1]:,.4g}"
 
 
 AnyLaw = Constant | Exponential | Geometric | Lognormal | Gamma | Weibull | Recorded
@@ -147,7 +147,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     zero_share: share of zeros, which the law itself has not.
     correlation: rho of a Gaussian copula; between which draws, SessionLaws says.
     values, cut, ks: of a fit: values used, how many of them were cut (the value is at least that), and the
-    largest distance to the recorded distribution; None: not fitted.
+    largest distance to the recorded distribution; None: not fitted, or the recorded quantiles.
     """
 
     law: AnyLaw

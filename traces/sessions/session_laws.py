@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from tlt.traces.common.shipped import load_named
+from tlt.traces.common.bounds import require_size
+from tlt.traces.common.migrate import decode
 from tlt.traces.lengths.schema import Origin
 from tlt.traces.sessions.laws import Quantity
 from tlt.traces.sessions.turns import SessionLimits
-
-SHIPPED = Path(__file__).parent / "data"
+from tltsched.errors import InputError
 
 
 class SessionLaws(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,10 +48,16 @@ QUANTITIES = (
 )  # fmt: skip
 
 
-def load_laws(name_or_path: str) -> SessionLaws:
-    """Read a file of laws, shipped by name or the user's by path; raises InputError."""
-    return load_named(
-        SHIPPED, name_or_path, SessionLaws,
-        field="laws of sessions", fix="give a file that `tlt trace fit` wrote", what="laws of sessions",
-        again="fit the sessions",
-    )  # fmt: skip
+def load_laws(path: Path) -> SessionLaws:
+    """Read the file of laws that `tlt trace fit` wrote; raises InputError if it is something else."""
+    if not path.is_file():
+        raise InputError(
+            "laws of sessions", str(path), "a file that exists", "`tlt trace fit --out` writes one"
+        )
+    require_size(path, "laws of sessions")
+    try:
+        return decode(path.read_bytes(), SessionLaws)
+    except (msgspec.MsgspecError, OSError) as error:
+        raise InputError(
+            f"laws in {path.name}", str(error), "what `tlt trace fit --out` writes", "fit the sessions again"
+        ) from None

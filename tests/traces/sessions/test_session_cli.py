@@ -96,3 +96,15 @@ def test_options_of_the_other_kind_are_refused(recorded: Path, tmp_path: Path) -
     )
     assert "wait_s alone" in refusal("convert", recorded, tmp_path / "x.csv", "--law", "turns=1")
     assert "FIELD=LAW" in refusal("convert", recorded, tmp_path / "x.csv", "--law", "turns")
+
+
+def test_sessions_that_come_with_the_package(tmp_path: Path) -> None:
+    told = json.loads(answer("describe", "office-work", "--json"))
+    assert (told["sessions"], told["turns"]) == (45, 1_545)
+    assert (told["waits"]["known"], told["waits"]["turns"]) == (1_500, 1_500)
+    assert told["kind"] == "serving"
+    out = tmp_path / "drawn.parquet"
+    answer("sample", "office-work", "--out", out, "--n", "100")
+    sessions = read_sessions(out)
+    assert sessions.origin.licence == "Apache-2.0"
+    assert 25 < sessions.turns.mean() < 45  # recorded: 34.3

@@ -162,7 +162,7 @@ def test_more_steps_change_no_draw_and_groups_share_their_prompt() -> None:
 def test_laws_come_back_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "laws.json"
     path.write_bytes(msgspec.json.encode(LAWS))
-    assert load_laws(str(path)) == LAWS
+    assert load_laws(path) == LAWS
     path.write_text("{}")
     with pytest.raises(InputError):
-        load_laws(str(path))
+        load_laws(path)

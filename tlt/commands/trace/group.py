@@ -37,7 +37,8 @@ def trace() -> None:
 
     NAME_OR_FILE is a trace file (.parquet, .csv, .jsonl; the last two also with .gz) or recorded lengths
     that come with the package: r1-client35, r1-client66, r1-all, mooncake-conversation, azure-conversation.
-    These are serving lengths, not RL rollouts. A file with a column `turn` holds sessions of turns.
+    These are serving lengths, not RL rollouts. A file with a column `turn` holds sessions of turns, as
+    office-work does, which comes with the package.
     """
 
 

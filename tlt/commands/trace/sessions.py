@@ -32,26 +32,24 @@ law_option = click.option(
 
 
 def are_sessions(name_or_file: str) -> bool:
-    """Return whether a file has turns; of a name that is no file, no."""
-    from tlt.traces.sessions.files import is_session_file
+    """Return whether a file, or what comes with the package under that name, has turns."""
+    from tlt.traces.sessions.files import is_session_file, sessions_path
 
-    return is_session_file(Path(name_or_file))
+    return is_session_file(sessions_path(name_or_file))
 
 
 def are_laws(name_or_file: str) -> bool:
-    """Return whether a name is that of laws: a JSON file, or laws that come with the package."""
-    from tlt.traces.common.shipped import names_in
-    from tlt.traces.sessions.session_laws import SHIPPED
-
-    return name_or_file.endswith(".json") or name_or_file in names_in(SHIPPED)
+    """Return whether a name is that of a file of laws."""
+    return name_or_file.endswith(".json")
 
 
-def read(path: str) -> Sessions:
-    """Return the sessions of a file, with a progress bar."""
-    from tlt.traces.sessions.files import read_sessions
+def read(name_or_file: str) -> Sessions:
+    """Return the sessions of a file or of that name, with a progress bar."""
+    from tlt.traces.sessions.files import read_sessions, sessions_path
 
-    with progress(f"reading {Path(path).name}", counting="turns") as shown:
-        return read_sessions(Path(path), shown.count)
+    path = sessions_path(name_or_file)
+    with progress(f"reading {path.name}", counting="turns") as shown:
+        return read_sessions(path, shown.count)
 
 
 def describe(path: str, tokens_per_s: float | None, as_json: bool) -> None:
@@ -83,9 +81,11 @@ def fit(path: str, seed: int, out: Path | None, as_json: bool, force: bool) -> N
         echo_json(laws)
         return
     rows = [(name, *_law_figures(one)) for name, one in laws.quantities().items()]
-    show("Laws of sessions", table(rows, "quantity", "law", "zero", "correlation", "values", "cut", "KS"))
-    known = f"Waits known: {laws.waits_known:,} of {laws.waits:,}."
-    click.echo(f"A named law where its KS is at most 0.05, else the recorded quantiles. {known}")
+    show("Laws of sessions", table(rows, "quantity", "law", "correl.", "values", "KS"))
+    click.echo(
+        "A named law where its distance KS is at most 0.05, or no more than chance makes of so few values."
+    )
+    click.echo(f"Waits known: {laws.waits_known:,} of {laws.waits:,}.")
     click.echo(laws.origin.text())
 
 
@@ -98,7 +98,7 @@ def sample(
     from tlt.traces.sessions.generate import generate_sessions
     from tlt.traces.sessions.session_laws import load_laws
 
-    laws = load_laws(name_or_file) if are_laws(name_or_file) else fit_sessions(read(name_or_file), seed)
+    laws = load_laws(Path(name_or_file)) if are_laws(name_or_file) else fit_sessions(read(name_or_file), seed)
     made = generate_sessions(_changed(laws, given), *sizes, seed=seed)
     write_sessions(made, out, force)
     _tell(made, out)
@@ -247,10 +247,8 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def _law_figures(one: Quantity) -> tuple[str, ...]:
+    zero = f", {one.zero_share:.1%} zero" if one.zero_share else ""
+    cut = f", {one.cut:,} cut" if one.cut else ""
     ks = "-" if one.ks is None else f"{one.ks:.3f}"
     values = "-" if one.values is None else f"{one.values:,}"
-    return one.law.text(), _share(one.zero_share), f"{one.correlation:.2f}", values, f"{one.cut:,}", ks
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}" if value else "-"
+    return f"{one.law.text()}{zero}", f"{one.correlation:.2f}", f"{values}{cut}", ks

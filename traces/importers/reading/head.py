@@ -20,7 +20,7 @@ from tlt.traces.importers.reading.lines import (
     opened,
 )
 from tlt.traces.lengths.files import is_trace_file
-from tlt.traces.lengths.schema import ALL_COLUMNS, REQUIRED_COLUMN
+from tlt.traces.lengths.schema import ALL_COLUMNS, REQUIRED_COLUMN, TURN, TURN_COLUMNS
 from tltsched.errors import InputError
 
 HEAD_BYTES = 1 << 16
@@ -134,9 +134,10 @@ def _fields_of(text: bytes) -> dict[str, Any]:
 
 
 def holds_trace(path: Path) -> bool:
-    """Return whether a file has the columns of a trace, and no others."""
+    """Return whether a file has the columns of a trace or of sessions, and no others."""
     if not path.is_file() or not is_trace_file(path):
         return False
     head = Head(path)
     names = head.columns or list(head.fields) or [name.strip() for name in head.header.split(",")]
-    return REQUIRED_COLUMN in names and set(names_today(names, ALL_COLUMNS)) <= set(ALL_COLUMNS)
+    known = TURN_COLUMNS if TURN in names else ALL_COLUMNS
+    return REQUIRED_COLUMN in names and set(names_today(names, ALL_COLUMNS)) <= set(known)

@@ -1,11 +1,12 @@
 """What is claimed of the vLLM plugin, from engines on a CPU.
 
     python -m evidence.plugin_claims versions RESULTS
+    python -m evidence.plugin_claims faults RESULT
     python -m evidence.plugin_claims trl PYTHON MODEL OUT
 
-The first reads what `make versions` wrote. The second trains with TRL's GRPO four times: alone, watched,
-advised and in charge, as examples/trl_plugin says. PYTHON is that of an environment with TRL, vLLM 0.32 for
-CPU and the distribution tlt-vllm.
+The first reads what `make versions` wrote, the second the line of plugin/contract/faults.py. The third trains
+with TRL's GRPO four times: alone, watched, advised and in charge, as examples/trl_plugin says. PYTHON is that
+of an environment with TRL, vLLM 0.32 for CPU and the distribution tlt-vllm.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pandas as pd
@@ -61,11 +63,48 @@ def versions(results: Path) -> None:
         unit={OTHERS: f"checks of {asked}"},
         target=f"all of them, for {', '.join(KNOWN)}",
         met=kept and tried == set(KNOWN),
-        how="measured: SmolLM2-135M in float32, greedy; without the plugin, watched, in charge, and with a "
-        "policy that fails (plugin/contract/one_engine.py)",
+        how="measured: a Llama of random weights (SmolLM2-135M in 0.32), float32, greedy; without the "
+        "plugin, watched, in charge, and with a policy that fails (plugin/contract/one_engine.py)",
         measured_on=f"{device()}, vLLM for CPU",
         command="make versions && python -m evidence.plugin_claims versions out/versions/results.jsonl",
     )
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """The line that plugin/contract/faults.py prints, by fault: same tokens or not, what was said."""
+
+    faults: dict[str, dict[str, Any]]
+
+
+def faults(result: Path) -> None:
+    """Write how many faults left the requests alone and were said in one line."""
+    lines = [line for line in result.read_bytes().splitlines() if line.startswith(b"{")]
+    found = msgspec.json.decode(lines[-1], type=Faults).faults
+    value: dict[str, Figure] = {
+        "faults": float(len(found)),
+        "of them with the tokens of a stock engine": float(
+            sum(each["same tokens"] for each in found.values())
+        ),
+    }
+    value |= {f"{name}: lines said": float(len(each["said"])) for name, each in found.items()}
+    said = {name: each["said"][0] for name, each in found.items() if each["said"]}
+    write(
+        "plugin_faults",
+        claim="what an engine does while the plugin in charge of it breaks",
+        value=value,
+        unit={OTHERS: "count"},
+        target="every request ends with the tokens of a stock engine, and one line says what happened",
+        met=all(each["kept"] for each in found.values()),
+        how="measured: a Llama of random weights in float32, greedy, 16 requests; said: "
+        + "; ".join(f"{name}: {_without_paths(text)}" for name, text in said.items()),
+        measured_on=f"{device()}, vLLM 0.32.0 for CPU",
+        command="python plugin/contract/faults.py MODEL OUT > RESULT && "
+        "python -m evidence.plugin_claims faults RESULT",
+    )
+
+
+def _without_paths(text: str) -> str:
+    return re.sub(r"(/[\w.-]+)+/", ".../", text.removeprefix("tlt: "))
 
 
 def train(python: str, model: Path, mode: str, out: Path) -> list[str]:
@@ -153,7 +192,7 @@ def version_of(python: str, package: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "versions":
-        versions(Path(sys.argv[2]))
+    if sys.argv[1] in ("versions", "faults"):
+        {"versions": versions, "faults": faults}[sys.argv[1]](Path(sys.argv[2]))
     else:
         trl(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+import pandas as pd
+
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.importers.base import Importer
 from tlt.traces.importers.collect import Collector
@@ -88,7 +90,7 @@ def import_all(
     origin = Origin(
         source=f"{importer.framework} {name}",
         kind=importer.kind,
-        max_response_tokens=options.max_response_tokens,
+        max_response_tokens=options.max_response_tokens or _told_cap(importer, rows),
         note=report.note(),
     )
     trace = Trace(rows, origin)
@@ -98,6 +100,14 @@ def import_all(
         note = f"Imported from {importer.framework} ({importer.name}), turns {importer.lengths}. {told}"
         sessions = replace(sessions, origin=msgspec.structs.replace(sessions.origin, note=note))
     return Imported(trace, report, sessions)
+
+
+def _told_cap(importer: Importer, rows: pd.DataFrame) -> int | None:
+    """Return the cap that metrics tell: the share of cut responses is of those as long as the longest."""
+    cut = rows.loc[rows["truncated"], "response_tokens"]
+    longest = int(rows["response_tokens"].max())
+    drawn = importer.lengths == "generated"
+    return longest if drawn and len(cut) and bool((cut == longest).all()) else None
 
 
 def _importer(files: list[Path], options: Options, format_name: str | None) -> Importer:

@@ -70,7 +70,7 @@ def resolve_policies(settings: dict[str, Any], names: Sequence[str] | None = Non
                 for name in default_policies(plain)}  # fmt: skip
     check_names(names)
     configs = {name: resolve(settings, name) for name in names}
-    refuse_unused(settings, next(iter(configs.values())))
+    refuse_unused(settings, *configs.values())
     return configs
 
 

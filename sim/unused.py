@@ -74,17 +74,43 @@ RULES: tuple[Rule, ...] = (
         "drafts come from a head (drafter.kind)",
         "set drafter.kind='history' or 'ngram', or leave it out",
     ),
+    (
+        "phases.sync_pause_s",
+        lambda config: not config.cluster.schedule_spec().overlaps,
+        "engines stand still anyway when weights go out under this schedule",
+        "compare a schedule whose rollouts go on, such as bounded_async, or leave it out",
+    ),
+    (
+        "phases.lend_s",
+        lambda config: not getattr(config.cluster.schedule_spec(), "lend", False),
+        "no schedule here lends its trainers",
+        "take bounded_async(lend=true), or leave it out",
+    ),
+    *(
+        (
+            f"phases.{name}",
+            lambda config: _sync_is_given(config),
+            "the seconds of a weight sync are given (phases.weight_sync_s)",
+            "leave one of them out",
+        )
+        for name in ("sync_transport", "sync_bytes_per_s")
+    ),
 )
 
 
-def refuse_unused(settings: dict[str, Any], config: Config) -> None:
-    """Raise InputError for what `settings` has that `config`, made of them, does not use.
+def _sync_is_given(config: Config) -> bool:
+    phases = config.phases
+    return phases.weight_sync_s is not None or "weight_sync" in phases.by_step_s
+
+
+def refuse_unused(settings: dict[str, Any], *configs: Config) -> None:
+    """Raise InputError for what `settings` has that none of `configs`, made of them, uses.
 
     What is set to its default passes: a whole resolved configuration is a configuration.
     """
     for path, unused, reason, fix in RULES:
         given = _at(settings, path)
-        if given is not None and unused(config) and _differs(given, _at_struct(Config(), path)):
+        if given is not None and all(map(unused, configs)) and _differs(given, _at_struct(Config(), path)):
             raise InputError(path, given, f"nothing here: {reason}", fix)
 
 

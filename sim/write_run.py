@@ -9,12 +9,14 @@ from tlt.sim.acceptance.prior import PRIOR
 from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
+from tlt.sim.model.transports import sync_s, words
 from tlt.sim.regimes import never_held
 from tlt.sim.simulation import Simulation, drafts_trees, other_drafter
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
 from tlt.sim.workload import describe_lengths
 from tlt.traces.catalogue.models import canonical
+from tlt.traces.catalogue.shape import BF16_BYTES
 from tlt.traces.runs.runfolder import Summary, write_json
 from tlt.version import VERSION
 from tltsched.draft_config import OFF
@@ -133,6 +135,7 @@ def warnings_of(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
         )
     if simulation.unscaled() is not None:
         warnings.append(_trainer_warning(simulation))
+    warnings += _sync_warnings(simulation)
     return (*warnings, *_cluster_warnings(simulation, cluster))
 
 
@@ -178,6 +181,20 @@ def _trainer_warning(simulation: Simulation) -> str:
         f"{longer:.3g} times as long (phases.trainer_scaling {phases.trainer_scaling:g}); a "
         "comparison's intervals reach to seconds that do not grow"
     )
+
+
+def _sync_warnings(simulation: Simulation) -> list[str]:
+    """Say what the seconds of a weight sync rest on, where they are not given and rollouts wait for them."""
+    phases, cluster = simulation.config.phases, simulation.config.cluster
+    given = phases.weight_sync_s is not None or "weight_sync" in phases.by_step_s
+    named = phases.sync_transport != "assumed" or phases.sync_bytes_per_s is not None
+    overlaps = cluster.schedule_spec().overlaps
+    if given or "weight_sync" not in cluster.phases or not (overlaps or named):
+        return []
+    weight_bytes = simulation.shape.parameters() * BF16_BYTES
+    seconds = sync_s(phases.sync_transport, weight_bytes, phases.sync_bytes_per_s)
+    told = words(phases.sync_transport, phases.sync_bytes_per_s)
+    return [f"a weight sync takes {seconds:.3g} s: {weight_bytes / 1e9:.3g} GB at {told}"]
 
 
 def _calibration_warnings(simulation: Simulation) -> list[str]:

@@ -14,6 +14,8 @@ from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import ScheduleFacts
 from tltsched.errors import InputError
 
+LAGS = ("in_flight_lag_mean", "in_queue_lag_mean")
+
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy's rollout schedule costs beside time."""
@@ -24,7 +26,11 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     clairvoyant: bool
     staleness_mean: float  # policy updates between the begin of a response and its training
     staleness_max: int
+    in_flight_lag: float | None  # of the mean, while it was generated; None: the run did not tell
+    in_queue_lag: float | None  # and from its end to its training
+    dropped_responses: int | None  # in all steps: spare or too stale
     wasted_share: float  # of the response tokens that were generated
+    wasted_gpu_s: float  # of generation, by the share of tokens
     trained_responses: float  # a step
     trained_tokens: float  # response tokens a step
     seconds_per_million_tokens: float  # of RL steps, per trained response tokens
@@ -112,7 +118,7 @@ def _row(run: Run, runs: RunSet) -> Row:
         accounting_error=difference,
         ledger=ledger,
         warnings=run.summary.warnings,
-        schedule=_schedule_row(run),
+        schedule=_schedule_row(run, ledger),
         token_factor=runs.token_factor(run),
         left_behind=run.left_behind(),
         unsettled=run.unsettled(),
@@ -127,17 +133,22 @@ def _trainer_share(run: Run) -> float | None:
     return int(training["worker"].nunique()) / run.summary.workers
 
 
-def _schedule_row(run: Run) -> ScheduleRow:
+def _schedule_row(run: Run, ledger: Ledger) -> ScheduleRow:
     tokens = int(run.responses["response_tokens"].sum())
     steps = max(len(run.steps), 1)
     facts, rows = run.schedule or (ScheduleFacts(name="synchronous", keeps_order=True, on_policy="yes"), None)
     trained = len(run.responses)
     wasted, stale, stalest = 0, 0.0, 0
+    lags: dict[str, float | None] = dict.fromkeys(LAGS, 0.0)
+    dropped: int | None = 0
     if rows is not None and len(rows):
         # What is unfinished at the end is neither trained on nor wasted.
         wasted = int(rows["wasted_tokens"].sum())
-        stale = float((rows["staleness_mean"] * rows["trained_responses"]).sum()) / max(trained, 1)
+        stale = _mean(rows, "staleness_mean", trained) or 0.0
         stalest = int(rows["staleness_max"].max())
+        lags = {name: _mean(rows, name, trained) for name in LAGS}
+        dropped = None if (rows["dropped_responses"] < 0).any() else int(rows["dropped_responses"].sum())
+    share = wasted / (wasted + tokens) if tokens else 0.0
     return ScheduleRow(
         name=facts.name,
         on_policy=facts.on_policy,
@@ -145,11 +156,21 @@ def _schedule_row(run: Run) -> ScheduleRow:
         clairvoyant=facts.clairvoyant,
         staleness_mean=stale,
         staleness_max=stalest,
-        wasted_share=wasted / (wasted + tokens) if tokens else 0.0,
+        in_flight_lag=lags["in_flight_lag_mean"],
+        in_queue_lag=lags["in_queue_lag_mean"],
+        dropped_responses=dropped,
+        wasted_share=share,
+        wasted_gpu_s=share * ledger.category_gpu_s("rollout"),
         trained_responses=trained / steps,
         trained_tokens=tokens / steps,
         seconds_per_million_tokens=float(run.step_seconds().sum()) / tokens * 1e6 if tokens else 0.0,
     )
+
+
+def _mean(rows: pd.DataFrame, column: str, trained: int) -> float | None:
+    """Return the mean of a column over trained responses; None: it was not told."""
+    total = float((rows[column] * rows["trained_responses"]).sum(skipna=False)) / max(trained, 1)
+    return None if np.isnan(total) else total
 
 
 def _rolled_out(run: Run) -> pd.DataFrame:

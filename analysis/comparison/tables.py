@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from tlt.analysis.comparison.compare import ComparisonTable, Row
+from tlt.analysis.comparison.compare import ComparisonTable, Row, ScheduleRow
 from tlt.analysis.drawing.estimates import number, speedup_text
 from tlt.analysis.drawing.tables import TextTable, markdown_rows, terminal_table
 from tlt.traces.runs.runfolder import CAUSES
@@ -121,12 +121,21 @@ SCHEDULE_HEADERS = (
     "Wasted",
     "Tokens trained / step",
     RATE,
+    "Lag in flight / in queue",
+    "Dropped",
+    "Wasted (GPU-s)",
+    "Pauses (GPU-s)",
 )
+# The policy's name says it; too wide for 80 columns: the verdict tells them of the best.
+NOT_ON_TERMINAL = ("Schedule", "Tokens trained / step", *SCHEDULE_HEADERS[SCHEDULE_HEADERS.index(RATE) + 1 :])
 SCHEDULE_NOTES = (
     "On-policy: whether the trained tokens come from the weights that they update (mixed: a response may "
     "have tokens of several versions). Order kept: each step trains on the responses to its own prompts. "
     "Staleness: policy updates between the begin of a response and its training. Wasted: share of the "
-    "generated tokens that were thrown away. Speedup: of seconds a trained token. "
+    "generated tokens that were thrown away, and the GPU-seconds of generation that this share is. Lag: the "
+    "staleness that came about while a response was generated, and until it was trained on. Dropped: "
+    "responses given up, spare or too stale. Pauses: GPUs that wait for engines to stop before new weights "
+    "go out. Speedup: of seconds a trained token. "
     "A schedule that knows lengths in advance cannot be run, and is no bound either."
 )
 
@@ -150,17 +159,27 @@ def schedule_table(table: ComparisonTable) -> TextTable:
             f"{row.schedule.wasted_share:.1%}",
             number(row.schedule.trained_tokens),
             number(row.schedule.seconds_per_million_tokens),
+            _lags(row.schedule),
+            "-" if row.schedule.dropped_responses is None else f"{row.schedule.dropped_responses:,}",
+            number(row.schedule.wasted_gpu_s),
+            number(row.ledger.gpu_seconds["sync_pause"]),
         )
         for row in table.rows
     ]
     return TextTable(SCHEDULE_HEADERS, rows, names=(1, 4, 5))
 
 
+def _lags(schedule: ScheduleRow) -> str:
+    if schedule.in_flight_lag is None or schedule.in_queue_lag is None:
+        return "-"
+    return f"{schedule.in_flight_lag:.2f} / {schedule.in_queue_lag:.2f}"
+
+
 def schedule_terminal(table: ComparisonTable) -> Table:
     """Return the table of what the schedules cost beside time."""
     shown = terminal_table()
     for column, header in enumerate(SCHEDULE_HEADERS):
-        if header not in ("Schedule", "Tokens trained / step"):  # the policy's name says it; too wide for 80
+        if header not in NOT_ON_TERMINAL:
             words = header.replace(" [", "\n[").replace(" / ", "\n/ ").replace("Order kept", "Order\nkept")
             shown.add_column(Text(words), justify="right" if column else "left", overflow="fold")
     for row in schedule_table(table).rows:

@@ -17,6 +17,7 @@ from tlt.traces.common.regret import Regrets
 from tlt.traces.results.answer import AcceptanceRange, Ceiling
 from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
+from tltsched.written.parameters import split_parameters
 from tltsched.written.policy_name import PolicyName
 
 IDLE_HALF = 0.15  # of all GPU time, in one half of the GPUs alone
@@ -133,14 +134,23 @@ def _schedule_sentence(best: Row, baseline: Row) -> str:
     """Say what the fastest policy's rollout schedule costs beside time, where the baseline's does not."""
     schedule, words = best.schedule, []
     if schedule.on_policy != baseline.schedule.on_policy or schedule.staleness_max:
+        lags, split = (schedule.in_flight_lag, schedule.in_queue_lag), ""
+        if None not in lags:
+            split = " ({:.2f} came in flight, {:.2f} in the queue)".format(*lags)
         words.append(
             f"trains on responses that are {schedule.staleness_mean:.2f} policy updates old in the mean and "
-            f"{schedule.staleness_max} at most"
+            f"{schedule.staleness_max} at most{split}"
         )
     if not schedule.keeps_order and baseline.schedule.keeps_order:
         words.append("changes the order of samples")
     if schedule.wasted_share >= 0.001:
-        words.append(f"throws {schedule.wasted_share:.1%} of the generated tokens away")
+        words.append(
+            f"throws {schedule.wasted_share:.1%} of the generated tokens away "
+            f"({number(schedule.wasted_gpu_s)} GPU-seconds of generation)"
+        )
+    pauses_s = best.ledger.gpu_seconds["sync_pause"]
+    if pauses_s >= 0.001 * best.ledger.total_gpu_s():
+        words.append(f"pauses for new weights ({pauses_s / best.ledger.total_gpu_s():.1%} of the GPU time)")
     if schedule.clairvoyant:
         words.append("needs to know lengths in advance, so that nobody can run it")
     return f"Its schedule, {schedule.name}, {', and '.join(words)}." if words else ""
@@ -235,10 +245,15 @@ def _idle_half(row: Row) -> str:
     )
 
 
+SHARE = "trainer_share"
+
+
 def _with_share(policy: str, share: float) -> str:
     name = PolicyName.parse(policy)
-    schedule = (name.schedule or "bounded_async").partition("(")[0].partition(":")[0]
-    return str(name.on(f"{schedule}(trainer_share={share:.2g})"))
+    schedule, given = split_parameters(name.schedule or "bounded_async", "schedule")
+    given = {SHARE: f"{share:.2g}"} | {key: value for key, value in given.items() if key != SHARE}
+    written = ",".join(f"{key}={value}" for key, value in given.items())
+    return str(name.on(f"{schedule.partition(':')[0]}({written})"))
 
 
 def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
@@ -42,6 +43,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     idle_share: float | None = None  # of the time of workers
     length_with_bonus: float | None = None  # tokens of a request's engine step that drafted
     wasted_tokens: int = 0  # generated and thrown away
+    dropped_responses: int = 0  # given up, spare or too stale
+    in_flight_lag: float | None = None  # policy updates while a trained response was generated, mean
+    in_queue_lag: float | None = None  # and from its end to its training
+    pause_share: float | None = None  # of the time of workers, waiting for engines to stop for new weights
     carried_responses: int = 0  # under way or put off after the last step
     preemptions: int = 0
     decisions: int = 0  # decision intervals: what the simulation took
@@ -90,9 +95,13 @@ def _row(simulation: Simulation, cluster: Cluster) -> Row:
         s_per_mtoken_high=high,
         gpu_s_per_mtoken=each.value * config.hardware.gpus,
         rollout_share=float(rollout_s.sum() / step_s.sum()),
-        idle_share=_idle_share(cluster),
+        idle_share=_share(cluster, lambda cause: CAUSES[cause][0] == "idle"),
         length_with_bonus=1.0 + accepted / request_steps if request_steps else None,
         wasted_tokens=int(sum(row["wasted_tokens"] for row in rows)),
+        dropped_responses=int(sum(row["dropped_responses"] for row in rows)),
+        in_flight_lag=float(np.mean([row["in_flight_lag_mean"] for row in rows])),
+        in_queue_lag=float(np.mean([row["in_queue_lag_mean"] for row in rows])),
+        pause_share=_share(cluster, lambda cause: cause == "sync_pause"),
         carried_responses=int(rows[-1]["carried_responses"]),
         preemptions=cluster.log.preemptions,
         decisions=cluster.log.decisions,
@@ -103,12 +112,11 @@ def _row(simulation: Simulation, cluster: Cluster) -> Row:
     )
 
 
-def _idle_share(cluster: Cluster) -> float:
-    """Return the share of the workers' time in which they waited."""
-    idle_s = all_s = 0.0
+def _share(cluster: Cluster, counts: Callable[[str], bool]) -> float:
+    """Return the share of the workers' time that went to causes that count."""
+    some_s = all_s = 0.0
     for timeline in cluster.timelines:
-        ends_s = np.array(timeline.ends_s)
-        waits = np.array([CAUSES[cause][0] == "idle" for cause in timeline.causes], bool)
-        idle_s += float(np.diff(ends_s, prepend=0.0)[waits].sum())
+        seconds = np.diff(np.array(timeline.ends_s), prepend=0.0)
+        some_s += float(seconds[np.array([counts(cause) for cause in timeline.causes], bool)].sum())
         all_s += timeline.booked_s
-    return idle_s / all_s if all_s else 0.0
+    return some_s / all_s if all_s else 0.0

@@ -12,8 +12,10 @@ from tlt.sim.config import Config, resolve
 from tlt.sim.unused import refuse_unused
 from tlt.traces.common.settings import merge, settings_of
 from tltsched.errors import InputError
+from tltsched.written.parameters import with_parameters
 
 POLICY = "policy"  # the axis of policies, POLICY@SCHEDULE included
+SCHEDULE = "cluster.schedule."  # a parameter of whichever schedule a point has, one that the policy names too
 MOST_POINTS = 1_000_000
 OPENING, CLOSING = "([{", ")]}"
 
@@ -82,14 +84,19 @@ def points(settings: dict[str, Any], axes: Sequence[Axis]) -> list[Point]:
 
 
 def _point(settings: dict[str, Any], fields: Sequence[str], values: tuple[str, ...]) -> Point:
-    policy = None
+    policy, parameters = None, dict[str, str]()
     try:
         for field, value in zip(fields, values, strict=True):
             if field == POLICY:
                 policy = value
+            elif field.startswith(SCHEDULE):
+                parameters[field.removeprefix(SCHEDULE)] = value
             else:
                 settings = merge(settings, settings_of(None, (f"{field}={value}",)))
         config = resolve(settings, policy)
+        spec = with_parameters(config.cluster.schedule_spec(), parameters, "schedule")
+        cluster = msgspec.structs.replace(config.cluster, schedule=spec)
+        config = msgspec.structs.replace(config, cluster=cluster)
         refuse_unused(settings, config)
         return Point(values, config)
     except InputError as error:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tlt.sim.model.phases import PhaseConfig, PhaseTimes, phases_of
+from tlt.sim.model.transports import TRANSPORTS, TransportName, sync_s
 from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
 
@@ -69,3 +70,22 @@ def test_logged_seconds_come_in_the_order_of_steps() -> None:
     assert [phases.seconds("reward", 1, 1) for _ in range(2)] == [1.0, 4.0]
     assert [phases.seconds("other", 1, 1) for _ in range(2)] == [0.5, 0.25]
     assert phases.seconds("weight_sync", 1, 1) == pytest.approx(2 * PARAMETERS / 25e9)  # modelled
+
+
+@pytest.mark.parametrize(
+    ("transport", "parameters", "published_s"),
+    [
+        ("nccl", 30.53e9, 4.38), ("nccl", 235.09e9, 23.70), ("nccl_per_tensor", 30.53e9, 15.76),
+        ("nccl_per_tensor", 235.09e9, 58.57), ("ipc", 30.53e9, 7.0),
+    ],
+)  # fmt: skip
+def test_a_sync_takes_what_was_published_of_its_transport(
+    transport: TransportName, parameters: float, published_s: float
+) -> None:
+    assert sync_s(transport, 2.0 * parameters) == pytest.approx(published_s, rel=0.01)
+    faster = sync_s(transport, 2.0 * parameters, 1e12)
+    assert TRANSPORTS[transport].latency_s < faster < published_s
+
+
+def test_each_transport_says_where_its_figures_are_from() -> None:
+    assert {each.source.partition(":")[0] for each in TRANSPORTS.values()} == {"assumed", "published"}

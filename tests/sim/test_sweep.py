@@ -11,13 +11,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tlt.commands.sim.sweep import best_sentences
 from tlt.sim.config import resolve
 from tlt.sim.parallel.executors import SERIAL, executor
 from tlt.sim.simulation import Simulation
+from tlt.sim.sweep.figures import figures
 from tlt.sim.sweep.grid import Axis, Point, axis, points, split
 from tlt.sim.sweep.run import LINES, TABLE, sweep
 from tlt.sim.workload import load_workload
 from tltsched.errors import InputError
+from tltsched.written.parameters import parameters_text
 
 SMALL: dict[str, Any] = {
     "hardware": {"gpus": 8, "tp": 4},
@@ -139,3 +142,42 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
             return
         time.sleep(0.1)
     pytest.fail(f"{children} outlive their parent")
+
+
+def test_a_parameter_of_the_schedule_is_an_axis_whichever_way_the_schedule_is_named() -> None:
+    axes = (axis("policy=none,none@bounded_async(pause=wait)"), axis("cluster.schedule.trainer_share=0.5,2"))
+    found = points(SMALL, axes)
+    assert [bool(point.error) for point in found] == [True, True, False, True]
+    assert found[2].config is not None
+    assert parameters_text(found[2].config.cluster.schedule_spec()).startswith(
+        "staleness=1, trainer_share=0.5"
+    )
+    assert "pause=wait" in parameters_text(found[2].config.cluster.schedule_spec())
+    assert "trainer_share" in found[3].error
+
+
+def test_the_split_of_rollout_and_training_gpus_has_a_best_inside_which_is_named() -> None:
+    settings: dict[str, Any] = {
+        "hardware": {"gpus": 8, "tp": 1, "model": "Qwen2.5-7B"}, "cost": {"source": "roofline"},
+        "workload": {"steps": 6, "prompts_per_step": 64, "samples_per_prompt": 2,
+                     "max_response_tokens": 1024},
+        "phases": {"reward_s": 0.0, "logprob_s": 0.0, "policy_update_s": 2.5},
+    }  # fmt: skip
+    shares = ["0.125", "0.25", "0.5", "0.75", "0.875"]
+    axes = (axis("policy=none@bounded_async"), axis(f"cluster.schedule.trainer_share={','.join(shares)}"))
+    rows = []
+    for point in points(settings, axes):
+        assert point.config is not None
+        rows.append({"policy": point.values[0], axes[1].field: point.values[1],
+                     "s_per_mtoken": figures(point.config).s_per_mtoken})  # fmt: skip
+    table = pd.DataFrame(rows)
+    best = table["s_per_mtoken"].idxmin()
+    assert 0 < best < len(shares) - 1, table
+    told = best_sentences(table.sort_values("s_per_mtoken"), [each.field for each in axes])
+    assert f"trainer_share={shares[best]}" in told[0]
+    assert told[1] == (
+        f"cluster.schedule.trainer_share = {shares[best]} lies inside, between {shares[best - 1]} and "
+        f"{shares[best + 1]}."
+    )
+    ends = table[table[axes[1].field] <= shares[best]].sort_values("s_per_mtoken")
+    assert "largest that was tried: go on there" in best_sentences(ends, [axes[1].field])[1]

@@ -25,6 +25,10 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"cost": {"known": {"draft": "2"}}}, "cost.known.draft"),
     ({"cost": {"known": {"context_tokens": 9.0}}}, "cost.known.context_tokens"),
     ({"drafter": {"history": {"hit_rate": 0.9}}}, "drafter.history"),
+    ({"phases": {"sync_pause_s": 5.0}}, "phases.sync_pause_s"),
+    ({"phases": {"lend_s": 1.0}}, "phases.lend_s"),
+    ({"phases": {"sync_transport": "nccl", "weight_sync_s": 1.0}}, "phases.sync_transport"),
+    ({"phases": {"sync_bytes_per_s": 1e9, "weight_sync_s": 1.0}}, "phases.sync_bytes_per_s"),
 ]
 
 
@@ -34,6 +38,11 @@ def test_a_setting_without_effect_is_an_error(settings: dict[str, Any], path: st
         resolve_policies(settings, ["none"])
     assert raised.value.field == path
     assert "nothing here: " in str(raised.value)
+
+
+def test_what_one_of_several_policies_uses_is_no_error() -> None:
+    settings: dict[str, Any] = {"phases": {"sync_pause_s": 5.0, "lend_s": 1.0}}
+    resolve_policies(settings, ["none", "none@bounded_async(lend=true)"])
 
 
 def test_every_rule_has_a_case() -> None:

@@ -311,7 +311,8 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
 
     def write_schedule(self, facts: ScheduleFacts, rows: pd.DataFrame) -> None:
-        """Write what a schedule did beside the time."""
+        """Write what a schedule did beside the time; columns of NOT_TOLD may be missing."""
+        rows = rows.assign(**{name: value for name, value in NOT_TOLD.items() if name not in rows})
         write_table(self.path / "schedule.parquet", rows, SCHEDULE_COLUMNS)
         write_json(self.path / "schedule.json", facts)
 

@@ -51,6 +51,29 @@ def sweep(axes: tuple[str, ...], executor: Any, jobs: int | None, as_json: bool,
     click.echo(out / TEXT)
 
 
+def best_sentences(ran: pd.DataFrame, fields: list[str]) -> list[str]:
+    """Say which configuration takes the least for a trained token, and whether its numbers lie inside.
+
+    ran: rows of a sweep, the best first; fields: its axes, whose values are text.
+    """
+    if not len(ran):
+        return []
+    best, told = ran.iloc[0], []
+    for field in fields:
+        try:
+            values = sorted(float(value) for value in ran[field].unique())
+        except ValueError:  # not an axis of numbers
+            continue
+        at = values.index(float(best[field]))
+        here = f"{field} = {best[field]}"
+        if 0 < at < len(values) - 1:
+            told.append(f"{here} lies inside, between {values[at - 1]:g} and {values[at + 1]:g}.")
+        elif len(values) > 1:
+            told.append(f"{here} is the {'largest' if at else 'least'} that was tried: go on there.")
+    where = ", ".join(f"{field}={best[field]}" for field in fields)
+    return [f"Best: {where}: {best['s_per_mtoken']:.4g} s for a million trained tokens.", *told]
+
+
 def _show(table: pd.DataFrame, fields: list[str]) -> None:
     """Print the first rows by seconds for a million trained tokens, and how many could not run."""
     from tabulate import tabulate
@@ -64,3 +87,5 @@ def _show(table: pd.DataFrame, fields: list[str]) -> None:
     assumed = "; ".join(sorted({source for source in ran["cost_source"] if source}))
     click.echo(f"{len(ran)} of {len(table)} configurations ran{more}")
     click.echo(f"simulated; step times: {assumed}")
+    for sentence in best_sentences(ran, fields):
+        click.echo(sentence)

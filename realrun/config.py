@@ -170,6 +170,20 @@ class PhasesConfig(Section, frozen=True, kw_only=True):
         return (*self.waits_s(), *(("weight_sync",) if self.weight_sync else ()))
 
 
+class SessionsConfig(Section, frozen=True, kw_only=True):
+    """Sessions of several turns with tools that sleep, in place of single responses."""
+
+    file: Annotated[
+        str, Meta(description="a file of sessions (`tlt trace`): its steps are rollouts; empty: none")
+    ] = ""
+    routing: Annotated[
+        str, Meta(description="which worker gets the next turn: sticky, least_loaded, round_robin or prefix")
+    ] = "sticky"
+    tools_at_once: Annotated[
+        int, Meta(ge=0, description="tool calls that run at once, the others queue; 0: no limit")
+    ] = 0
+
+
 class CalibrationConfig(Section, frozen=True, kw_only=True):
     """What calibrating sweeps. What is empty or 0 follows from the device."""
 
@@ -223,6 +237,7 @@ class RealConfig(Section, frozen=True, kw_only=True):
     ] = TasksConfig()
     workers: WorkersConfig = WorkersConfig()
     phases: PhasesConfig = PhasesConfig()
+    sessions: SessionsConfig = SessionsConfig()
     calibration: CalibrationConfig = CalibrationConfig()
 
     def __post_init__(self) -> None:
@@ -230,6 +245,11 @@ class RealConfig(Section, frozen=True, kw_only=True):
             raise InputError(
                 "workload.replay_steps", True, "false with [tasks], which say what is asked",
                 "leave one of them out",
+            )  # fmt: skip
+        if self.sessions.file and (self.tasks.given or self.workload.replay_steps):
+            raise InputError(
+                "sessions.file", self.sessions.file, "alone, without [tasks] and workload.replay_steps",
+                "a rollout is asked one thing: leave the others out",
             )  # fmt: skip
         if self.phases.weight_sync and self.model.random_weights:
             raise InputError(

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from tlt.realrun.driver.books import Books
-from tlt.realrun.driver.clock import PolicyClock
+from tlt.realrun.driver.clock import PolicyClock, Timers
 from tlt.realrun.driver.requests import Fresh, LiveRequests
 from tlt.realrun.driver.step import Drafter, LiveStep, Loss
-from tlt.realrun.driver.timers import Timers
+from tlt.realrun.driver.tools import Tools
 from tlt.realrun.driver.update import Learning, drafters_measured, parts_of
 from tlt.realrun.workers.executor import Executor, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
     Abandon,
+    Finish,
     Order,
     Phase,
     PhaseDone,
@@ -41,31 +42,8 @@ from tlt.realrun.workers.messages import (
     Work,
 )
 from tlt.traces.runs.records import in_order
-from tltsched.commands import (
-    Assign,
-    BeginPhase,
-    ClusterCommand,
-    Drop,
-    EndStep,
-    PublishDrafter,
-    Restart,
-    ServeDrafter,
-    StartTraining,
-    StopTraining,
-    TrainOn,
-)
-from tltsched.commands import Withdraw as LetGo
+from tltsched import commands, events
 from tltsched.event_log import RecordedCluster
-from tltsched.events import (
-    ClusterEvent,
-    PhaseEnded,
-    RequestsFinished,
-    RequestsWithdrawn,
-    RewardsReady,
-    StepBegan,
-    TrainingStopped,
-    WorkerLost,
-)
 from tltsched.schedules.base import Move, Schedule
 
 
@@ -98,6 +76,7 @@ class Cluster:
         self.timers = Timers()
         self.state = LiveStep(step=-1, start_s=clock.now_s, policy=policy)
         self.books = Books(clock, trainers)
+        self.tools = Tools(clock, self.timers, self.requests, self.books, self._tell, self._done)
         self._lines: list[bytes] = []
         self._worker_lines: dict[int, list[bytes]] = {}
         self.scheduler = make_scheduler(self._lines.append)
@@ -166,7 +145,7 @@ class Cluster:
         """Take in, between two steps, that a worker died in another policy's turn."""
         if worker in self.workers:  # else it was dead before this call of the replay
             self.workers.remove(worker)
-        self._tell(WorkerLost(self.clock.now_s, worker))
+        self._tell(events.WorkerLost(self.clock.now_s, worker))
 
     def _begin(self, step: int, fresh: Fresh) -> None:
         self.drafter.begin_step()
@@ -183,68 +162,76 @@ class Cluster:
         )
         self.books.begin(self.state)
         self.requests.add(fresh.requests)
+        self.requests.sessions.begin(fresh.turns)
         self._over, self._last_s = False, self.clock.now_s
         if not self.clock.running:
             self.clock.start()
         hint = self.scheduler.config.knows_lengths()
         rows = tuple(self.requests.row(request.id, hint) for request in fresh.requests)
-        event = StepBegan(self.state.start_s, step, rows, fresh.groups, fresh.samples)
+        event = events.StepBegan(self.state.start_s, step, rows, fresh.groups, fresh.samples)
         self._tell(event)
 
-    def _tell(self, event: ClusterEvent) -> None:
+    def _tell(self, event: events.ClusterEvent) -> None:
         """Hand an event over and carry out what follows; idle time is the pause's while there is one."""
-        commands = self.scheduler.handle(event)
+        orders = self.scheduler.handle(event)
         if self.scheduler.pausing and not self.books.pausing:
             self._end_rollout()
             self.books.pausing = True
-        self._execute(commands)
+        self._execute(orders)
 
-    def _execute(self, commands: tuple[ClusterCommand, ...]) -> None:
-        for command in commands:
+    def _execute(self, orders: Sequence[commands.ClusterCommand]) -> None:
+        for command in orders:
             match command:
-                case Assign() | LetGo() | Restart() | Drop() | TrainOn():
-                    self._move(command)
-                case StartTraining():
+                case commands.CallTools():
+                    self.tools.call(command)
+                case commands.StartTraining():
                     for worker in command.workers:
                         self.books.book(worker, "tail_idle")
                         self.books.training.add(worker)
                         self.executor.send(worker, Train(self.state.step, self.clock.origin_s))
-                case StopTraining():
+                case commands.StopTraining():
                     if not self.scheduler.rolling_out:
                         self._end_rollout()
                     for worker in command.workers:
                         self.executor.send(worker, StopTrain())
-                case PublishDrafter():
-                    self.drafter.publish(command.version)
-                    assert self.learning is not None, "a replay trains nothing"
-                    self._send_all(Publish(command.version, self.clock.origin_s, self.learning.heads))
-                case ServeDrafter():
-                    self.drafter.kind = command.drafter
-                    self._send_all(Serve(command.drafter))
-                case BeginPhase():
+                case commands.PublishDrafter() | commands.ServeDrafter():
+                    self._serve(command)
+                case commands.BeginPhase():
                     self._end_rollout()
                     self.books.end_handover(self.workers)
                     self._phase(command)
-                case EndStep():
+                case commands.EndStep():
                     self._end_step()
+                case _:
+                    self._move(command)
+
+    def _serve(self, command: commands.PublishDrafter | commands.ServeDrafter) -> None:
+        """Give all workers another head, or another drafter."""
+        if isinstance(command, commands.ServeDrafter):
+            self.drafter.kind = command.drafter
+            self._send_all(Serve(command.drafter))
+            return
+        self.drafter.publish(command.version)
+        assert self.learning is not None, "a replay trains nothing"
+        self._send_all(Publish(command.version, self.clock.origin_s, self.learning.heads))
 
     def _move(self, move: Move) -> None:
         """Carry out what the schedule decided."""
         state = self.state
         match move:
-            case Assign():
+            case commands.Assign():
                 self._assign(move)
-            case LetGo():
+            case commands.Withdraw():
                 order = Withdraw(self.policy, state.step, self.clock.origin_s, move.requests)
                 self.executor.send(move.worker, order)
-            case Restart():
+            case commands.Restart():
                 state.wasted_tokens += self.requests.restart(move.requests)
-            case Drop():
+            case commands.Drop():
                 state.note_dropped(len(move.requests), self.requests.drop(move.requests))
-            case TrainOn():
+            case commands.TrainOn():
                 state.responses = [self.requests.response(request) for request in move.requests]
 
-    def _assign(self, command: Assign) -> None:
+    def _assign(self, command: commands.Assign) -> None:
         worker, state = command.worker, self.state
         state.drafter = self.drafter.kind
         if worker not in self._due:  # else it was through, and gets what another had, or what is new
@@ -273,23 +260,23 @@ class Cluster:
 
     def _finished(self, worker: int, report: Report) -> None:
         """Keep what a worker reports and carry out what follows from its finished requests."""
-        state, finishes = self.state, report.finished
+        state = self.state
         self._worker_lines.setdefault(worker, []).extend(report.lines)
         state.count_all(report.lines)
         self.books.spent(worker, report.intervals)
         state.engine_steps.append((worker, report.engine_steps))
-        done = self.requests.finish(worker, finishes, self.version)
+        state.turns += self.requests.sessions.count(report.found)
         self.requests.count(report.acceptance)
-        state.responses += done if self.spec.keeps_order else ()  # else TrainOn names them
         if report.over:
             self._due[worker] -= report.works
             if not self._due[worker]:
                 del self._due[worker]
+        finishes = self.tools.end_turns(worker, report.finished, report.t_s)
+        self._done(worker, finishes)
         if finishes:
-            self._last_s = max(self._last_s, *(each.finish_s for each in finishes))
             requests = tuple(each.request for each in finishes)
             held = report.context_tokens if self.spec.watches else 0
-            event = RequestsFinished(self.clock.read(report.t_s), worker, requests, held)
+            event = events.RequestsFinished(self.clock.read(report.t_s), worker, requests, held)
             self._tell(event)
             if self.scheduler.schedule.scores_early:
                 self.timers.at(
@@ -299,14 +286,20 @@ class Cluster:
     def _score(self, requests: tuple[int, ...]) -> None:
         """Tell that the rewards of requests are known, of those that nobody has dropped meanwhile."""
         if alive := tuple(request for request in requests if request in self.requests.alive):
-            self._tell(RewardsReady(self.clock.now_s, alive))
+            self._tell(events.RewardsReady(self.clock.now_s, alive))
+
+    def _done(self, worker: int, finishes: Sequence[Finish]) -> None:
+        """Note responses that are done."""
+        self._last_s = max([self._last_s, *(each.finish_s for each in finishes)])
+        done = self.requests.finish(worker, finishes, self.version)
+        self.state.responses += done if self.spec.keeps_order else ()  # else commands.TrainOn names them
 
     def _withdrawn(self, worker: int, answer: Withdrawn) -> None:
         """Take back what a worker has let go of."""
         self.requests.take_back(answer.requests, answer.tokens)
         self._last_s = max(self._last_s, answer.t_s)
         counts = tuple(len(tokens) for tokens in answer.tokens)
-        event = RequestsWithdrawn(self.clock.read(answer.t_s), worker, answer.requests, counts)
+        event = events.RequestsWithdrawn(self.clock.read(answer.t_s), worker, answer.requests, counts)
         self._tell(event)
 
     def _trained(self, worker: int, trained: Trained) -> None:
@@ -315,7 +308,7 @@ class Cluster:
         self.books.spent(worker, trained.intervals)
         tokens = self.state.note_trained(worker, trained)
         now_s = self.clock.read(trained.t_s)
-        self._tell(TrainingStopped(now_s, worker, tokens))
+        self._tell(events.TrainingStopped(now_s, worker, tokens))
 
     def _phase_done(self, worker: int, done: PhaseDone) -> None:
         """Take in what one worker's part of a phase came to."""
@@ -340,7 +333,7 @@ class Cluster:
             self.drafter.policy_updated()
         if phase == "weight_sync" and self.spec.overlaps:
             self.version, self.books.pausing = self.state.step + 1, False
-        self._tell(PhaseEnded(now_s, phase))
+        self._tell(events.PhaseEnded(now_s, phase))
 
     def _lost(self, worker: int, lost: Lost) -> None:
         """Book a dead worker's time up to its death, and give its requests to the others."""
@@ -359,7 +352,7 @@ class Cluster:
             self.books.lose(worker)
         state.losses.append(Loss(worker, state.step, self.policy, now_s, lost.reason))
         self.requests.lose(worker)
-        self._tell(WorkerLost(now_s, worker))
+        self._tell(events.WorkerLost(now_s, worker))
         if worker in self._phase_due:
             self._part_done(worker, "weight_sync", now_s)
 
@@ -367,9 +360,16 @@ class Cluster:
         """Note the end of the rollout, once a step."""
         if self.state.rollout_end_s < 0.0:
             self.state.rollout_end_s = self.clock.now_s if self.spec.overlaps else self._last_s
+            self._abandon()
             self.books.end_rollout(self.workers)
 
-    def _phase(self, command: BeginPhase) -> None:
+    def _abandon(self) -> None:
+        """End the rollouts of workers that wait for sessions."""
+        if self.requests.sessions.by_id:
+            for worker in self._due:
+                self.executor.send(worker, Abandon(self.policy))
+
+    def _phase(self, command: commands.BeginPhase) -> None:
         """Begin a phase: on all workers, or as a wait."""
         phase, step, origin_s = command.phase, self.state.step, self.clock.origin_s
         if phase == "weight_sync":
@@ -393,6 +393,7 @@ class Cluster:
         self.state.end_s = self.clock.now_s
         if self.state.rollout_end_s < 0.0:
             self.state.rollout_end_s = self.state.end_s
+            self._abandon()
             self.books.end_rollout(())
 
     def _send_all(self, order: Order) -> None:

@@ -79,12 +79,22 @@ def _plan(config: RealConfig, whole: PolicyName, folder: str, step_times: StepTi
     setup = SchedulerSetup(
         workers=config.workers.count - schedule.trainers(config.workers.count),
         policy=spec,
-        cluster=ClusterConfig(phases=config.phases.names, schedule=whole.schedule or "synchronous"),
+        cluster=ClusterConfig(
+            phases=config.phases.names,
+            schedule=whole.schedule or "synchronous",
+            routing=config.sessions.routing,
+            tools_at_once=config.sessions.tools_at_once,
+        ),
         step_times=times,
-        capacity=_capacity(config) if whole.schedule else UNLIMITED,
+        capacity=_capacity(config) if whole.schedule or config.sessions.file else UNLIMITED,
         seed=config.seed,
     )
     check_schedule(setup.cluster, forced=not config.tasks.given)
+    if config.sessions.file and (not schedule.keeps_order or schedule.watches or schedule.knows_lengths):
+        raise InputError(
+            "schedule", name, "synchronous with sessions",
+            "live sessions are begun and ended in one step: simulate this schedule instead",
+        )  # fmt: skip
     return PolicyPlan(
         name,
         folder,

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import field
 
 from tlt.plugin.requests import AcceptanceCount
+from tlt.realrun.driver.sessions import LiveSessions, LiveTurn
 from tlt.realrun.driver.step import Carried, LiveStep, Response
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.workers.messages import Finish
@@ -21,6 +22,7 @@ class Fresh(NamedTuple):
     requests: Sequence[EngineRequest]
     groups: int = 0
     samples: int = 0
+    turns: dict[int, tuple[LiveTurn, ...]] = {}  # noqa: RUF012 -- of requests that are sessions
 
 
 class Alive(msgspec.Struct):
@@ -37,6 +39,7 @@ class LiveRequests:
 
     def __init__(self) -> None:
         self.alive: dict[int, Alive] = {}
+        self.sessions = LiveSessions()
 
     def clear(self) -> None:
         """Forget all: the next step begins with its own."""
@@ -71,25 +74,50 @@ class LiveRequests:
             alive.worker = worker
             if alive.carried.born < 0:
                 alive.carried.born, alive.carried.start_s = version, now_s
-            chosen.append(msgspec.structs.replace(alive.asked, resumed=alive.carried.tokens))
+            asked = self.sessions.asked(alive.asked)
+            chosen.append(msgspec.structs.replace(asked, resumed=alive.carried.tokens))
         return chosen
 
     def finish(self, worker: int, finishes: Iterable[Finish], version: int) -> list[Response]:
         """Note who is done; returns their responses."""
         for each in finishes:
             carried = self.alive[each.request].carried
-            carried.finish_s, carried.emitted, carried.tokens = each.finish_s, each.tokens, ()
-            carried.ended = version
+            carried.finish_s, carried.ended, carried.tokens = each.finish_s, version, ()
+            carried.emitted = self.generated(each.request, each.tokens)
             self.alive[each.request].worker = worker
         return [self.response(each.request) for each in finishes]
+
+    def generated(self, request: int, tokens: int = 0) -> int:
+        """Return what a request has generated, with `tokens` in the turn that it is in."""
+        session = self.sessions.by_id.get(request)
+        return tokens if session is None else session.begun + tokens
+
+    def end_turns(
+        self, worker: int, finishes: Iterable[Finish], now_s: float
+    ) -> tuple[list[Finish], list[int]]:
+        """Split what an engine has finished: requests that are done, and sessions that call tools now."""
+        done, away = [], []
+        for each in finishes:
+            if self.sessions.end_turn(each.request, each.response, now_s):
+                alive = self.alive[each.request]
+                alive.worker, alive.carried.tokens = worker, ()
+                alive.carried.emitted = self.generated(each.request)
+                away.append(each.request)
+            else:
+                counted = each.request in self.sessions.by_id  # its tokens were added to its turns
+                done.append(msgspec.structs.replace(each, tokens=0) if counted else each)
+        return done, away
 
     def response(self, request: int) -> Response:
         """Return the response of a request that is done."""
         alive = self.alive[request]
         carried = alive.carried
+        session, prompt = self.sessions.by_id.get(request), len(alive.asked.prompt_token_ids)
+        if session is not None:  # all of its context that it did not generate
+            prompt = len(session.context) - session.begun
         return Response(
             request, alive.worker, carried.emitted, carried.finish_s, self.group(request),
-            len(alive.asked.prompt_token_ids), carried.start_s, carried.born, carried.ended,
+            prompt, carried.start_s, carried.born, carried.ended,
         )  # fmt: skip
 
     def take_back(self, requests: Sequence[int], tokens: Sequence[tuple[int, ...]]) -> None:
@@ -102,7 +130,7 @@ class LiveRequests:
         """Forget what a worker that died had generated of requests that are not done."""
         for alive in self.alive.values():
             if alive.worker == worker and alive.carried.finish_s < 0.0:
-                alive.carried.tokens, alive.carried.emitted = (), 0
+                alive.carried.tokens, alive.carried.emitted = (), self.generated(alive.asked.id)
 
     def restart(self, requests: Sequence[int]) -> int:
         """Put requests back to their prompts; returns the tokens that are thrown away."""
@@ -126,4 +154,8 @@ class LiveRequests:
         """Let go of what a step has trained on, and note in it what the others go on with."""
         done = [self.alive.pop(response.request) for response in state.responses]
         state.acceptance += [count for alive in done for count in alive.acceptance]
+        told = ((response.request, self.sessions.by_id.get(response.request)) for response in state.responses)
+        state.sessions = [
+            (request, mine.turn + 1, mine.tool_s, mine.queue_s) for request, mine in told if mine is not None
+        ]
         state.carried = [msgspec.structs.replace(alive.carried) for alive in self.alive.values()]

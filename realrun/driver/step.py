@@ -5,18 +5,19 @@ A step that is over is kept on disk as it is, so that a run that was stopped goe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import field
 
 from tlt.plugin.requests import AcceptanceCount
+from tlt.realrun.driver.sessions import TurnCount
 from tlt.realrun.workers.messages import EngineStep, HeadStep, PhaseDone, Probe, Trained
 from tlt.traces.common.migrate import upgraded, upgraded_line
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving
-from tltsched.event_log import read
+from tltsched.event_log import Record, encode, read
 from tltsched.events import DecisionEnded
 
 
@@ -89,6 +90,10 @@ class LiveStep(StepState, kw_only=True):
     dropped_responses: int = 0  # given up
     dropped_tokens: int = 0  # of those; part of wasted_tokens
     carried: list[Carried] = field(default_factory=list)  # to the next step
+    turns: list[TurnCount] = field(default_factory=list)  # of sessions, as engines admitted them
+    sessions: list[tuple[int, int, float, float]] = field(
+        default_factory=list
+    )  # (request, turns, seconds of tools, seconds until they ran)
 
     handover_end_s: float = -1.0
     rewards: dict[int, float] = field(default_factory=dict)
@@ -169,3 +174,15 @@ class Drafter:
     def publish(self, version: int) -> None:
         """Serve a new head: trained on responses of this step, it lags the updates that came after them."""
         self.version, self.age_steps = version, self._updates
+
+
+def numbered(steps: Iterable[LiveStep]) -> Iterator[bytes]:
+    """Yield the records of all steps, numbered through."""
+    records = (record for step in steps for record in read(step.lines))
+    for seq, record in enumerate(records):
+        yield encode(Record(record.t_s, seq, record.owner, record.body))
+
+
+def records_of(steps: Iterable[LiveStep], owner: str) -> list[Record]:
+    """Return what is on record of one scheduler."""
+    return [record for step in steps for record in read(step.lines) if record.owner == owner]

@@ -11,8 +11,7 @@ import pandas as pd
 from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan
-from tlt.realrun.driver.records import numbered
-from tlt.realrun.driver.step import Interval, LiveStep, Response
+from tlt.realrun.driver.step import Interval, LiveStep, Response, numbered
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.manifest import sealed
 from tlt.traces.common.writing import replacing

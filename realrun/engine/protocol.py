@@ -22,7 +22,7 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     for its tokens, which follow from the drafts too. Responses of one `group` (-1: none) share a prompt and
     may be drafted from each other; a group keeps its number until the next load_policy. A response that was
     begun elsewhere or before goes on behind `resumed`, the tokens that it has, which count towards
-    `response_tokens`.
+    `response_tokens`. With `told` its tokens are reported when it is done.
     """
 
     id: int
@@ -32,6 +32,7 @@ class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     seed: int | None = None
     group: int = -1
     resumed: tuple[int, ...] = ()
+    told: bool = False
 
     @property
     def context(self) -> tuple[int, ...]:

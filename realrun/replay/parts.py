@@ -22,8 +22,7 @@ from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
 from tlt.realrun.driver.part_file import SUFFIX, part_paths, read_parts, write_part
 from tlt.realrun.driver.plan import PolicyPlan
-from tlt.realrun.driver.records import records_of
-from tlt.realrun.driver.step import LiveStep, Loss
+from tlt.realrun.driver.step import LiveStep, Loss, records_of
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.messages import EngineInfo
 from tlt.traces.common.manifest import sealed

@@ -138,7 +138,12 @@ class Replay:
         batches = warm_batches(self.config)
         for worker in self.workers:
             policies = {
-                plan.name: PolicySetup(plan.setup, plan.speculating, self.log.lines(plan.name, worker))
+                plan.name: PolicySetup(
+                    plan.setup,
+                    plan.speculating,
+                    self.log.lines(plan.name, worker),
+                    sessions=bool(self.config.sessions.file),
+                )
                 for plan in self.plans
             }
             self.executor.send(worker, Prepare(worker, self.config, self.factory, policies, batches, ks))

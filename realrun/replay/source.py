@@ -47,7 +47,7 @@ class StepSource:
         del schedule
         requests = self._workload.rollouts[step]
         self.asked = {request.id: request for request in requests}
-        return Fresh(requests)
+        return Fresh(requests, turns=self._workload.turns(step))
 
     def again(self, began: Iterable[StepBegan]) -> None:
         """Nothing was drawn."""

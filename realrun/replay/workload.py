@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,17 +11,23 @@ import numpy as np
 import pandas as pd
 
 from tlt.realrun.config import RealConfig
+from tlt.realrun.driver.sessions import LiveTurn
 from tlt.realrun.driver.write_run import natural_lengths
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.problems.load import kinds_of, load_problems
-from tlt.realrun.prompts import make_prompts
+from tlt.realrun.prompts import make_prompts, vocabulary
 from tlt.traces.common.seeds import PROMPTS, generator, response_seed
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.schema import KIND_LABELS, Origin, Trace
 from tlt.traces.lengths.shipped import load_histogram, load_trace
+from tlt.traces.sessions.files import read_sessions, write_sessions
+from tlt.traces.sessions.schema import Sessions
+from tlt.traces.sessions.turns import CUT_ENDS, ENDS, Session
 from tltsched.errors import InputError
 
+TURNS = "turns.parquet"  # of a comparison folder: the sessions that were replayed
+CUT_NAMES = tuple(ENDS[code] for code in CUT_ENDS)
 SHORTEST_TOKENS = 2  # the first token comes out of prefill: a response of one is never decoded
 
 
@@ -38,12 +45,17 @@ class Workload(Protocol):
     def kinds(self, step: int) -> tuple[str, ...]:
         """Return the kind of each prompt of a rollout; none where they are not known."""
 
+    def turns(self, step: int) -> dict[int, tuple[LiveTurn, ...]]:
+        """Return the turns of each request of a rollout; none where requests are single responses."""
+
     def write(self, out: Path) -> None:
         """Write to the comparison folder `out` what is known of the lengths before anything runs."""
 
 
 def workload_of(config: RealConfig) -> Workload:
     """Return what a replay generates; raises InputError where a request does not fit the engine."""
+    if config.sessions.file:
+        return RecordedSessions(config)
     return NaturalLengths(config) if config.tasks.given else RecordedLengths(config)
 
 
@@ -82,9 +94,60 @@ class RecordedLengths:
         del step
         return ()
 
+    def turns(self, step: int) -> dict[int, tuple[LiveTurn, ...]]:
+        """Return none."""
+        del step
+        return {}
+
     def write(self, out: Path) -> None:
         """Write the lengths to `out`."""
         write_trace(self.trace, out / "lengths.parquet", force=True)
+
+
+class RecordedSessions:
+    """Sessions of a file: all that is decoded is forced, and tools take as long as the file says.
+
+    First prompts are those of the model's problems or, like what tools return, random tokens.
+    """
+
+    def __init__(self, config: RealConfig) -> None:
+        """Read the sessions; raises InputError for waits that are not known and contexts that do not fit."""
+        self._sessions = recorded_sessions(config.sessions.file, config.workload.rollouts)
+        self._turns: list[dict[int, tuple[LiveTurn, ...]]] = []
+        self.rollouts: list[tuple[EngineRequest, ...]] = []
+        vocab = vocabulary(Path(config.model.folder))
+        for rollout in range(config.workload.rollouts):
+            rng = generator(config.seed, PROMPTS, rollout)
+            requests, turns = _session_requests(self._of(rollout), vocab, rng)
+            self.rollouts.append(requests)
+            self._turns.append(turns)
+        _check_fits(config, int(self._sessions.context_tokens.max()), "of sessions", "the sessions' tokens")
+
+    def _of(self, rollout: int) -> list[Session]:
+        mine = self._sessions.step == np.unique(self._sessions.step)[rollout]
+        return [self._sessions.session(int(row)) for row in np.flatnonzero(mine)]
+
+    def describe(self) -> str:
+        """Return one line that says where the sessions come from."""
+        return f"sessions: {describe_origin(self._sessions.origin)}"
+
+    def truncated(self, step: int, request: int, tokens: int) -> bool:
+        """Return whether the session was cut where it was recorded."""
+        del tokens
+        return self._of(step)[request].turns[-1].end in CUT_NAMES
+
+    def kinds(self, step: int) -> tuple[str, ...]:
+        """Return none: sessions come without."""
+        del step
+        return ()
+
+    def turns(self, step: int) -> dict[int, tuple[LiveTurn, ...]]:
+        """Return the turns of each request of a rollout."""
+        return self._turns[step]
+
+    def write(self, out: Path) -> None:
+        """Write the sessions to `out`."""
+        write_sessions(self._sessions, out / TURNS, force=True)
 
 
 class NaturalLengths:
@@ -124,6 +187,11 @@ class NaturalLengths:
         """Return the kind of each prompt of a rollout, as the problems say."""
         return kinds_of(self._problems, step)
 
+    def turns(self, step: int) -> dict[int, tuple[LiveTurn, ...]]:
+        """Return none."""
+        del step
+        return {}
+
     def write(self, out: Path) -> None:
         """Write nothing: each policy's run folder has its own lengths."""
 
@@ -153,6 +221,44 @@ def _requests(config: RealConfig, rollout: int, rows: pd.DataFrame) -> tuple[Eng
             zip(groups.tolist(), rows["response_tokens"].tolist(), strict=True)
         )
     )
+
+
+def recorded_sessions(file: str, rollouts: int) -> Sessions:
+    """Return the first steps of a file of sessions; raises InputError: too few, or waits are not known."""
+    sessions = read_sessions(Path(file))
+    steps = np.unique(sessions.step)
+    if len(steps) < rollouts:
+        allowed = f"at most the {len(steps)} steps of {file}"
+        raise InputError("workload.rollouts", rollouts, allowed, "lower it")
+    chosen = sessions.chosen(np.isin(sessions.step, steps[:rollouts]))
+    if np.isnan(chosen.wait_s).any():
+        unknown = int(np.isnan(chosen.wait_s).sum())
+        raise InputError(
+            "wait_s", f"{unknown:,} turns of {file} not known", "seconds of every turn",
+            "give a law for them: `tlt trace convert --law wait_s=LAW`",
+        )  # fmt: skip
+    return chosen
+
+
+def _session_requests(
+    sessions: Sequence[Session], vocab: int, rng: np.random.Generator
+) -> tuple[tuple[EngineRequest, ...], dict[int, tuple[LiveTurn, ...]]]:
+    """Return the sessions of a rollout as requests, and their turns; those of a group share a prompt."""
+    requests, turns, prompts = [], {}, dict[int, tuple[int, ...]]()
+    for number, session in enumerate(sessions):
+        mine, context = [], 0
+        for place, turn in enumerate(session.turns):
+            given = tuple(rng.integers(1, vocab, turn.input_tokens).tolist())
+            if not place:
+                shared = prompts.setdefault(session.prompt_id, given)
+                given = shared if len(shared) == len(given) else given
+            kept = context if turn.kept_tokens is None else turn.kept_tokens
+            mine.append(LiveTurn(given, kept, turn.response_tokens, turn.wait_s))
+            context = kept + turn.input_tokens + turn.response_tokens
+        tokens = sum(turn.response_tokens for turn in session.turns)
+        requests.append(EngineRequest(number, mine[0].input_ids, tokens, group=session.prompt_id))
+        turns[number] = tuple(mine)
+    return tuple(requests), turns
 
 
 def _recorded(config: RealConfig) -> Trace:

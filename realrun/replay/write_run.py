@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tlt.realrun.config import RealConfig
+import pandas as pd
+
+from tlt.realrun.config import RealConfig, SessionsConfig
 from tlt.realrun.driver.engine_record import EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep, Loss, Response
 from tlt.realrun.driver.write_run import Sources, write_measured
 from tlt.realrun.replay.workload import Workload
 from tlt.traces.common.manifest import sealed
+from tlt.traces.runs.runfolder import SESSION_COLUMNS, RunFolder, SessionFacts
 from tlt.traces.runs.training import write_kinds
+from tltsched.sessions.routing import parse_routing
 
 
 def write_run(
@@ -32,8 +36,28 @@ def write_run(
     )
     with sealed(folder):
         write_measured(folder, config, plan, engine, rollouts, sources, truncated)
+        if config.sessions.file:
+            facts, rows = session_facts(config.sessions, rollouts)
+            RunFolder(folder).write_sessions(facts, rows)
         if plan.spec.keeps_order:
             write_kinds(folder, {rollout.step: workload.kinds(rollout.step) for rollout in rollouts})
+
+
+def session_facts(config: SessionsConfig, rollouts: Sequence[LiveStep]) -> tuple[SessionFacts, pd.DataFrame]:
+    """Return what sessions met with, and a row a session (SESSION_COLUMNS)."""
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    rows = [(rollout.step, *session) for rollout in rollouts for session in sorted(rollout.sessions)]
+    facts = SessionFacts(
+        routing=parse_routing(config.routing).rule,
+        tools_at_once=config.tools_at_once,
+        tool_wait_kv="keep",
+        turns=len(turns),
+        asked_tokens=sum(turn.asked for turn in turns),
+        found_tokens=sum(turn.found for turn in turns),
+        again_tokens=sum(turn.again for turn in turns),
+        timeouts=0,
+    )
+    return facts, pd.DataFrame(rows, columns=list(SESSION_COLUMNS)).astype(SESSION_COLUMNS)
 
 
 def _acceptance(config: RealConfig) -> str:

@@ -17,8 +17,7 @@ import msgspec
 
 from tlt.realrun.driver.part_file import part_paths, read_parts, write_part
 from tlt.realrun.driver.plan import PolicyPlan
-from tlt.realrun.driver.records import records_of
-from tlt.realrun.driver.step import LiveStep
+from tlt.realrun.driver.step import LiveStep, records_of
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.runs.runfolder import read_struct, write_json
 from tltsched.errors import InputError

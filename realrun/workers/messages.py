@@ -23,11 +23,15 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
 
 
 class PolicySetup(msgspec.Struct, frozen=True, gc=False):
-    """How a worker builds one policy. `past` are the lines of its scheduler from rollouts that are done."""
+    """How a worker builds one policy. `past` are the lines of its scheduler from rollouts that are done.
+
+    With `sessions` requests leave for tools and come back, and a rollout stays open until it is abandoned.
+    """
 
     setup: SchedulerSetup
     speculating: bool
     past: tuple[bytes, ...] = ()
+    sessions: bool = False
 
 
 class Prepare(Message, frozen=True, tag="prepare", gc=False):
@@ -79,7 +83,10 @@ class Reload(Message, frozen=True, tag="reload", gc=False):
 
 
 class Abandon(Message, frozen=True, tag="abandon", gc=False):
-    """Drop all requests and end the rollout; its last Report answers if one is on, else nothing does."""
+    """Drop all requests and end the rollout; its last Report answers if one is on, else nothing does.
+
+    A rollout that is open (sessions may come back to it) ends only so.
+    """
 
     policy: str
 
@@ -202,11 +209,12 @@ class EngineStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A response that is done, and when."""
+    """A response that is done, and when; with its tokens if they are wanted."""
 
     request: int
     tokens: int
     finish_s: float
+    response: tuple[int, ...] = ()
 
 
 class Report(Message, frozen=True, tag="report", gc=False):
@@ -215,7 +223,8 @@ class Report(Message, frozen=True, tag="report", gc=False):
     `intervals` are (cause, end) of its time, in order. `lines` are records of its scheduler. With `over` its
     rollout has ended, and it had taken in `works` messages Work. `acceptance` is of requests that have
     finished; one may be counted in a later report, too, and then both add up. `context_tokens` are those of
-    what it still runs, told where each finish is.
+    what it still runs, told where each finish is. `found` are requests that were admitted, with the tokens of
+    each one's context that were in the prefix cache.
     """
 
     policy: str
@@ -229,6 +238,7 @@ class Report(Message, frozen=True, tag="report", gc=False):
     works: int = 0
     acceptance: tuple[AcceptanceCount, ...] = ()
     context_tokens: int = 0
+    found: tuple[tuple[int, int], ...] = ()
 
 
 class Withdrawn(Message, frozen=True, tag="withdrawn", gc=False):

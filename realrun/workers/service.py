@@ -130,7 +130,8 @@ class Service:
                 scheduler.handle(record.body)
         recorded = RecordedWorker(scheduler, Recorder(self._lines.append))
         worker = Worker(recorded, engine, perf_counter, lambda _: None)
-        worker.watched = policy.setup.cluster.schedule_spec().watches
+        worker.watched = policy.setup.cluster.schedule_spec().watches or policy.sessions
+        worker.stays_open = policy.sessions
         worker.answer = self._answer
         worker.reload = lambda order: engine.load_policy(self._weights, order.version, order.kv_kept)
         return worker
@@ -143,10 +144,10 @@ class Service:
         log = worker.rollout(order.step, order.requests, self._orders)
         self._report(order, log, over=True)
 
-    def _orders(self) -> Sequence[Work | Cut]:
-        """Return what the driver sent in the meantime."""
+    def _orders(self, wait: bool) -> Sequence[Work | Cut]:
+        """Return what the driver sent in the meantime; with `wait` there is an order at least."""
         orders: list[Work | Cut] = []
-        while self._channel.waiting():
+        while self._channel.waiting() or (wait and not orders):
             order = self._receive()
             if not isinstance(order, Work | Withdraw | Reload | Abandon):
                 raise EOFError  # Close: nobody waits for this rollout
@@ -170,6 +171,7 @@ class Service:
                 self._works if over else 0,
                 tuple(log.acceptance),
                 log.context_tokens,
+                tuple(log.found),
             )
         )
 

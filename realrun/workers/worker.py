@@ -41,6 +41,7 @@ from tltsched.events import BatchFormed, DecisionEnded, RolloutBegan, RolloutEnd
 from tltsched.worker import NO_DRAFTER
 
 Drafts = tuple[SetDraftConfig, ...]
+Orders = Callable[[bool], Sequence[Work | Cut]]
 
 
 class Log:
@@ -52,6 +53,7 @@ class Log:
         self.engine_steps: list[EngineStep] = []
         self.acceptance: list[AcceptanceCount] = []
         self.context_tokens = 0  # that are held when it is reported
+        self.found: list[tuple[int, int]] = []  # requests admitted, and their tokens in the prefix cache
 
 
 class Worker:
@@ -78,11 +80,14 @@ class Worker:
         self.answer: Callable[[Answer], None] = lambda _answer: None
         self.reload: Callable[[Reload], None] = lambda _order: None
         self.watched = False
+        self.stays_open = False  # whether a rollout waits for further requests until it is abandoned
         self.drafter_version = 0 if engine.max_k else NO_DRAFTER
         self.log = Log()
         self._off_cause = "decode_off" if engine.max_k else "decode"
         self._held: EngineStepFacts | None = None
-        self._orders: Callable[[], Sequence[Work | Cut]] = lambda: ()
+        self._orders: Orders = lambda _wait: ()
+        self._abandoned = False
+        self._unseen: set[int] = set()  # requests that no engine step has prefilled yet
         self._inbox: deque[Work | Cut] = deque()  # from the first that cuts on
         self._prompt_tokens_left = 0
         self._joined = False  # whether requests were prefilled since the scheduler last heard of a batch
@@ -96,15 +101,19 @@ class Worker:
         self,
         step: int,
         requests: Sequence[EngineRequest],
-        orders: Callable[[], Sequence[Work | Cut]] = lambda: (),
+        orders: Orders = lambda _wait: (),
     ) -> Log:
         """Generate all requests, and do what `orders` returns on the way; returns what is not reported yet.
+
+        `orders(True)` waits for one order or more.
 
         Raises RuntimeError if a forced response has another length than was asked for.
         """
         self._orders = orders
         self._prompt_tokens_left, self._joined = 0, False
         self._ended.clear()
+        self._unseen.clear()
+        self._abandoned = False
         self._now_s = self._before_s = self.clock()
         self.scheduler.handle(RolloutBegan(self._now_s, self.index, step, self.drafter_version))
         self._submit(requests)
@@ -113,7 +122,11 @@ class Worker:
             drafts = self._obey(drafts) or drafts
             drafts = self._admit(drafts) or drafts
             if not self._busy():
-                break
+                if self._abandoned or not self.stays_open:
+                    break
+                drafts = ()
+                self._rest()
+                continue
             if not drafts or self._inbox:
                 continue  # the batch is not whole
             (draft,) = drafts
@@ -142,9 +155,17 @@ class Worker:
         """Return whether the next engine step may prefill: prompts are left, or no batch was `formed` yet."""
         return self.engine.pending() > 0 and (self._prompt_tokens_left > 0 or not formed)
 
+    def _rest(self) -> None:
+        """Wait for orders with nothing to do."""
+        self._tell()
+        self._inbox.extend(self._orders(True))
+        if isinstance(self._inbox[0], Work):
+            self._now_s = self.clock()
+            self.log.intervals.append(("tail_idle", self._now_s))
+
     def _must_stop(self) -> bool:
         """Take further requests in; returns whether an order waits that cuts the decision interval."""
-        self._inbox.extend(self._orders())
+        self._inbox.extend(self._orders(False))
         while self._inbox and isinstance(self._inbox[0], Work):
             self._take(self._inbox.popleft())
         return bool(self._inbox)
@@ -173,6 +194,7 @@ class Worker:
                 self._load(order)
                 self.answer(Reloaded(self.clock()))
             case Abandon():
+                self._abandoned = True
                 self.engine.abort_all()
                 self._asked.clear()
 
@@ -254,6 +276,7 @@ class Worker:
     def _submit(self, requests: Sequence[EngineRequest]) -> None:
         if requests:
             self._asked.update((request.id, request) for request in requests)
+            self._unseen.update(request.id for request in requests)
             self._prompt_tokens_left += sum(len(request.context) for request in requests)
             self.engine.submit(requests)
 
@@ -286,6 +309,10 @@ class Worker:
             )
         )
         self._counts.add(facts.drafts)
+        for prompt in facts.prompts:
+            if prompt.request in self._unseen:
+                self._unseen.discard(prompt.request)
+                self.log.found.append((prompt.request, prompt.cached_tokens))
         self._ended += facts.finished
         self.log.finished += [Finish(request, 0, self._now_s) for request in facts.finished]
         if self.watched:
@@ -303,7 +330,8 @@ class Worker:
                     f"request {finish.request} was to have {asked.response_tokens} tokens and has {tokens}"
                 )
             self.keep(asked, response)
-            log.finished[row] = Finish(finish.request, tokens, finish.finish_s)
+            told = asked.resumed + response if asked.told else ()
+            log.finished[row] = Finish(finish.request, tokens, finish.finish_s, told)
         log.acceptance = self._counts.take(self._asked)
         log.context_tokens = self.engine.running()[1]
         return log

@@ -22,6 +22,7 @@ from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import StepRequests
+from tlt.sim.model.sessions.turns import SessionWork, ToolConfig
 from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.sim.validate.measured_acceptance import Detail, Differences, acceptance_on, differences
@@ -42,6 +43,7 @@ from tlt.traces.runs.acceptance_counts import NOTHING, position_counts
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS, read_records
 from tlt.traces.runs.runfolder import RunFolder, Summary, read_struct, write_json, write_table
+from tlt.traces.sessions.files import read_sessions
 from tlt.traces.sources import open_runs
 from tlt.version import VERSION
 from tltsched.draft_config import OFF, chain
@@ -49,7 +51,8 @@ from tltsched.errors import InputError
 from tltsched.event_log import Record, SchedulerSetup
 from tltsched.policies.base import WhenOff
 
-LENGTHS = "lengths.parquet"  # of a replay, beside its run folders
+LENGTHS, TURNS = "lengths.parquet", "turns.parquet"  # of a replay, beside its run folders
+READS_HIDDEN = ("eagle3", "mtp")  # vLLM computes the last block of a cached prefix again for them
 NO_LIMIT_TOKENS = 1e12  # of a KV cache whose size is not on record; a run that preempts shows in its steps
 
 
@@ -71,6 +74,7 @@ class DrafterSettings(msgspec.Struct, frozen=True):
     """The part of a measured run's settings that says how drafts are accepted."""
 
     synthetic_survival: tuple[float, ...] = ()
+    kind: str = "eagle3"
 
 
 class PhaseSettings(msgspec.Struct, frozen=True):
@@ -122,6 +126,7 @@ class MeasuredPolicy:
         self.drafts = self.when_off != "not_configured" or any(draft.depth for draft in policy.draft_configs)
         self.spec = self.setup.cluster.schedule_spec()
         self.trainers = self.summary.workers - self.setup.workers
+        self.sessions = read_sessions(path.parent / TURNS) if folder.sessions() is not None else None
         ids = self.responses.groupby("step", sort=True)["request"]
         whole = all((rows.to_numpy() == np.arange(len(rows))).all() for _, rows in ids)
         steps = self.responses["step"].unique()
@@ -163,6 +168,8 @@ class MeasuredPolicy:
                 response_tokens=rows["response_tokens"].to_numpy(np.int64),
                 truncated=rows["truncated"].to_numpy(bool),
                 offset=rows["offset"].to_numpy(np.float64),
+                # Sessions stand in the order of steps and requests.
+                session=None if self.sessions is None else rows.index.to_numpy(np.int64),
             )
             for _, rows in responses.groupby("step", sort=True)
         ]
@@ -279,7 +286,9 @@ def simulate_into(
             policy.kv_tokens or NO_LIMIT_TOKENS,
             policy.settings.engine.prefix_caching,
             policy.most_emitted,
+            drops_block=policy.drafts and policy.settings.drafter.kind in READS_HIDDEN,
         ),
+        sessions=None if policy.sessions is None else SessionWork(policy.sessions, ToolConfig()),
         acceptance=acceptance or Acceptance(PerPosition((0.0,))),
         drafter=drafter,
         phases=phases,
@@ -316,7 +325,7 @@ def same_placement(policy: MeasuredPolicy, responses: pd.DataFrame) -> bool:
 
     Where a schedule places by what has finished, another place follows from other times, and is no matter.
     """
-    if policy.spec.watches:
+    if policy.spec.watches or policy.sessions is not None:
         return True
     return bool((responses["worker"].to_numpy() == policy.responses["worker"].to_numpy()).all())
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts
+from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts, RequestPrompt
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.traces.common.settings import merge
@@ -53,6 +53,7 @@ class FakeEngine:
         self._waiting: list[EngineRequest] = []
         self._running: list[Running] = []
         self._prompt_left = 0
+        self._admitted: list[RequestPrompt] = []
         self._drafted = 0  # in the engine step before, per request
         self._done: dict[int, tuple[int, ...]] = {}
 
@@ -113,6 +114,7 @@ class FakeEngine:
             request = self._waiting.pop(0)
             self._running.append(Running(request))
             self._prompt_left += len(request.context)
+            self._admitted.append(RequestPrompt(request.id, len(request.context), 0))
         requests, context = self.running()
         if self._prompt_left:
             return self._prefill(requests, context)
@@ -141,11 +143,12 @@ class FakeEngine:
             for running in self._running:
                 running.emitted += 1
         self._drafted = 0
-        return self._facts(tokens * PROMPT_TOKEN_S, requests, context, tokens, 0, ())
+        prompts, self._admitted = tuple(self._admitted), []
+        return self._facts(tokens * PROMPT_TOKEN_S, requests, context, tokens, 0, (), prompts=prompts)
 
     def _facts(
         self, seconds: float, batch: int, context: int, prompt: int, drafted: int, accepted: tuple[int, ...],
-        drafts: tuple[RequestDrafts, ...] = (),
+        drafts: tuple[RequestDrafts, ...] = (), prompts: tuple[RequestPrompt, ...] = (),
     ) -> EngineStepFacts:  # fmt: skip
         self.now_s += seconds
         finished = [running.request for running in self._running if running.left() <= 0]
@@ -155,7 +158,7 @@ class FakeEngine:
         self._running = [running for running in self._running if running.request not in finished]
         ids = tuple(request.id for request in finished)
         return EngineStepFacts(
-            seconds, batch, context, prompt, drafted, accepted, ids, compiled=False, drafts=drafts
+            seconds, batch, context, prompt, drafted, accepted, ids, drafts=drafts, prompts=prompts
         )
 
 

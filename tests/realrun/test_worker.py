@@ -122,7 +122,8 @@ def test_requests_that_come_on_the_way_join_the_rollout() -> None:
     bench = Bench("none", FakeEngine(8, 0))
     late = [requests(9, first=50)]
 
-    def orders() -> Sequence[Work]:
+    def orders(wait: bool) -> Sequence[Work]:
+        assert not wait, "a rollout that is not open never waits"
         come = len(bench.engine.stepped) >= 6 and late
         return (Work("none", 0, 0.0, tuple(late.pop())),) if come else ()
 

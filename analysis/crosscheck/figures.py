@@ -38,6 +38,15 @@ class CauseCheck(msgspec.Struct, frozen=True, kw_only=True):
     difference: Estimate
 
 
+class SessionCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What sessions met with, (measured, simulated)."""
+
+    routing: str
+    turns: tuple[int, int]
+    hit_share: tuple[float, float]  # of the contexts of all turns, found in prefix caches
+    again_tokens: tuple[int, int]  # computed before, and computed again
+
+
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One policy. Errors are simulated over measured less 1; acceptance lengths count the bonus token.
 
@@ -60,6 +69,7 @@ class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
     )  # share of the workers' busy time that lies between measured engine steps
     engine_steps: EngineStepCheck | None
     schedule: ScheduleCheck | None = None  # None: the plain synchronous one
+    sessions: SessionCheck | None = None  # None: single responses
 
 
 class Crosscheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +243,19 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         else None,
         engine_steps=check_engine_steps(engine_steps, pair.steps) if engine_steps is not None else None,
         schedule=check_schedule(real, model, pair.steps) if real.schedule and model.schedule else None,
+        sessions=_sessions(real, model),
+    )
+
+
+def _sessions(real: Run, model: Run) -> SessionCheck | None:
+    if real.sessions is None or model.sessions is None:
+        return None
+    measured, simulated = real.sessions[0], model.sessions[0]
+    return SessionCheck(
+        routing=measured.routing,
+        turns=(measured.turns, simulated.turns),
+        hit_share=(measured.hit_share, simulated.hit_share),
+        again_tokens=(measured.again_tokens, simulated.again_tokens),
     )
 
 

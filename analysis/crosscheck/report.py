@@ -32,6 +32,10 @@ SCHEDULE_HEADERS = (
     "Policy", "ms a trained token, measured", "simulated", "Error [95 %]", "Trained responses", "Dropped",
     "Wasted tokens", "Staleness of dropped (steps)", "Staleness of trained, mean", "largest",
 )  # fmt: skip
+SESSION_HEADERS = (
+    "Policy", "Routing", "Turns", "Prefix-cache hits, measured", "simulated", "Difference (points)",
+    "Tokens computed again",
+)  # fmt: skip
 TEMPLATE = "crosscheck/report.html"
 
 
@@ -50,6 +54,13 @@ def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Cro
     console.print(_terminal(check))
     if rows := _schedule_rows(check):
         console.print(_terminal_schedules(rows))
+    if rows := _session_rows(check):
+        shown = terminal_table("sessions: measured / simulated")
+        for head in SESSION_HEADERS:
+            shown.add_column(Text(head), justify="left" if head == "Policy" else "right", overflow="fold")
+        for row in rows:
+            shown.add_row(*(Text(figure) for figure in row))
+        console.print(shown)
     console.print()
     console.print(Text(verdict(check)))
     for flag in check.flags:
@@ -218,6 +229,21 @@ def _schedule_rows(check: Crosscheck) -> list[tuple[str, ...]]:
     ]
 
 
+def _session_rows(check: Crosscheck) -> list[tuple[str, ...]]:
+    return [
+        (
+            policy.policy,
+            told.routing,
+            "{:,} / {:,}".format(*told.turns),
+            *(f"{share:.1%}" for share in told.hit_share),
+            f"{100 * (told.hit_share[1] - told.hit_share[0]):+.1f}",
+            "{:,} / {:,}".format(*told.again_tokens),
+        )
+        for policy in check.policies
+        if (told := policy.sessions) is not None
+    ]
+
+
 def _cause_rows(check: Crosscheck) -> list[tuple[str, ...]]:
     return [
         (
@@ -249,6 +275,7 @@ def render(check: Crosscheck, pictures: list[Picture]) -> str:
         pictures=pictures,
         causes=TextTable(CAUSE_HEADERS, _cause_rows(check), names=(1,)),
         schedules=TextTable(SCHEDULE_HEADERS, _schedule_rows(check)),
+        sessions=TextTable(SESSION_HEADERS, _session_rows(check)),
         engine_steps=TextTable(ENGINE_STEP_HEADERS, _engine_step_rows(check)),
         bins=TextTable(BIN_HEADERS, bins, names=(1,)),
     )

@@ -11,6 +11,8 @@ from tests.realrun.fakes import config_of, flat_times
 from tests.realrun.test_replay import check_run, silent
 from tests.sim.measured_world import write_calibration
 from tlt.analysis.crosscheck.decisions import replay_decisions
+from tlt.analysis.crosscheck.figures import crosscheck, load_pair
+from tlt.analysis.crosscheck.report import render
 from tlt.analysis.ledger import check_accounting
 from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.plan import plan_policies
@@ -108,6 +110,12 @@ def test_the_simulation_counts_turns_and_contexts_alike(ran: Path, tmp_path: Pat
         columns = ["response_tokens", "prompt_tokens"]
         mine = RunFolder(ran / name).responses()[columns]
         assert mine.equals(RunFolder(tmp_path / "simulated" / name).responses()[columns])
+    check = crosscheck(load_pair(ran, tmp_path / "simulated"))
+    for policy in check.policies:
+        assert policy.sessions is not None
+        assert policy.sessions.turns[0] == policy.sessions.turns[1]
+        assert policy.sessions.hit_share == (0.0, 0.0)
+    assert "round_robin" in render(check, [])
 
 
 def test_a_turn_asks_for_the_whole_context_so_far() -> None:

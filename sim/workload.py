@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from tlt.traces.common.arrays import Ints
 from tlt.traces.lengths.generate import generate
 from tlt.traces.lengths.schema import COLUMNS, KIND_LABELS, Trace
 from tlt.traces.lengths.shipped import load_histogram, load_trace
-from tlt.traces.sessions.files import is_session_file, read_sessions
+from tlt.traces.sessions.files import is_session_file, read_sessions, sessions_path
 from tlt.traces.sessions.generate import generate_sessions
 from tlt.traces.sessions.schema import Sessions
 from tlt.traces.sessions.session_laws import load_laws
@@ -70,10 +69,10 @@ def load_sessions(config: WorkloadConfig, seed: int) -> Sessions:
 
     Raises InputError for a file that is neither, has fewer steps, or does not know how long tools took.
     """
-    path = Path(config.sessions)
+    path = sessions_path(config.sessions)
     if path.is_file() and is_session_file(path):
         return _recorded(read_sessions(path), config)
-    laws = load_laws(config.sessions)
+    laws = load_laws(path)
     sizes = (config.steps, config.prompts_per_step, config.samples_per_prompt)
     return generate_sessions(laws, *sizes, seed)
 

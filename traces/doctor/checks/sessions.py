@@ -59,8 +59,8 @@ def _cut(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
         Sign(
             severity=severity,
             found=f"{int(cut.sum()):,} of {len(ends):,} sessions ({cut.mean():.1%}) were cut: {causes}",
-            why="A session that is cut has no answer and mostly no reward, and how long it would have gone on "
-            "is not known.",
+            why="A session that is cut has no answer and mostly no reward, and how long it would have gone "
+            "on is not known.",
             todo="Raise the limit that cuts, or take turns as censored (`tlt trace fit` does).",
             source="end of each session's last turn",
         )
@@ -128,8 +128,8 @@ def _hanging(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
             found=f"{hanging:,} of {len(known):,} sessions wait more than {HANGING:g} times the median of "
             f"{median:,.1f} s, the longest {float(known.max()):,.0f} s",
             why="A synchronous step lasts as long as its longest session: a tool that hangs holds all GPUs.",
-            todo="Give tools a time-out, or let the step go on without the last sessions (over-sampling, tail "
-            "batching).",
+            todo="Give tools a time-out, or let the step go on without the last sessions (over-sampling, "
+            "tail batching).",
             source="wait_s, summed by session",
         )
     ]

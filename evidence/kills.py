@@ -1,210 +1,192 @@
-"""Who kills what in a live replay, and what is lost: `python -m evidence.kills [vllm]`
+"""Who kills what in a live run, and what is lost: `python -m evidence.kills [vllm] [--only WORD]`
 
-A replay of two policies on two workers is shot at: a worker by SIGKILL in prefill or decode, or stopped; the
-driver by SIGKILL, SIGTERM or Ctrl-C. Then the same command is given again. For each moment: how long until
-the victim or, for the driver, all was over, how many responses were lost, repeated or changed in the end, and
-what was left behind (processes and so their ports, files in /dev/shm, half-written files). Without `vllm` the
-engine is one of the tests that takes 10 ms a step; with it, vLLM on CPU and a tiny model. Writes kills.json
-(kills_vllm.json).
+Replays, trainings and calibrations of two workers (of an engine and a neighbour) are shot at: a worker by
+SIGKILL in prefill, decode, drafter training, update, weight sync or checkpoint, or stopped; the driver by
+SIGKILL, SIGTERM or Ctrl-C (evidence.fire.moments). Then the same command is given again. For each moment: how
+long until the driver knew of a worker, or until nothing of a killed driver ran; what was lost or changed in
+the end; what was left behind (processes, ports, files in /dev/shm, half-written files). Without `vllm` the
+engine is one of the tests that takes 10 ms a step; with it, vLLM on CPU and a tiny model. `--only` takes the
+moments whose title holds a word; the others keep their rows. Runs that nobody shot at stay in `--folder`, for
+the next call. Writes kills.json (kills_vllm.json).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import suppress
+from collections import Counter
 from pathlib import Path
 
-import pandas as pd
+import msgspec
 
-from evidence.recording import OTHERS, PROJECT, device, write
+from evidence.fire.moments import MOMENTS, Moment, Task
+from evidence.fire.processes import alive, descendants, listening, orphaned, ports, shared_memory
+from evidence.fire.results import Row, results
+from evidence.recording import HERE, OTHERS, PROJECT, device, write, write_raw
+from tltsched.errors import InputError
 
-FAKE = "tests.realrun.fakes:make_slow"
-DRIVER = """
-import sys
-from pathlib import Path
-from tlt.commands.failures import Terminated, ended_by_sigterm
-from tlt.realrun.engine.factory import MAKE_ENGINE
-from tlt.realrun.replay.replay import replay
-from tlt.traces.common.lock import holding
-
-if __name__ == "__main__":
-    folder, kind = Path(sys.argv[1]), sys.argv[2]
-    if kind == "vllm":
-        import msgspec
-        from tests.realrun.small_models import tiny_config
-        from tlt.realrun.config import WorkloadConfig
-        work = WorkloadConfig(requests=12, rollouts=2, longest_tokens=150, prompt_tokens=12)
-        config, factory = msgspec.structs.replace(tiny_config(folder), workload=work), MAKE_ENGINE
-    else:
-        from tests.realrun.fakes import config_of
-        config, factory = config_of(folder), kind
-    show = lambda what: print(what, flush=True)
-    try:
-        with ended_by_sigterm(), holding(folder / "out"):
-            replay(config, ("none", "static:2"), folder / "out", show, None, factory)
-    except Terminated:
-        sys.exit(143)
-"""
-# moment -> (whom, signal, seconds after the warm-up)
-MOMENTS: dict[str, tuple[str, signal.Signals, float]] = {
-    "worker, SIGKILL, prefill": ("worker", signal.SIGKILL, 0.01),
-    "worker, SIGKILL, decode": ("worker", signal.SIGKILL, 0.5),
-    "worker, SIGKILL, second policy": ("worker", signal.SIGKILL, 2.0),
-    "worker, SIGSTOP, decode": ("worker", signal.SIGSTOP, 0.5),
-    "driver, SIGKILL, warm-up": ("driver", signal.SIGKILL, -1.0),
-    "driver, SIGKILL, decode": ("driver", signal.SIGKILL, 0.5),
-    "driver, SIGTERM, decode": ("driver", signal.SIGTERM, 0.5),
-    "driver, Ctrl-C, decode": ("driver", signal.SIGINT, 0.5),
-}
 GONE_S = 30.0  # in which what was left behind has to be gone
+KILLED_S, STOPPED_S = 30.0, 60.0  # until a death, or a process that is stopped, is noticed
+LIMIT_S = 1_200.0  # of one run
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the processes below one, as the kernel lists them."""
-    found: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text(encoding="ascii").split():
-                found += [int(child), *descendants(int(child))]
-    return found
+class Shot(msgspec.Struct, frozen=True):
+    """What came of one moment."""
+
+    moment: str
+    noticed_s: float
+    lost_or_changed: int
+    half_written: int
+    left: tuple[str, ...]  # processes, ports and shared memory that stayed
+    said: str  # by the driver at its end
 
 
-def workers(pid: int) -> list[int]:
-    """Return the worker processes of a driver: its children that are no resource tracker."""
-    named = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in descendants(pid)}
-    return [child for child, command in named.items() if b"spawn_main" in command]
+class Range:
+    """Where the shots are fired."""
 
+    def __init__(self, top: Path, engine: str) -> None:
+        self.top, self.engine = top, engine
+        top.mkdir(parents=True, exist_ok=True)
+        self._references: dict[Task, Counter[Row]] = {}
 
-def alive(pids: list[int]) -> list[int]:
-    """Return those of some processes that still run."""
-    found = []
-    for pid in pids:
-        with suppress(OSError):
-            state = (
-                Path(f"/proc/{pid}/stat")
-                .read_text(encoding="ascii", errors="replace")
-                .rpartition(")")[2]
-                .split()[0]
-            )
-            found += [pid] if state != "Z" else []
-    return found
-
-
-def shared_memory() -> set[str]:
-    """Return the files of shared memory."""
-    return {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108
-
-
-def orphaned(names: set[str]) -> list[str]:
-    """Return those files of shared memory that no process uses: the machine may have other work."""
-    used = b""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            used += (process / "maps").read_bytes()
-        with suppress(OSError):
-            used += b" ".join(os.readlink(handle).encode() for handle in (process / "fd").iterdir())
-    return [name for name in names if name.encode() not in used]
-
-
-def lengths(out: Path) -> list[list[int]]:
-    """Return the response tokens of each policy, by rollout and request."""
-    tables = [pd.read_parquet(out / name / "responses.parquet") for name in ("none", "static-2")]
-    return [table.sort_values(["step", "request"])["response_tokens"].tolist() for table in tables]
-
-
-class Shot:
-    """One moment: shoot, see what is noticed and left, go on, compare."""
-
-    def __init__(self, top: Path, kind: str) -> None:
-        self.top, self.kind = top, kind
-        self.script = top / "driver.py"
-        self.script.write_text(DRIVER, encoding="utf-8")
-        self.environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-
-    def start(self, folder: Path) -> subprocess.Popen[str]:
-        """Start the driver."""
+    def start(self, task: Task, folder: Path, moment: Moment | None = None) -> subprocess.Popen[str]:
+        """Start a driver."""
         folder.mkdir(exist_ok=True)
+        more = [msgspec.json.encode(moment).decode()] if moment else []
         return subprocess.Popen(
-            [sys.executable, str(self.script), str(folder), self.kind], stdout=subprocess.PIPE,
-            stderr=(folder / "stderr").open("w"), text=True, env=self.environment, cwd=PROJECT,
+            [sys.executable, "-m", "evidence.fire.driver", self.engine, task, str(folder), *more],
+            stdout=subprocess.PIPE, stderr=(folder / "stderr").open("a"), text=True, cwd=PROJECT,
+            env=os.environ | {"PYTHONPATH": str(PROJECT)},
         )  # fmt: skip
 
-    def whole(self, folder: Path) -> list[list[int]]:
-        """Run the driver to its end; returns the lengths."""
-        driver = self.start(folder)
-        driver.communicate()
+    def whole(self, task: Task, folder: Path) -> Counter[Row]:
+        """Run a task to its end; returns its results."""
+        driver = self.start(task, folder)
+        said, _ = driver.communicate(timeout=LIMIT_S)
         if driver.returncode:
-            raise RuntimeError((folder / "stderr").read_text(encoding="utf-8")[-3000:])
-        return lengths(folder / "out")
+            errors = (folder / "stderr").read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"{said[-500:]}\n{errors[-3000:]}")
+        return Counter(results(task, folder / "out"))
 
-    def fire(self, moment: str, folder: Path) -> dict[str, float]:
-        """Shoot once and go on; returns seconds until it was noticed, and what was left behind."""
-        whom, number, after_s = MOMENTS[moment]
+    def reference(self, task: Task) -> Counter[Row]:
+        """Return the results of a run that nobody shot at."""
+        if task not in self._references:
+            self._references[task] = self.whole(task, self.top / f"{task}")
+        return self._references[task]
+
+    def fire(self, moment: Moment, folder: Path) -> Shot:
+        """Shoot once, look, go on, and compare with a run that was left in peace."""
+        noticed_s, left, said = self._shoot(moment, folder)
+        half = len(list((folder / "out").rglob("*.part")))
+        again, reference = self.whole(moment.task, folder), self.reference(moment.task)
+        wrong = (again - reference).total() + (reference - again).total()
+        return Shot(moment.title(), round(noticed_s, 1), wrong, half, tuple(left), said)
+
+    def _shoot(self, moment: Moment, folder: Path) -> tuple[float, list[str], str]:
+        """Start a run that shoots; returns the seconds until it was noticed, what was left, the last word."""
         before = shared_memory()
-        driver = self.start(folder)
+        driver = self.start(moment.task, folder, moment)
+        ender = threading.Timer(LIMIT_S, driver.kill)
+        ender.start()
         assert driver.stdout is not None
-        if after_s >= 0:
-            assert driver.stdout.readline().strip() == "warm-up"
-            time.sleep(after_s)
-        else:
-            while not workers(driver.pid):
-                time.sleep(0.01)
-        below = descendants(driver.pid)
-        victim = driver.pid if whom == "driver" else workers(driver.pid)[0]
-        shot_s = time.monotonic()
-        os.kill(victim, number)
-        while alive([victim]) if whom == "worker" else driver.poll() is None:
-            time.sleep(0.05)
-        noticed_s = time.monotonic() - shot_s
-        driver.communicate()
+        shot_s, noticed_s, last = -1.0, -1.0, ""
+        below, held = list[int](), dict[str, str]()
+        for line in driver.stdout:
+            last = line.strip()
+            if last.startswith("shot "):
+                shot_s = time.monotonic()
+                if last.split()[2] != moment.order:
+                    raise RuntimeError(f"{moment.title()}: {last}")
+            elif last == "noticed" and noticed_s < 0:
+                noticed_s = time.monotonic()
+            if shot_s < 0:
+                below = descendants(driver.pid)
+                held = ports([driver.pid, *below])
+        driver.wait()
+        ender.cancel()
+        if shot_s < 0:
+            raise RuntimeError(f"{moment.title()}: nothing was shot, {last}")
         deadline = time.monotonic() + GONE_S
         while alive(below) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        left = [*alive(below), *orphaned(shared_memory() - before)]  # a port goes with its process
-        print(*left, file=sys.stderr)
-        return {"noticed after": round(noticed_s, 1), "left behind": float(len(left))}
+            time.sleep(0.05)
+        if moment.whom == "driver":
+            noticed_s = time.monotonic()
+        if noticed_s < 0:
+            raise RuntimeError(f"{moment.title()}: nobody noticed, {last}")
+        still = listening()
+        left = [f"process {pid}" for pid in alive(below)]
+        left += [f"port {place}" for inode, place in held.items() if inode in still]
+        left += [f"shared memory {name}" for name in orphaned(shared_memory() - before)]
+        return noticed_s - shot_s, left, last if driver.returncode else ""
 
 
-def main(kind: str) -> None:
+def main() -> None:
     """Shoot at every moment and write the record."""
-    value: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as name:
-        top = Path(name)
-        shot = Shot(top, kind)
-        reference = shot.whole(top / "reference")
-        for number, moment in enumerate(MOMENTS):
-            folder = top / str(number)
-            found = shot.fire(moment, folder)
-            again = shot.whole(folder)
-            wrong = sum(a != b for mine, theirs in zip(again, reference, strict=True)
-                        for a, b in zip(mine, theirs, strict=True))  # fmt: skip
-            found["responses lost or changed"] = float(wrong)
-            found["half-written files"] = float(len(list((folder / "out").rglob("*.part"))))
-            value |= {f"{moment}: {what}": figure for what, figure in found.items()}
-            print(moment, found, flush=True)
-    bad = sum(figure for name, figure in value.items() if not name.endswith("noticed after"))
-    late = [
-        name for name, figure in value.items()
-        if name.endswith("noticed after") and figure > (60 if "SIGSTOP" in name else 30)
-    ]  # fmt: skip
+    words = argparse.ArgumentParser()
+    words.add_argument("engine", nargs="?", choices=("tests", "vllm"), default="tests")
+    words.add_argument("--only", default="")
+    words.add_argument("--folder", type=Path)
+    given = words.parse_args()
+    name = "kills_vllm" if given.engine == "vllm" else "kills"
+    raw = HERE / f"{name}.points.jsonl"
+    lines = raw.read_bytes().splitlines() if raw.is_file() else []
+    shots = {shot.moment: shot for shot in (msgspec.json.decode(line, type=Shot) for line in lines)}
+    chosen = [moment for moment in MOMENTS if given.only in moment.title()]
+    if not chosen:
+        raise InputError("--only", given.only, "a word of a moment's title", "see evidence/fire/moments.py")
+    with tempfile.TemporaryDirectory() as top:
+        place = Range(given.folder or Path(top), given.engine)
+        for number, moment in enumerate(chosen):
+            shot = place.fire(moment, Path(top) / str(number))
+            shots[shot.moment] = shot
+            print(shot, flush=True)
+            _record(name, given.engine, shots)
+
+
+def _record(name: str, engine: str, shots: dict[str, Shot]) -> None:
+    """Write the record of all shots, in the order of the moments, and their table."""
+    titles = [moment.title() for moment in MOMENTS]
+    rows = [shots[title] for title in titles if title in shots]
+    stopped = [row.noticed_s for row in rows if "SIGSTOP" in row.moment]
+    killed = [row.noticed_s for row in rows if "SIGSTOP" not in row.moment]
+    value = {
+        "moments": float(len(rows)),
+        "results lost or changed": float(sum(row.lost_or_changed for row in rows)),
+        "left behind": float(sum(len(row.left) for row in rows)),
+        "half-written files": float(sum(row.half_written for row in rows)),
+        "a death noticed, or all over, within": max(killed, default=0.0),
+        "a stopped process noticed within": max(stopped, default=0.0),
+    }
+    bad = value["results lost or changed"] + value["left behind"] + value["half-written files"]
+    head = "| Moment | Noticed after (s) | Lost or changed | Left behind |\n|:--|--:|--:|--:|\n"
+    table = "".join(
+        f"| {row.moment} | {row.noticed_s:.1f} | {row.lost_or_changed or 'nothing'} | "
+        f"{', '.join(row.left) or 'nothing'} |\n"
+        for row in rows
+    )
+    (HERE / f"{name}.md").write_text(head + table, encoding="utf-8")
     write(
-        "kills_vllm" if kind == "vllm" else "kills",
-        claim="A live replay that is shot at loses no response and leaves nothing; the same command ends it",
+        name,
+        claim="A live run that is shot at loses no result and leaves nothing; the same command ends it",
         value=value,
-        unit={OTHERS: "", **{name: "s" for name in value if name.endswith("noticed after")}},
+        unit={OTHERS: "", **{figure: "s" for figure in value if figure.endswith("within")}},
         measured_on=device(),
-        target="nothing lost, changed or left; a stopped worker found within 60 s, a death within 30 s",
-        met=not bad and not late,
-        how="measured: two workers, 24 responses of forced lengths under each of two policies; engine "
-        + ("vLLM on CPU, a tiny model" if kind == "vllm" else "of the tests, 10 ms a step"),
-        command="python -m evidence.kills" + (" vllm" if kind == "vllm" else ""),
+        target=f"nothing lost, changed or left at any of {len(titles)} moments; a stopped process found "
+        f"within {STOPPED_S:.0f} s, a death within {KILLED_S:.0f} s",
+        met=not bad and len(rows) == len(titles)
+        and max(stopped, default=0.0) <= STOPPED_S and max(killed, default=0.0) <= KILLED_S,
+        how="measured: a replay of 24 responses under each of two policies, a training of three steps and a "
+        "calibration, of two workers each; engine "
+        + ("vLLM on CPU, a tiny model" if engine == "vllm" else "of the tests, 10 ms a step; trainers real"),
+        command="python -m evidence.kills" + (" vllm" if engine == "vllm" else ""),
+        raw=write_raw(f"{name}.points.jsonl", [msgspec.to_builtins(row) for row in rows]),
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else FAKE)
+    main()

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from evidence.kills import workers
+from evidence.fire.processes import workers
 from evidence.recording import OTHERS, device, write
 from tlt.realrun.config import WorkloadConfig
 from tlt.realrun.replay.replay import replay

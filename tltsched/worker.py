@@ -39,6 +39,12 @@ class WorkerState(StrEnum):
 class WorkerScheduler:
     """Turns the events of one worker into commands; raises ProtocolError if they come out of order."""
 
+    # Of a rollout, from its begin on.
+    _may_draft: bool
+    _drafter_in_step: bool
+    _open: SetDraftConfig  # the last decision
+    _deepest: int  # depth of the decisions
+
     def __init__(self, worker: int, policy: Policy) -> None:
         self.worker = worker
         self.policy = policy
@@ -50,10 +56,6 @@ class WorkerScheduler:
         self._step = -1
         self.drafts = any(draft_config.depth for draft_config in policy.draft_configs)
         """Whether the policy ever drafts."""
-        self._may_draft = True
-        self._drafter_in_step = True
-        self._open = SetDraftConfig(worker, OFF, None, 1)  # the last decision
-        self._deepest = 0  # depth of the decisions of this rollout
 
     def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
         """Take one event in; return the draft configuration of the interval that starts now, if one does."""

@@ -185,8 +185,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
         `decode_s`: of the same engine step without them, in which the target reads `read_tokens`.
         """
-        read = min(max(read_tokens, self.knots_tokens[0]), self.knots_tokens[-1])
-        whole = min(read + tokens, self.knots_tokens[-1])
+        first, last = self.knots_tokens[0], self.knots_tokens[-1]
+        read, whole = (min(max(each, first), last) for each in (read_tokens, read_tokens + tokens))
         beyond = max(read_tokens + tokens - max(whole, read_tokens), 0.0)
         open_s = min(self.slopes_s_per_token[-1], self.prefill_s_per_token)
         riding_s = self.mixed_token_share * (self._within_s(whole) - self._within_s(read) + beyond * open_s)

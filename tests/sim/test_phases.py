@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tlt.sim.model.phases import PhaseConfig, PhaseTimes, phases_of
+from tlt.sim.model.phases import PhaseConfig, PhaseTimes, given_on_trainers, phases_of
 from tlt.sim.model.transports import TRANSPORTS, TransportName, sync_s
 from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
+from tltsched.errors import InputError
 
 SHAPE, GPU = model_shape("Qwen2.5-7B"), gpu_spec("H100")
 PARAMETERS = SHAPE.parameters()
@@ -89,3 +90,44 @@ def test_a_sync_takes_what_was_published_of_its_transport(
 
 def test_each_transport_says_where_its_figures_are_from() -> None:
     assert {each.source.partition(":")[0] for each in TRANSPORTS.values()} == {"assumed", "published"}
+
+
+def test_what_is_assumed_where_nothing_is_given() -> None:
+    config = PhaseConfig()
+    assert (config.reward_s, config.reward_s_per_response, config.logprob_passes) == (5.0, 0.0, 2)
+    assert (config.training_efficiency, config.forward_efficiency) == (0.35, 0.45)
+    assert (config.training_bytes_per_parameter, config.optimizer_bytes_per_parameter) == (4.0, 12.0)
+    assert (config.sync_bytes_per_s, config.sync_transport) == (None, "assumed")
+    assert (config.sync_pause_s, config.lend_s, config.trainer_scaling, config.by_step_s) == (
+        0.0,
+        0.0,
+        1.0,
+        {},
+    )
+    assert (config.logprob_s, config.policy_update_s, config.weight_sync_s) == (None, None, None)
+
+
+def test_operations_of_a_step_are_those_that_are_published() -> None:
+    """6 N D (Kaplan et al., 2020): 7.62e9 parameters and 1e6 tokens are 4.57e16 operations."""
+    peak_flops = 4 * 989e12  # of four H100, dense bf16
+    assert seconds("policy_update", training_efficiency=1.0) == pytest.approx(4.57e16 / peak_flops, rel=0.01)
+    one_pass = seconds("logprob", logprob_passes=1, forward_efficiency=1.0)
+    assert one_pass == pytest.approx(4.57e16 / 3 / peak_flops, rel=0.01)
+
+
+def test_experts_cost_what_a_token_passes_and_move_whole() -> None:
+    """Qwen3-30B-A3B: 30.5e9 parameters, of which a token passes 3.3e9."""
+    experts = PhaseTimes(PhaseConfig(training_efficiency=1.0), model_shape("Qwen3-30B-A3B"), GPU, 4)
+    assert experts.seconds("policy_update", 1, TOKENS) == pytest.approx(6 * 3.35e9 * TOKENS / FLOPS, rel=0.03)
+    assert experts.seconds("weight_sync", 1, 1) == pytest.approx(2 * 30.5e9 / 25e9, rel=0.01)
+
+
+def test_a_phase_that_no_log_may_have_is_refused() -> None:
+    with pytest.raises(InputError, match="sleeping"):
+        PhaseConfig(by_step_s={"reward": (1.0,), "sleeping": (2.0,)})
+
+
+def test_given_seconds_of_what_the_trainers_do() -> None:
+    assert given_on_trainers(PhaseConfig(logprob_s=0.5, policy_update_s=0.25)) == ("logprob", "policy_update")
+    assert given_on_trainers(PhaseConfig(logprob_s=0.0, policy_update_s=0.25)) == ("policy_update",)
+    assert given_on_trainers(PhaseConfig(by_step_s={"logprob": (0.0, 0.0), "reward": (1.0,)})) == ()

@@ -9,6 +9,7 @@ import click
 
 from tlt.commands.failures import GOES_ON, Terminated, ended_by_sigterm, outside
 from tlt.commands.options import HELP
+from tlt.commands.terminal import harmless_streams
 from tlt.version import VERSION
 from tltsched.errors import InputError
 
@@ -64,6 +65,11 @@ def main(command: click.Command = cli) -> None:
     Exits with 0, 1 a check failed, 2 bad input or a disk, folder or memory that does not suffice, 3 GPU time
     does not add up, 130 or 143 stopped.
     """
+    with harmless_streams():
+        _run(command)
+
+
+def _run(command: click.Command) -> None:
     try:
         with ended_by_sigterm():
             sys.exit(command.main(standalone_mode=False))

@@ -28,15 +28,14 @@ def present(folder: Path, with_report: bool = True, as_json: bool = False) -> No
     if not with_report and not as_json:
         click.echo(folder)
         return
-    from rich.console import Console
-
     from tlt.analysis.report import answer_file, write_answer_of
     from tlt.analysis.report import present as write_and_print
+    from tlt.commands.harmless_console import console
 
     if not with_report:
         write_answer_of(folder)
     else:
-        write_and_print(folder, Console(quiet=as_json))
+        write_and_print(folder, console(quiet=as_json))
     if as_json:
         click.echo(answer_file(folder).read_text(encoding="utf-8").rstrip())
 

@@ -94,10 +94,10 @@ def progress(text: str, total: float | None = None, counting: str = "") -> Itera
 
     Not on a terminal: a plain line at most every EVERY_S seconds.
     """
-    from rich.console import Console
+    from tlt.commands.harmless_console import console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    shown_on = console(stderr=True)
+    if not shown_on.is_terminal:
         yield Shown(PlainLine(text, total, counting))
         return
     from rich.progress import (
@@ -118,7 +118,7 @@ def progress(text: str, total: float | None = None, counting: str = "") -> Itera
     elif counting:
         number = TextColumn("{task.completed:,.0f} " + counting, markup=False)
         columns = (SpinnerColumn(), words, number, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=shown_on, transient=True) as bar:
         yield Shown(_Bar(bar, bar.add_task(text, total=total)))
 
 

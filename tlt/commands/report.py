@@ -45,13 +45,12 @@ def run(ctx: click.Context, folder: Path, open_step: int | None) -> None:
     Exits with 3 if the GPU time of a run does not add up: its figures mean nothing and nothing is written.
     """
     # Imported here: the libraries for tables and pictures take longer to load than `--help` may take.
-    from rich.console import Console
-
     from tlt.analysis.ledger import AccountingError
     from tlt.analysis.report import present
+    from tlt.commands.harmless_console import console
 
     try:
-        present(folder, Console(), open_step)
+        present(folder, console(), open_step)
     except AccountingError as error:
         click.echo(f"error: the GPU time does not add up: {error}", err=True)
         ctx.exit(TIME_DOES_NOT_ADD_UP)
@@ -93,13 +92,12 @@ def train(ctx: click.Context, folder: Path) -> None:
 
     Exits with 3 if the GPU time of a run does not add up: its figures mean nothing and nothing is written.
     """
-    from rich.console import Console
-
     from tlt.analysis.ledger import AccountingError
     from tlt.analysis.training.report import present_training
+    from tlt.commands.harmless_console import console
 
     try:
-        present_training(folder, Console())
+        present_training(folder, console())
     except AccountingError as error:
         click.echo(f"error: the GPU time does not add up: {error}", err=True)
         ctx.exit(TIME_DOES_NOT_ADD_UP)
@@ -128,9 +126,8 @@ def crosscheck(
     max_error: float | None,
 ) -> None:
     """Hold a simulation of a measured run against it, and write crosscheck.html into MEASURED."""
-    from rich.console import Console
-
     from tlt.analysis.crosscheck.report import present_crosscheck
+    from tlt.commands.harmless_console import console
     from tlt.sim.validate.replay_measured import simulate_replay
     from tltsched.errors import InputError
 
@@ -139,7 +136,7 @@ def crosscheck(
             raise InputError("--calibration", None, "a calibration.json", "give it, or --simulated FOLDER")
         simulated = measured.resolve().with_name(f"{measured.resolve().name}.simulated")
         simulate_replay(measured, calibration, simulated)
-    check = present_crosscheck(measured, simulated, Console())
+    check = present_crosscheck(measured, simulated, console())
     if max_error is not None and (check.stopped() or check.worst_error() > max_error):
         click.echo(f"error: missed by {check.worst_error():.1%}, or a flag stops the conclusion", err=True)
         ctx.exit(CHECK_FAILED)

@@ -183,9 +183,10 @@ class ReleasedBegMab(BegMabPolicy):
             lengths.add(accept_length, steps)
 
     def _refresh(self, arm: DraftConfig) -> None:
+        """Take the stable length of an arm anew, of which acceptance is known."""
         windows = self._accept_lengths[arm].values()
         entries = list(chain.from_iterable(window.entries for window in windows))
-        self._stable_length[arm] = weighted_median(entries) if entries else 0.0
+        self._stable_length[arm] = weighted_median(entries)
 
     def _group(self, requests: int) -> int:
         return RELEASED_GROUPS[bucket_of(RELEASED_GROUPS, requests)]

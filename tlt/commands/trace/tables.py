@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def show(title: str, made: Table) -> None:
     """Print a table below its title."""
-    from rich.console import Console
+    from tlt.commands.harmless_console import console
 
     click.echo(title)  # rich would wrap a table's own title to the width of its columns
-    Console().print(made)
+    console().print(made)
 
 
 def table(rows: Sequence[tuple[str, ...]], *heads: str) -> Table:

@@ -36,12 +36,15 @@ from tltsched.events import (
     RolloutBegan,
     RolloutEnded,
     StepBegan,
+    ToolsReturned,
     TrainingStopped,
+    TurnsEnded,
     WorkerLost,
 )
 from tltsched.policies import PRESETS as POLICIES
 from tltsched.schedules import PRESETS as SCHEDULES
 from tltsched.schedules.cluster_view import Capacity
+from tltsched.sessions.routing import RULE_NAMES
 from tltsched.spot import SpotConfig, SpotState
 from tltsched.step_times import AnyTimes, DraftConfigTimes, StepTimeTable
 from tltsched.worker import WorkerScheduler, WorkerState
@@ -222,7 +225,9 @@ class ClusterBench(Bench):
         config = ClusterConfig(
             schedule=spec, phases=rng.choice(((), ("reward",), ("reward", "weight_sync"))),
             spot=SpotConfig(enabled=not spec.overlaps and rng.random() < 0.7),
+            routing=rng.choice(sorted(RULE_NAMES)), tools_at_once=rng.choice((0, 2)),
         )  # fmt: skip
+        self.sessions = spec.sessions and rng.random() < 0.6
         capacity = Capacity(max_running=rng.choice((0, 4)), kv_tokens=rng.choice((0.0, 4000.0)))
         super().__init__(ClusterScheduler(rng.randrange(1, 6), config, capacity), rng, counts)
         self.t_s, self.ids, self.groups = 0.0, 0, rng.randrange(1, 5)
@@ -242,9 +247,9 @@ class ClusterBench(Bench):
     def _truths(self) -> list[Event]:
         """Return an event of each kind that can happen now."""
         view, spot, t_s, rng = self.scheduler.cluster_view, self.scheduler._spot, self.t_s, self.rng
-        truths: list[Event] = []
+        truths: list[Event] = self._tools()
         if self.scheduler.state is ClusterState.WAITING:
-            return [self._step()]
+            return [*truths, self._step()]
         if self.scheduler.state is ClusterState.PHASE:
             phase = self.scheduler._phases[self.scheduler._phase]
             truths += [PhaseEnded(t_s, phase)] * 2 + [DraftersMeasured(t_s, 1.0 + rng.random(), None)]
@@ -261,8 +266,17 @@ class ClusterBench(Bench):
             truths.append(WorkerLost(t_s, rng.choice(list(view.placed))))
         return truths
 
+    def _tools(self) -> list[Event]:
+        """Return what tools that run can do: return, some with the end of their session."""
+        running, rng = list(self.scheduler.tools.running), self.rng
+        if not running:
+            return []
+        chosen = tuple(rng.sample(running, rng.randrange(1, min(len(running), 3) + 1)))
+        ended = tuple(request for request in chosen if rng.randrange(5) == 0)
+        return [ToolsReturned(self.t_s, chosen, tuple(rng.randrange(99) for _ in chosen), ended)]
+
     def _left(self, worker: int, placed: list[int]) -> list[Event]:
-        """Return what requests that run on a worker can do: finish, or come to the end of their chunk."""
+        """Return what requests that run on a worker can do: finish, or end their chunk or their turn."""
         if not placed:
             return []
         chosen = tuple(self.rng.sample(placed, self.rng.randrange(1, min(len(placed), 3) + 1)))
@@ -271,6 +285,9 @@ class ClusterBench(Bench):
         if chunk:
             tokens = tuple(view.generated[request] + chunk for request in chosen)
             events.append(ChunksEnded(self.t_s, worker, chosen, tokens))
+        if self.sessions:
+            tokens = tuple(view.generated[request] + self.rng.randrange(1, 99) for request in chosen)
+            events.append(TurnsEnded(self.t_s, worker, chosen, tokens))
         return events
 
     def _step(self) -> StepBegan:
@@ -290,6 +307,7 @@ class ClusterBench(Bench):
         on = [request for placed in view.placed.values() for request in placed]
         if (
             len(set(on)) < len(on)
+            or not set(on).isdisjoint(view.away.last_worker)
             or not set(on).isdisjoint(view.finished)
             or not view.requests.keys() >= set(on)
         ):

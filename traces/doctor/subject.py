@@ -22,7 +22,7 @@ from tlt.traces.lengths.schema import COLUMNS
 from tlt.traces.runs.decision_intervals import DecisionIntervals, read_decision_intervals
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS
-from tlt.traces.runs.runfolder import RunFolder, ScheduleFacts, Summary, read_table
+from tlt.traces.runs.runfolder import SESSIONS, RunFolder, ScheduleFacts, Summary, read_table
 from tlt.traces.runs.training import REWARD_COLUMNS, UPDATE_COLUMNS
 from tlt.traces.sessions.files import is_session_file, read_sessions
 from tlt.traces.sessions.schema import Sessions
@@ -67,6 +67,10 @@ class RunTables:
     def keeps_order(self) -> bool:
         """Return whether each step trains on the responses to its own prompts."""
         return self.schedule is None or self.schedule[0].keeps_order
+
+    def has_sessions(self) -> bool:
+        """Return whether requests are sessions of several turns."""
+        return (self.path / SESSIONS).is_file()
 
     def drafts(self) -> bool:
         """Return whether any engine step drafted."""

@@ -121,6 +121,7 @@ NOT_TOLD = {"in_flight_lag_mean": float("nan"), "in_queue_lag_mean": float("nan"
             "dropped_tokens": -1}  # fmt: skip
 
 
+SESSIONS = "sessions.json"
 SESSION_COLUMNS = {
     "step": "int32",
     "request": "int32",
@@ -326,13 +327,13 @@ class RunFolder:
     def write_sessions(self, facts: SessionFacts, rows: pd.DataFrame) -> None:
         """Write what came of sessions."""
         write_table(self.path / "sessions.parquet", rows, SESSION_COLUMNS)
-        write_json(self.path / "sessions.json", facts)
+        write_json(self.path / SESSIONS, facts)
 
     def sessions(self) -> tuple[SessionFacts, pd.DataFrame] | None:
         """Return what came of sessions; None if requests were single responses."""
-        if not (self.path / "sessions.json").is_file():
+        if not (self.path / SESSIONS).is_file():
             return None
-        facts = read_struct(self.path / "sessions.json", SessionFacts)
+        facts = read_struct(self.path / SESSIONS, SessionFacts)
         return facts, read_table(self.path / "sessions.parquet", SESSION_COLUMNS)
 
     def summary(self) -> Summary:

@@ -17,12 +17,24 @@ IDLE_NOTICE = 0.2  # of the GPU time
 IDLE = tuple(cause for cause, (category, _) in CAUSES.items() if category == "idle")
 
 
+TODO = (
+    "Try drafter training on idle workers, or a schedule that refills them: `tlt sim compare` with "
+    "--policies none,tlt, or `tlt sim counterfactual`."
+)
+TOOLS_TODO = (
+    "Give a worker more sessions, so that some decode while others wait, or take fewer workers; where calls "
+    "queue (tool_queue_s in sessions.parquet) let more tools run at once."
+)
+
+
 def _dispatch(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     """Hold each step's tokens by worker against longest-first placement of the same responses."""
     del subject, limits
     run = need_run(member)
     if run.summary.workers < 2:
         raise CannotRunError("one worker")
+    if run.has_sessions():
+        raise CannotRunError("sessions, whose turns are routed one by one")
     if not run.keeps_order():
         raise CannotRunError("responses are carried over steps, so a step's tokens are not its workers' load")
     rollouts_s = dict(zip(run.steps["step"], run.steps["rollout_end_s"] - run.steps["start_s"], strict=True))
@@ -92,8 +104,7 @@ def _idle(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
             f"{CAUSES[main][1].removeprefix('idle, ')}, and no drafter is trained in it",
             why="Idle GPUs cost as much as busy ones, and a drafter trained in that time stays fresh for "
             "free.",
-            todo="Try drafter training on idle workers, or a schedule that refills them: `tlt sim compare` "
-            "with --policies none,tlt, or `tlt sim counterfactual`.",
+            todo=TOOLS_TODO if main == "tool_wait" else TODO,
             source="intervals.parquet: idle causes over all",
         )
     ]

@@ -108,7 +108,7 @@ class LocalExecutor:
         else:
             if isinstance(answer, Lost):
                 self._end(worker)
-            elif not isinstance(answer, Report) or answer.over:
+            elif not isinstance(answer, Report) or answer.over or answer.resting:
                 self._working.discard(worker)
         return worker, answer
 

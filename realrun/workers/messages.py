@@ -224,7 +224,7 @@ class Report(Message, frozen=True, tag="report", gc=False):
     rollout has ended, and it had taken in `works` messages Work. `acceptance` is of requests that have
     finished; one may be counted in a later report, too, and then both add up. `context_tokens` are those of
     what it still runs, told where each finish is. `found` are requests that were admitted, with the tokens of
-    each one's context that were in the prefix cache.
+    each one's context that were in the prefix cache. `resting`: nothing is left to do until the next order.
     """
 
     policy: str
@@ -239,6 +239,7 @@ class Report(Message, frozen=True, tag="report", gc=False):
     acceptance: tuple[AcceptanceCount, ...] = ()
     context_tokens: int = 0
     found: tuple[tuple[int, int], ...] = ()
+    resting: bool = False
 
 
 class Withdrawn(Message, frozen=True, tag="withdrawn", gc=False):

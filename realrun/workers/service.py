@@ -172,6 +172,7 @@ class Service:
                 tuple(log.acceptance),
                 log.context_tokens,
                 tuple(log.found),
+                log.resting,
             )
         )
 

@@ -54,6 +54,7 @@ class Log:
         self.acceptance: list[AcceptanceCount] = []
         self.context_tokens = 0  # that are held when it is reported
         self.found: list[tuple[int, int]] = []  # requests admitted, and their tokens in the prefix cache
+        self.resting = False  # whether nothing is left to do for now
 
 
 class Worker:
@@ -156,8 +157,9 @@ class Worker:
         return self.engine.pending() > 0 and (self._prompt_tokens_left > 0 or not formed)
 
     def _rest(self) -> None:
-        """Wait for orders with nothing to do."""
-        self._tell()
+        """Wait for orders with nothing to do, which is told: silence is no sign of death then."""
+        self.log.resting = True
+        self.report(self._take_log())
         self._inbox.extend(self._orders(True))
         if isinstance(self._inbox[0], Work):
             self._now_s = self.clock()

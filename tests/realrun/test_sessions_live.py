@@ -20,6 +20,7 @@ from tlt.realrun.driver.sessions import LiveSessions, LiveTurn
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import RecordedSessions
+from tlt.realrun.workers import vital_signs
 from tlt.sim.validate.replay_measured import simulate_replay
 from tlt.traces.lengths.schema import Origin
 from tlt.traces.runs.records import RECORDS, read_records
@@ -151,6 +152,18 @@ def test_a_worker_that_dies_begins_the_turn_anew(tmp_path: Path, monkeypatch: py
     check_run(folder, 2)
     decoded = [sum(turn.response_tokens for turn in session.turns) for session in some_sessions()]
     assert RunFolder(folder).responses()["response_tokens"].tolist() == decoded
+
+
+def test_workers_that_wait_for_tools_are_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vital_signs, "SILENT_S", 0.4)
+    monkeypatch.setattr(vital_signs, "LOOK_S", 0.1)
+    config = configured(tmp_path, some_sessions(0.5))
+    replay(config, ["none"], tmp_path / "out", silent, flat_times, f"{FAKES}:make_engine")
+    assert not RunFolder(tmp_path / "out" / "none").summary().warnings[1:], "nobody died"
+    intervals = RunFolder(tmp_path / "out" / "none").intervals()
+    assert "tool_wait" in set(intervals["cause"].astype(str))
 
 
 def test_what_sessions_cannot_have_is_refused(tmp_path: Path) -> None:

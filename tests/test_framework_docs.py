@@ -16,6 +16,7 @@ from tlt.commands import main
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGES = [PROJECT / "docs/bring-your-run.md", *sorted((PROJECT / "docs/frameworks").glob("*.md"))]
+RUN = [*PAGES, PROJECT / "docs/sessions.md"]
 TUTORIAL = PROJECT / "docs/tutorial.md"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^```(bash|toml|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -53,7 +54,7 @@ def run_command(words: list[str], code: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("traces", "realrun"):

@@ -80,8 +80,9 @@ def fit(path: str, seed: int, out: Path | None, as_json: bool, force: bool) -> N
     if as_json:
         echo_json(laws)
         return
-    rows = [(name, *_law_figures(one)) for name, one in laws.quantities().items()]
-    show("Laws of sessions", table(rows, "quantity", "law", "correl.", "values", "KS"))
+    for name, one in laws.quantities().items():
+        click.echo(f"{name}: {one.law.text()}")
+        click.echo(f"    {_law_figures(one)}")
     click.echo(
         "A named law where its distance KS is at most 0.05, or no more than chance makes of so few values."
     )
@@ -187,9 +188,9 @@ def _spreads(told: SessionDescription) -> Table:
         "turns a session": told.turns_per_session,
         "first prompt (tokens)": told.first_prompt_tokens,
         "observation (tokens)": told.observation_tokens,
-        "response of a turn (tokens)": told.response_tokens,
-        "decoded a session (tokens)": told.decoded_per_session,
-        "context at the end (tokens)": told.context_tokens,
+        "response (tokens)": told.response_tokens,
+        "decoded a session": told.decoded_per_session,
+        "context at the end": told.context_tokens,
         "wait (s)": told.waits.spread_s,
         "waits of a session (s)": told.waits.per_session_s,
     }
@@ -206,7 +207,7 @@ def _spreads(told: SessionDescription) -> Table:
 
 def _figures(spread: Spread | None) -> tuple[str, ...]:
     if spread is None:
-        return ("not known",) * 5
+        return ("-",) * 5
     values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)
     return tuple(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values)
 
@@ -246,9 +247,9 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
-def _law_figures(one: Quantity) -> tuple[str, ...]:
-    zero = f", {one.zero_share:.1%} zero" if one.zero_share else ""
-    cut = f", {one.cut:,} cut" if one.cut else ""
-    ks = "-" if one.ks is None else f"{one.ks:.3f}"
-    values = "-" if one.values is None else f"{one.values:,}"
-    return f"{one.law.text()}{zero}", f"{one.correlation:.2f}", f"{values}{cut}", ks
+def _law_figures(one: Quantity) -> str:
+    parts = [] if one.values is None else [f"{one.values:,} values"]
+    parts += [f"{one.cut:,} cut"] if one.cut else []
+    parts += [f"{one.zero_share:.1%} zero"] if one.zero_share else []
+    parts += [] if one.ks is None else [f"KS {one.ks:.3f}"]
+    return ", ".join([*parts, f"correlation {one.correlation:.2f}"])

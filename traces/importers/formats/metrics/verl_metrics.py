@@ -80,6 +80,7 @@ IMPORTER = Importer(
         *DRAWN,
         "The number of responses is perf/total_num_tokens over the mean lengths, else timing_s/gen over "
         "timing_per_token_ms/gen over the mean; where neither is logged --responses says it.",
+        "Turns are not in means: of a run with tools neither turns nor single waits are known.",
     ),
     signs=NAMES.signs,
     detect=NAMES.detect,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -67,21 +68,44 @@ class PlainLine:
     ) -> None:
         self._text, self._total, self._counting, self._clock = text, total, counting, clock
         self._began_s = self._told_s = clock()
+        self._done = 0.0
         self._found: float | None = None  # done at the start: what an earlier call left
 
     def show(self, text: str | None, done: float) -> None:
         """Print a line, unless the last one is too fresh."""
         self._text = self._text if text is None else text
+        self._done = done
         self._found = max(done - 1.0, 0.0) if self._found is None else self._found
+        self.tell()
+
+    def tell(self) -> None:
+        """Print how far it is, unless the last line is too fresh."""
         now_s = self._clock()
         if now_s - self._told_s < EVERY_S:
             return
         self._told_s = now_s
-        click.echo(f"{self._text}: {self._far(done)}{now_s - self._began_s:.0f} s", err=True)
+        click.echo(f"{self._text}: {self._far(self._done)}{now_s - self._began_s:.0f} s", err=True)
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Print a line now and then while inside, also where nothing is shown for long."""
+        over = Event()
+
+        def tell() -> None:
+            while not over.wait(EVERY_S):
+                self.tell()
+
+        thread = Thread(target=tell, name="tlt-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _far(self, done: float) -> str:
         if self._total:
-            own = done - (self._found or 0.0)
+            own = done - (done if self._found is None else self._found)
             passed_s = self._told_s - self._began_s
             left = f", about {passed_s * (self._total - done) / own:.0f} s left" if own else ""
             return f"{done:,.0f} of {self._total:,.0f} ({done / self._total:.0%}){left}, after "
@@ -98,7 +122,9 @@ def progress(text: str, total: float | None = None, counting: str = "") -> Itera
 
     shown_on = console(stderr=True)
     if not shown_on.is_terminal:
-        yield Shown(PlainLine(text, total, counting))
+        line = PlainLine(text, total, counting)
+        with line.kept_alive():
+            yield Shown(line)
         return
     from rich.progress import (
         BarColumn,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-
 import pandas as pd
 
 from tlt.traces.importers import IMPORTERS

@@ -113,10 +113,12 @@ class LiveSessions:
         return len(session.turns[session.turn].input_ids), False
 
     def count(self, found: Iterable[tuple[int, int]]) -> list[TurnCount]:
-        """Return what turns, by request, found in prefix caches."""
+        """Return what turns, by request, found in prefix caches; requests that are no sessions are left out."""
         counts = []
         for request, tokens in found:
-            session = self.by_id[request]
+            session = self.by_id.get(request)
+            if session is None:
+                continue
             seen = session.turns[session.turn].kept_tokens
             counts.append(TurnCount(len(session.context), tokens, max(0, seen - tokens)))
         return counts

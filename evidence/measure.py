@@ -42,6 +42,7 @@ ON_REQUEST = (
 # A module each.
 SCRIPTS = (
     "published_results",
+    "published_async",
     "public_questions",
     "released_vs_paper",
     "import_fuzz",

@@ -36,6 +36,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "table4_cells": "TLT's table 4, cells that the fit did not see",
         "case_study": "TLT's case study: 128 requests on one worker",
         "published_results": "14 published results",
+        "published_async": "Published rows of asynchronous training",
         "released_vs_paper": "TLT as released against TLT as in its paper",
     },
     "The simulator against itself": {

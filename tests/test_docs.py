@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tlt.commands import main
+from tlt.sim.sweep.grid import split
 from tltsched.policies import parse_policy
 from tltsched.schedules import parse_schedule
 from tltsched.written.policy_name import PolicyName
@@ -105,7 +106,7 @@ def check_policies(words: list[str]) -> None:
     """Fail for a policy or schedule that does not exist; `kstar` and `export` take draft configurations."""
     if "--policies" not in words or {"kstar", "export"} & set(words):
         return
-    for name in words[words.index("--policies") + 1].split(","):
+    for name in split(words[words.index("--policies") + 1]):
         parsed = PolicyName.parse(name)
         parse_policy(parsed.policy)
         if parsed.schedule:

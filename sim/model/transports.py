@@ -31,7 +31,7 @@ TRANSPORTS: dict[TransportName, Transport] = {
     ),
     "nccl_per_tensor": Transport(
         bytes_per_s=9.56e9, latency_s=9.4,
-        source="published: the same, a broadcast a tensor (verl, without checkpoint-engine)",
+        source="published: line through the same two models, a broadcast a tensor (verl, no buckets)",
     ),
     "rdma": Transport(
         bytes_per_s=139e9, latency_s=0.0,

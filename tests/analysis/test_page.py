@@ -154,8 +154,13 @@ def seen(page: Path) -> dict[int, dict[str, Any]]:
     write_kstar(folder, map_of())
     present_kstar(folder, Console(quiet=True))
     using(folder / "kstar.html", "used.html", USE_MAP)
-    frame = page.with_name("frames.html")  # a window may not be as narrow as a phone
     sources = [*(("used.html", width) for width in WIDTHS), ("map/used.html", MAP_WIDTH)]
+    return {one["width"]: one for one in opened(page.parent, sources)}
+
+
+def opened(folder: Path, sources: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Open pages below a folder, each in a frame of a width, and return what they told."""
+    frame = folder / "frames.html"  # a window may not be as narrow as a phone
     frames = "".join(
         f'<iframe src="{source}" style="width:{width}px;height:900px;border:0"></iframe>'
         for source, width in sources
@@ -169,12 +174,11 @@ def seen(page: Path) -> dict[int, dict[str, Any]]:
     done = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
          "--virtual-time-budget=9000", "--window-size=1500,1000", "--dump-dom", frame.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=400, check=True,
     )  # fmt: skip
     found = re.findall(r'<pre class="told">(.*?)</pre>', done.stdout, re.DOTALL)
     assert len(found) == len(sources), done.stdout[-2000:] + done.stderr[-2000:]
-    each = [json.loads(html.unescape(one)) for one in found]
-    return {one["width"]: one for one in each}
+    return [json.loads(html.unescape(one)) for one in found]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

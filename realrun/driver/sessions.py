@@ -113,7 +113,7 @@ class LiveSessions:
         return len(session.turns[session.turn].input_ids), False
 
     def count(self, found: Iterable[tuple[int, int]]) -> list[TurnCount]:
-        """Return what turns, by request, found in prefix caches; requests that are no sessions are left out."""
+        """Return what turns, by request, found in prefix caches; requests without sessions are left out."""
         counts = []
         for request, tokens in found:
             session = self.by_id.get(request)

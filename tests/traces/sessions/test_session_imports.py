@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tlt.commands.trace.group import trace
 from tlt.traces.importers.importing import Imported, import_all
@@ -20,6 +22,7 @@ from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Origin
 from tlt.traces.sessions.files import read_sessions
 from tlt.traces.sessions.schema import Sessions
+from tltsched.errors import InputError
 
 SAMPLES = Path(__file__).resolve().parents[3] / "traces" / "importers" / "samples"
 UNKNOWN = -1.0  # stands for NaN below, which equals nothing
@@ -231,3 +234,58 @@ def test_import_writes_sessions_beside_the_lengths(tmp_path: Path) -> None:
     assert sessions.turns.tolist() == [2, 1]
     assert np.isnan(sessions.wait_s[0])
     assert "Waits are not known" in sessions.origin.note
+
+
+FIELDS = {
+    "agentic-mooncake": [
+        "request_id", "session_id", "input_length", "output_length", "hash_ids", "timestamp", "wait_for",
+        "delay", "tool_wait_ms", "dependencies", "not_before_ms", "schema", "block_size",
+    ],
+    "dynamo-trace": ["event_type", "event_time_unix_ms", "agent_context", "request", "event"],
+    "applied-compute": [
+        "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length",
+        "tool_call_latency", "final_assistant_response_length",
+    ],
+    "agentx": ["id", "block_size", "hash_id_scope", "requests"],
+    "mooncake": ["timestamp", "input_length", "output_length", "hash_ids", "session_id", "delay"],
+    "qwen-bailian": ["timestamp", "input_length", "output_length", "hash_ids", "chat_id", "parent_chat_id"],
+}  # fmt: skip
+INNER = [
+    "request_id",
+    "replay",
+    "input_length",
+    "trace_block_size",
+    "output_tokens",
+    "in",
+    "out",
+    "t",
+    "trigger",
+]
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 5_000),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=3),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INNER), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_values_are_read_or_refused_with_a_reason(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    records = data.draw(
+        st.lists(st.dictionaries(st.sampled_from(FIELDS[name]), VALUES), min_size=1, max_size=4)
+    )
+    path = write_lines(tmp_path / "any.jsonl", *records)
+    try:
+        read = import_all(path, Options(), name)
+    except InputError:
+        return
+    assert read.report.rows == len(read.trace.rows)

@@ -37,7 +37,8 @@ def _workload(record: Workload, line: int, source: Source) -> Response:
     said, own = (
         _wholes(values) for values in (record.tool_call_output_length, record.assistant_response_length)
     )
-    waits = [number(value) for value in record.tool_call_latency or []]
+    latency = record.tool_call_latency
+    waits = [number(value) for value in latency] if isinstance(latency, list) else []
     if not len(said) == len(own) == len(waits) == whole(record.num_turns):
         raise UnusableError("lists of different lengths, or not of num_turns")
     own.append(need("final_assistant_response_length", whole(record.final_assistant_response_length)))

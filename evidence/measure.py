@@ -24,6 +24,7 @@ from evidence.prefill_claims import PREFILL
 from evidence.product_claims import demo, fresh_clone, large_file
 from evidence.recording import PROJECT
 from evidence.roofline_claims import ROOFLINE
+from evidence.session_claims import SESSIONS
 from evidence.shapes_claims import SHAPES
 from evidence.training_claims import TRAINING
 
@@ -31,7 +32,7 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         *MODEL, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING,
-        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, interval_coverage, demo, demo_assumptions,
+        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS, interval_coverage, demo, demo_assumptions,
         fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip

@@ -43,6 +43,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "jump_vs_exact": "Jump mode against every engine step drawn",
         "jump_vs_exact_queues": "The same where prompts join batches that decode",
         "acceptance_modes": "The same where requests differ in acceptance, by policy",
+        "session_modes": "The same where requests are sessions with tools",
         "gpu_time_adds_up": "GPU time adds up",
         "interval_coverage": "How often an interval holds the truth",
         "determinism": "One seed, the same bytes",
@@ -54,6 +55,10 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "goodput_recorded": "Its estimate of acceptance on recorded drafts",
         "goodput_live": "On a live engine with a weak drafter",
         "request_limits": "What limits of drafts by request could gain",
+    },
+    "Sessions": {
+        "session_routing": "610 sessions through each routing rule",
+        "session_speculation": "What speculation gains where batches wait for tools",
     },
     "RL training on live engines": {
         "training_h200": "A trained drafter and the goodput policy, end to end, natural lengths",

@@ -13,6 +13,7 @@ from tlt.sim.unused import RULES, refuse_unused
 from tltsched.errors import InputError
 
 REPLAY = {"replay_steps": True}
+SESSIONS = {"sessions": "recorded.parquet"}
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"workload": REPLAY | {"prompts_per_step": 512}}, "workload.prompts_per_step"),
     ({"workload": REPLAY | {"samples_per_prompt": 16}}, "workload.samples_per_prompt"),
@@ -25,6 +26,21 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"cost": {"known": {"draft": "2"}}}, "cost.known.draft"),
     ({"cost": {"known": {"context_tokens": 9.0}}}, "cost.known.context_tokens"),
     ({"drafter": {"history": {"hit_rate": 0.9}}}, "drafter.history"),
+    ({"tools": {"timeout_s": 9.0}}, "tools"),
+    ({"engine": {"tool_wait_kv": "drop"}}, "engine.tool_wait_kv"),
+    ({"cluster": {"routing": "round_robin"}}, "cluster.routing"),
+    ({"cluster": {"tools_at_once": 3}}, "cluster.tools_at_once"),
+    *(
+        ({"workload": SESSIONS | {name: value}}, f"workload.{name}")
+        for name, value in (
+            ("lengths", "r1-all"),
+            ("replay_steps", True),
+            ("max_response_tokens", 99),
+            ("prompt_tokens", 9),
+            ("group_correlation", 0.5),
+            ("length_drift_per_step", 0.1),
+        )
+    ),
     ({"phases": {"sync_pause_s": 5.0}}, "phases.sync_pause_s"),
     ({"phases": {"lend_s": 1.0}}, "phases.lend_s"),
     ({"phases": {"sync_transport": "nccl", "weight_sync_s": 1.0}}, "phases.sync_transport"),

@@ -49,6 +49,9 @@ def test_priors_at_the_ends_of_their_ranges_are_taken() -> None:
             GoodputConfig(draft_configs=("off", "4_4_16"), tree_prior={"4_4_16": length})
     with pytest.raises(InputError):
         GoodputConfig(draft_configs=("off", "2"), acceptance_prior=(0.5, -0.1))
+    with pytest.raises(InputError):
+        GoodputConfig(draft_configs=("off", "2"), acceptance_prior=(0.5, 0.4, -0.1))
+    GoodputConfig(draft_configs=("off", "2"), acceptance_prior=(0.5,))
 
 
 # --- defaults that users meet: published ones are those of the source, assumed ones those that pages name ---
@@ -170,6 +173,16 @@ def test_without_epsilon_nothing_is_tried_at_random() -> None:
     assert policy.choose(Batch(4, 400)).draft_config == policy.draft_configs[0]
 
 
+def test_the_released_bandit_knows_parts_of_a_token() -> None:
+    """1.2 and 1.7 tokens a step in the same time: the second of two strategies is better."""
+    config = BegMabConfig(variant="released", epsilon=0.0, strategies=("8_8_16", "4_8_16"), thresholds=(1,))
+    policy = config.build(Die(), None)
+    for _ in range(3):
+        for strategy, accepted in zip(policy.draft_configs, (8, 28), strict=True):
+            policy.observe(Outcome(strategy, 10, 40, 1.0, (accepted,)))
+    assert policy.choose(Batch(4, 400)).draft_config == policy.draft_configs[1]
+
+
 def test_a_pick_of_the_paper_holds_to_the_edge_of_its_bucket() -> None:
     """All batches share the rewards, so nothing else ends it."""
     strategies, thresholds = ("8_8_32", "8_8_16", "4_8_16"), (1, 5)
@@ -200,9 +213,9 @@ def test_a_change_has_to_promise_its_cost_and_the_hysteresis() -> None:
         policy = config.build(Random(0), times)  # noqa: S311
         never = GoodputConfig(draft_configs=("off", "2"), by_request=False, acceptance_prior=(0.1, 0.0))
         policy.acceptance = never.build(Random(0), times).acceptance  # noqa: S311
-        assert policy.choose(Batch(4, 400)).draft_config == OFF  # in use, from here on
+        assert policy.choose(Batch(8, 800)).draft_config == OFF  # in use, from here on
         policy.acceptance = config.build(Random(0), times).acceptance  # noqa: S311
-        assert policy.choose(Batch(4, 400)).draft_config == (chain(2) if drafts else OFF), settings
+        assert policy.choose(Batch(8, 800)).draft_config == (chain(2) if drafts else OFF), settings
 
 
 @pytest.mark.parametrize("every", [1, 7])

@@ -76,7 +76,7 @@ audit: $(VENV)/.dev
 	$(LOCKED) locked/tools.txt
 	$(BIN)/bandit --quiet --recursive --severity-level medium --skip B108,B113,B310,B615,B704 \
 	  tltsched sim traces realrun analysis plugin tlt/api tlt/commands tlt/plugin
-	$(BIN)/pip-audit --skip-editable
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r locked/dev.txt -r locked/engine-cpu.txt
 
 # The versions in locked/ stay unless a line of it is gone or pyproject.toml forbids it.
 lock: $(VENV)/.dev

@@ -80,7 +80,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "demo_assumptions": "What the demonstration's answer hangs on",
         "fresh_clone": "A fresh clone",
         "import_fuzz": "1,000 broken and hostile files",
-        "kills": "A live replay that is shot at",
+        "kills": "Live runs that are shot at",
+        "kills_vllm": "Live runs that are shot at, with vLLM on CPU",
         "soak": "Memory and descriptors over thousands of steps",
         "mutants": "Would the tests notice?",
         "hostile_files": "Absurd settings, step times and exports, damaged folders",
@@ -91,7 +92,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     },
 }
 # Claims that may lack a record: docs/regimes.md says of each that it is not measured.
-MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu")
+MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm")
 TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
 
 

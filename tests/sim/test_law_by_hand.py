@@ -165,6 +165,7 @@ def test_what_factors_scale() -> None:
 
 def test_batches_are_filled_up_to_the_next_graph() -> None:
     assert padded([0, 1, 2, 3, 4, 8, 9], (2, 4, 8)).tolist() == [0, 2, 2, 4, 4, 8, 9]
+    assert padded([5, 8], (2, 4, 8)).tolist() == [8, 8]
     assert padded([0, 5], ()).tolist() == [0, 5]
     law = msgspec.structs.replace(LAW, graph_batches=(2, 4, 8))
     assert law.fixed_s(chain(2), "k0", [3, 4]).tolist() == [float(LAW.fixed_s(chain(2), "k0", 4))] * 2

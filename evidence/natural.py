@@ -132,9 +132,7 @@ def main() -> None:
     made = (asked.model or out).resolve()
     settings = shared(machine, asked.device, made / "model", made / "eagle3")
     if not (out / "calibration.json").is_file():
-        rates = [round(0.8 * 0.7**place, 4) for place in range(max(machine.ks))]
-        swept = settings | {"drafter.synthetic_survival": rates, "calibration.neighbours": 0,
-                            "calibration.time_limit_s": machine.calibration_s}  # fmt: skip
+        swept = settings | {"calibration.neighbours": 0, "calibration.time_limit_s": machine.calibration_s}
         _need(tlt(out, 600, "real", "calibrate", *sets(swept), "--out", str(out / "calibration.json")), out)
     replayed = settings | {
         "name": "natural", "tasks.module": PROBLEMS, "tasks.settings.difficulty_largest": machine.difficulty,

@@ -22,6 +22,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
         "models_by_gpus": "Which models fit on which GPUs, and how many drafts are best there",
+        "natural_predicted_cpu": "Natural responses and a trained drafter, on CPU",
         "roofline_drafting": "What drafting costs on engines that nobody calibrated",
         "roofline_ranking": "Whether assumed step times rank as calibrated ones do",
         "borrowed": "Step times out of another project's tables",
@@ -54,6 +55,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "goodput_static": "Against the best static choice in hindsight, simulated",
         "goodput_recorded": "Its estimate of acceptance on recorded drafts",
         "goodput_live": "On a live engine with a weak drafter",
+        "natural_policies_cpu": "On a live engine on CPU, where no drafts are best",
         "request_limits": "What limits of drafts by request could gain",
     },
     "Sessions": {

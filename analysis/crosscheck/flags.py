@@ -14,7 +14,7 @@ from tlt.traces.catalogue.gpus import same_device
 from tlt.traces.common.arrays import Ints
 from tlt.traces.common.intervals import few_words
 from tlt.traces.lengths.run_as_trace import by_request
-from tlt.traces.results.simulated_replay import SimulatedReplay
+from tlt.traces.results.simulated_replay import SAMPLER_LEFT_OUT, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.records import RECORDS
@@ -94,7 +94,7 @@ def _engine_json(run: Run) -> dict[str, Any] | None:
 
 
 def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: Ints) -> list[Flag]:
-    flags = []
+    flags = [Flag("sampler", SAMPLER_LEFT_OUT, False)] if basis.sampler_left_out else []
     if len(steps) < FEW_ROLLOUTS:
         flags.append(Flag("rollouts", few_words(len(steps), "rollout"), False))
     if np.isin(steps, basis.acceptance_steps).any():

@@ -29,7 +29,7 @@ from tlt.realrun.engine.factory import MAKE_ENGINE, engine_factory
 from tlt.realrun.engine.protocol import Engine
 from tlt.realrun.engine.vllm_settings import graph_batches
 from tlt.realrun.workers.machine import device_name, engine_version
-from tlt.traces.results.calibration_points import MeasuredPoints
+from tlt.traces.results.calibration_points import SYNTHETIC, MeasuredPoints
 from tlt.traces.runs.runfolder import write_json
 
 # Prompt tokens whose prefill takes about as long as an engine step: for the progress bar.
@@ -256,7 +256,7 @@ class Sweep:
         config, plan = self.config, self.plan
         drafter = config.drafter
         acceptance = (
-            f"synthetic acceptance {', '.join(map(str, drafter.synthetic_survival))}"
+            f"{SYNTHETIC} {', '.join(map(str, drafter.synthetic_survival))}"
             if drafter.synthetic_survival
             else "the drafter's own acceptance on made-up prompts"
         )

@@ -19,7 +19,7 @@ from tlt.traces.catalogue.models import canonical
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.bounds import require_bounds
 from tlt.traces.common.shipped import load_named, names_in
-from tlt.traces.results.calibration_points import MixedPoint, Point, PrefillPoint, Provenance
+from tlt.traces.results.calibration_points import SYNTHETIC, MixedPoint, Point, PrefillPoint, Provenance
 from tltsched.errors import InputError
 
 MIXED_DERIVED = (
@@ -107,6 +107,21 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def mixes_prefill(self) -> bool:
         """Whether the engine decodes while it prefills, unless told otherwise: SGLang alone does not."""
         return "SGLang" not in self.engine
+
+    @property
+    def leaves_sampler_out(self) -> bool:
+        """Whether drafts were accepted at given rates, without the sampler that compares distributions.
+
+        That sampler reads the probabilities of the whole vocabulary for each drafted token.
+        """
+        return any(SYNTHETIC in note for note in self.notes)
+
+    @property
+    def drafts_accepted(self) -> str:
+        """How drafts were accepted while engine steps were timed, in words; empty where nothing was timed."""
+        if self.provenance != "measured":
+            return ""
+        return "at given rates" if self.leaves_sampler_out else "by the engine's sampler"
 
     def is_on(self, gpu: str) -> bool:
         """Return whether the device is the GPU of that name."""

@@ -15,7 +15,9 @@ from tlt.traces.results.calibration_points import PrefillPoint
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.errors import InputError
 
-ABOUT = ("engine", "engine_version", "device", "date", "tp", "settings", "chunk_tokens")
+ABOUT = (
+    "engine", "engine_version", "device", "date", "tp", "settings", "chunk_tokens", "drafts_accepted"
+)  # fmt: skip
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):

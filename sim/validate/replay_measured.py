@@ -137,6 +137,12 @@ class MeasuredPolicy:
                 "give the folder that `tlt real replay` wrote",
             )  # fmt: skip
 
+    @property
+    def compares(self) -> bool:
+        """Whether drafts were accepted by comparing distributions: not greedily, nor at given rates."""
+        settings = self.settings
+        return self.drafts and settings.engine.temperature > 0 and not settings.drafter.synthetic_survival
+
     def phases(self) -> Phases:
         """Return how long the phases of a replay take."""
         spent = RunFolder(self.path).intervals()
@@ -209,6 +215,7 @@ def simulate_replay(measured: Path, calibration: Path, out: Path, detail: Detail
             acceptance_steps=steps,
             acceptance_parameters=unlike.figures(),
             alike_because=unlike.unknown_because,
+            sampler_left_out=fitted.leaves_sampler_out and any(each.compares for each in policies),
             policies=tuple(simulated),
         )
         write_json(out / SIMULATED_REPLAY, result)

@@ -213,6 +213,7 @@ def _moved(world: World) -> None:
             "acceptance was measured on the rollouts that are judged",
             False,
         ),
+        (lambda world: _basis(world, sampler_left_out=True), "sampler", "compared distributions", False),
         (_compiled(1), "compiled", "inside 1 timed engine steps", False),
         (_compiled(20), "compiled", "inside 20 timed engine steps", True),
     ],

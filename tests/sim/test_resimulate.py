@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.sim.measured_world import SURVIVAL, write_calibration, write_measured
+from tests.sim.measured_world import SURVIVAL, measured, write_calibration, write_measured
+from tlt.sim.steptimes.fit_live import fit_points
 from tlt.sim.validate.replay_measured import MeasuredPolicy, acceptance_of, measured_survival, simulate_replay
-from tlt.traces.results.simulated_replay import PREDICTED, SimulatedReplay
-from tlt.traces.runs.runfolder import RunFolder, read_struct
+from tlt.traces.common.manifest import seal_also
+from tlt.traces.results.calibration_points import SYNTHETIC
+from tlt.traces.results.simulated_replay import PREDICTED, SIMULATED_REPLAY, SimulatedReplay
+from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tltsched.draft_config import chain
 from tltsched.errors import InputError
 from tltsched.event_log import Record
@@ -117,6 +121,34 @@ def test_a_drafters_own_acceptance_is_taken_from_the_first_rollout(tmp_path: Pat
     assert steps == (0,)
     assert law is not None
     assert law.survival(chain(4)) == pytest.approx(SURVIVAL, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("notes", "survival", "temperature", "left_out"),
+    [
+        (f"{SYNTHETIC} 0.8", (), 1.0, True),
+        (f"{SYNTHETIC} 0.8", (), 0.0, False),  # greedy: no distributions
+        (f"{SYNTHETIC} 0.8", SURVIVAL, 1.0, False),
+        ("the drafter's own acceptance", (), 1.0, False),
+    ],
+)
+def test_a_sampler_that_was_not_calibrated_is_told(
+    tmp_path: Path, notes: str, survival: tuple[float, ...], temperature: float, left_out: bool
+) -> None:
+    calibration = tmp_path / "calibration.json"
+    points = msgspec.structs.replace(measured(), notes=(notes,))
+    write_json(calibration, fit_points(points))
+    run = write_measured(tmp_path / "measured", calibration, {"static:2": 1.0}, rollouts=1)
+    settings = {
+        "engine": {"max_running": 16, "device": "cpu", "temperature": temperature},
+        "drafter": {"synthetic_survival": survival},
+    }
+    write_json(run / "static-2" / "resolved_config.json", settings)
+    seal_also(run / "static-2", "resolved_config.json")
+    simulate_replay(run, calibration, tmp_path / "simulated")
+    assert (
+        read_struct(tmp_path / "simulated" / SIMULATED_REPLAY, SimulatedReplay).sampler_left_out is left_out
+    )
 
 
 def test_a_simulated_run_is_refused(world: tuple[Path, Path, Path], tmp_path: Path) -> None:

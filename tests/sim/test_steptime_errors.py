@@ -148,5 +148,7 @@ def test_a_comparison_says_what_moved() -> None:
     text = moved.text()
     assert "factor kv: -50.0%, more than sessions differ" in text
     assert "device: one NVIDIA H100 80GB HBM3 -> another" in text
+    sampled = compare(old, msgspec.structs.replace(old, notes=("the drafter's own acceptance",)))
+    assert sampled.about == {"drafts_accepted": ("at given rates", "by the engine's sampler")}
     with pytest.raises(InputError, match="--compare"):
         compare(old, load(PAPER))

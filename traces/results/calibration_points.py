@@ -10,6 +10,7 @@ from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import WhenOff
 
 Provenance = Literal["measured", "published", "borrowed", "assumed"]
+SYNTHETIC = "synthetic acceptance"  # in the notes where drafts were accepted at given rates
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -46,6 +46,12 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     )  # accepted, with bonus, at which its drafting engine steps pay; None: none
 
 
+SAMPLER_LEFT_OUT = (
+    "the run's sampler compared distributions over the vocabulary, the calibration accepted drafts at given "
+    "rates: steps that draft take longer than it says; calibrate without drafter.synthetic_survival"
+)
+
+
 class SimulatedReplay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the simulation rests on."""
 
@@ -60,4 +66,5 @@ class SimulatedReplay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     acceptance_steps: tuple[int, ...]  # rollouts that acceptance was measured on: not to be judged by
     acceptance_parameters: dict[str, Figure] = {}  # of how requests differ, by field of acceptance.*
     alike_because: str = ""  # why they are taken to be alike, where that is so
+    sampler_left_out: bool = False  # the run's sampler compared distributions, the calibration's did not
     policies: tuple[SimulatedPolicy, ...]

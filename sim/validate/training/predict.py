@@ -35,6 +35,7 @@ from tlt.traces.results.predicted_training import (
     StepPrediction,
     TrainingFit,
 )
+from tlt.traces.results.simulated_replay import SAMPLER_LEFT_OUT
 from tlt.traces.runs.runfolder import RunFolder, read_struct, write_json
 from tlt.traces.sources import open_run, open_runs
 from tltsched.errors import InputError
@@ -183,6 +184,8 @@ def _warnings(calibration: Calibration, runs: list[TrainingRun]) -> tuple[str, .
         warnings.append(f"the calibration is of {calibration.model}, the run trained {summary.model}")
     if not same_device(summary.gpu, calibration.device):
         warnings.append(f"the calibration is of {calibration.device}, the run was on {summary.gpu}")
+    if calibration.leaves_sampler_out and any(run.policy.compares for run in runs):
+        warnings.append(SAMPLER_LEFT_OUT)
     judged = len(runs[0].steps) - len(first_half(runs[0]))
     if judged < 5:
         warnings.append(few_words(judged, "judged step"))

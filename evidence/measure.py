@@ -55,6 +55,7 @@ SCRIPTS = (
     "soak",
 )
 NEED_ENGINE = (
+    "natural",
     "borrowed",  # or an environment with aisimulate
     "vllm_bench",
     "exported_table",

@@ -56,6 +56,9 @@ SCRIPTS = (
 )
 NEED_ENGINE = (
     "natural",
+    "regimes",
+    "live_sessions",
+    "live_schedules",
     "borrowed",  # or an environment with aisimulate
     "vllm_bench",
     "exported_table",

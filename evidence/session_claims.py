@@ -19,6 +19,7 @@ from tlt.sim.simulation import Simulation
 from tlt.sim.workload import SessionTrace
 from tlt.traces.common.settings import merge
 from tlt.traces.lengths.schema import Origin
+from tlt.traces.sessions.files import read_sessions, sessions_path
 from tlt.traces.sessions.generate import generate_sessions
 from tlt.traces.sessions.laws import Constant, Lognormal, Quantity
 from tlt.traces.sessions.schema import Sessions
@@ -27,6 +28,7 @@ from tlt.traces.sessions.turns import SessionLimits
 from tltsched.sessions.routing import RULE_NAMES
 
 GB = 1e9
+DRAWN, RECORDED = "610 drawn", "office-work"
 # 610 sessions with a median of 29 turns and at most 99, as published of recorded coding agents
 # (NVIDIA-NeMo/RL#3663); tokens and waits are assumed.
 CODING = SessionLaws(
@@ -63,10 +65,16 @@ def simulated(
     return simulation, simulation.run()
 
 
-def replay_facts(rule: str, wait_kv: str) -> dict[str, Any]:
-    """Simulate the 610 sessions under a routing rule; returns figures of the run and of this process."""
-    sessions = generate_sessions(CODING, 1, 610, 1, 3)
-    settings = {"cluster": {"routing": rule}, "engine": {"tool_wait_kv": wait_kv}}
+def replay_facts(source: str, rule: str, wait_kv: str) -> dict[str, Any]:
+    """Simulate sessions, 610 drawn ones or recorded ones by name, under a routing rule.
+
+    Returns figures of the run and of this process.
+    """
+    drawn = source == DRAWN
+    sessions = generate_sessions(CODING, 1, 610, 1, 3) if drawn else read_sessions(sessions_path(source))
+    settings: dict[str, Any] = {"cluster": {"routing": rule}, "engine": {"tool_wait_kv": wait_kv}}
+    if not drawn:
+        settings["hardware"] = {"gpus": 2}
     begun_s, wall_s = time.process_time(), time.perf_counter()
     simulation, cluster = simulated(sessions, settings)
     took_s, wall_s = time.process_time() - begun_s, time.perf_counter() - wall_s
@@ -81,6 +89,7 @@ def replay_facts(rule: str, wait_kv: str) -> dict[str, Any]:
         if cause == "tool_wait"
     )
     return {
+        "sessions": source,
         "rule": rule,
         "tool_wait_kv": wait_kv,
         "turns": facts.turns,
@@ -97,10 +106,11 @@ def replay_facts(rule: str, wait_kv: str) -> dict[str, Any]:
 
 
 def session_routing() -> None:
-    """610 sessions through each routing rule, each in a process of its own."""
+    """610 sessions, and 45 recorded ones, through each routing rule, each in a process of its own."""
     rows = []
-    for rule, wait_kv in [*((rule, "keep") for rule in RULE_NAMES), ("sticky", "drop")]:
-        words = (sys.executable, "-m", "evidence.session_claims", rule, wait_kv)
+    cases = [(source, rule, "keep") for source in (DRAWN, RECORDED) for rule in RULE_NAMES]
+    for case in [*cases, (DRAWN, "sticky", "drop")]:
+        words = (sys.executable, "-m", "evidence.session_claims", *case)
         told = subprocess.run(words, check=True, cwd=PROJECT, stdout=subprocess.PIPE)
         rows.append(msgspec.json.decode(told.stdout))
         print(rows[-1], flush=True)
@@ -110,11 +120,12 @@ def session_routing() -> None:
 def write_routing(rows: list[dict[str, Any]]) -> None:
     """Write the record and the table of replays, each as replay_facts has it."""
     heads = (
-        "Turns go", "Makespan, s", "Found in caches", "Computed again, tokens", "GPUs idle for tools",
-        "Replay, s of processor time", "Memory, MB",
+        "Sessions", "Turns go", "Makespan, s", "Found in caches", "Computed again, tokens",
+        "GPUs idle for tools", "Replay, s of processor time", "Memory, MB",
     )  # fmt: skip
     cells = [
         (
+            row["sessions"],
             row["rule"] + ("" if row["tool_wait_kv"] == "keep" else ", caches dropped"),
             f"{row['makespan_s']:,.0f}",
             f"{row['hit_share']:.1%}",
@@ -129,6 +140,7 @@ def write_routing(rows: list[dict[str, Any]]) -> None:
     value: dict[str, Any] = {}
     for row in rows:
         name = row["rule"] if row["tool_wait_kv"] == "keep" else f"{row['rule']}, caches dropped"
+        name = name if row["sessions"] == DRAWN else f"{row['sessions']}, {name}"
         value |= {
             f"{name}: makespan": round(row["makespan_s"], 1),
             f"{name}: found in caches": round(row["hit_share"], 4),
@@ -148,7 +160,8 @@ def write_routing(rows: list[dict[str, Any]]) -> None:
         target="none: how the rules differ, and what a replay takes of processor time and memory",
         met=None,
         how="modelled: numbers of turns as published of recorded coding agents (NVIDIA-NeMo/RL#3663), tokens "
-        "and waits assumed, a 7B model on H100 GPUs, no speculation; jump mode",
+        "and waits assumed; office-work, 45 recorded sessions on two workers; a 7B model on H100 GPUs, no "
+        "speculation; jump mode",
         measured_on="no GPU: the simulator itself",
         raw=write_raw("session_routing.points.jsonl", rows),
     )
@@ -260,4 +273,4 @@ def write_speculation(rows: list[dict[str, Any]]) -> None:
 SESSIONS = (session_routing, session_modes, session_speculation)
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(replay_facts(*sys.argv[1:3])))
+    sys.stdout.buffer.write(msgspec.json.encode(replay_facts(*sys.argv[1:4])))

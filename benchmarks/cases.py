@@ -34,6 +34,21 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "gpus_1024": ("tlt", 2, MANY),
     "gpus_10000": ("tlt", 1, HUGE),
 }
+# What the cost grows with: name -> (smaller, larger) of each axis, all else as in LARGE under `tlt`.
+AXES = {"responses": (512, 8192), "gpus": (32, 512), "cap_tokens": (4096, 65_536), "steps": (4, 16)}
+for _size in AXES["responses"]:
+    CASES[f"responses_{_size}"] = (
+        "tlt",
+        4,
+        LARGE | {"workload": {"prompts_per_step": _size // 16, "samples_per_prompt": 16}},
+    )
+for _size in AXES["gpus"]:
+    CASES[f"gpus_{_size}"] = ("tlt", 4, LARGE | {"hardware": {"gpus": _size, "tp": 4}})
+for _size in AXES["cap_tokens"]:
+    _cap = {"max_response_tokens": _size}
+    CASES[f"cap_tokens_{_size}"] = ("tlt", 4, LARGE | {"workload": LARGE["workload"] | _cap})
+for _size in AXES["steps"]:
+    CASES[f"steps_{_size}"] = ("tlt", _size, LARGE)
 
 
 def simulation(name: str, steps: int | None = None) -> Any:

@@ -26,19 +26,21 @@ from evidence.recording import PROJECT
 from evidence.roofline_claims import ROOFLINE
 from evidence.session_claims import SESSIONS
 from evidence.shapes_claims import SHAPES
+from evidence.speed_claims import SPEED
 from evidence.training_claims import TRAINING
 
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax, *TRAINING,
-        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS, interval_coverage, demo, demo_assumptions,
+        *MODEL, *SPEED, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, large_file, crosscheck_h100, k0_tax,
+        *TRAINING, *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS, interval_coverage, demo,
+        demo_assumptions,
         fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
 ON_REQUEST = (
     "fresh_clone", "crosscheck_cpu", "interval_coverage", "goodput_static", "goodput_recorded",
-    "acceptance_predicted", "acceptance_modes", "other_shapes",
+    "acceptance_predicted", "acceptance_modes", "other_shapes", "speed_scale", "sweep_speed",
 )  # fmt: skip
 # A module each.
 SCRIPTS = (
@@ -60,6 +62,7 @@ NEED_ENGINE = (
     "live_sessions",
     "live_schedules",
     "borrowed",  # or an environment with aisimulate
+    "peer_speed",  # the same
     "vllm_bench",
     "exported_table",
     "hook_overhead",

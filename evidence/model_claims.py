@@ -1,4 +1,4 @@
-"""Claims about the model by itself: TLT's published cells, its own oracle, its accounting, its speed."""
+"""Claims about the model by itself: TLT's published cells, its own oracle, its accounting."""
 
 from __future__ import annotations
 
@@ -185,41 +185,6 @@ def jump_vs_exact() -> None:
     )
 
 
-def speed() -> None:
-    """The published production scale: 385 steps of 2,048 responses on 128 GPUs."""
-    settings = settings_of(
-        None,
-        ("hardware.gpus=128", "workload.steps=385", "workload.prompts_per_step=256",
-         "workload.max_response_tokens=20480"),
-    )  # fmt: skip
-    values: dict[str, float] = {}
-    for policy in ("none", "tlt"):
-        runs = [simulate(settings, policy) for _ in range(3 if policy == "tlt" else 1)]
-        took_s = float(np.median([seconds for _, _, seconds in runs]))
-        values[f"{policy}: took"] = round(took_s, 2)
-        values[f"{policy}: simulated over taken"] = round(float(runs[0][1].env.now) / took_s)
-    with tempfile.TemporaryDirectory() as folder:
-        config = resolve(settings, "tlt")
-        simulation = Simulation(config, load_workload(config.workload, 0))
-        start_s = time.process_time()
-        run_into(simulation, Path(folder), "tlt")
-        values["tlt with records on disk: took"] = round(time.process_time() - start_s, 2)
-    write(
-        "speed",
-        claim="simulating 385 RL steps x 2,048 responses on 128 GPUs (TP 4), paper's policy, R1 lengths",
-        value=values,
-        unit={
-            OTHERS: "s of one core",
-            "none: simulated over taken": "x",
-            "tlt: simulated over taken": "x",
-        },
-        target="tlt in at most 30 s",
-        met=values["tlt: took"] <= 30,
-        measured_on=HERE_ALONE,
-        how="measured as processor time of one thread, median of 3, without records unless said",
-    )
-
-
 def short_tail() -> None:
     """The control: chat lengths with a short tail, and drafters from weak to useless."""
     dropped = {
@@ -311,5 +276,5 @@ def determinism() -> None:
 
 
 MODEL = (
-    published_cells, case_study, jump_vs_exact, speed, short_tail, gpu_time_adds_up, determinism,
+    published_cells, case_study, jump_vs_exact, short_tail, gpu_time_adds_up, determinism,
 )  # fmt: skip

@@ -50,6 +50,9 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "determinism": "One seed, the same bytes",
         "short_tail": "A control in which little is idle",
         "speed": "How fast it simulates",
+        "speed_scale": "The same on large clusters, and what the cost grows with",
+        "sweep_speed": "A thousand configurations",
+        "peer_speed": "Against AISimulate's replay",
     },
     "The goodput policy": {
         "goodput_static": "Against the best static choice in hindsight, simulated",

@@ -91,6 +91,7 @@ def theirs(python: Path, rows: pd.DataFrame) -> dict[str, float]:
                 "model": str(place / "Qwen2.5-7B"), "hardware": "h100_sxm", "backend": "vllm",
                 "workers": {"aggregated": worker},
             },
+            "execution": {"resources": {"initialization_timeout_seconds": 600.0}},
         }  # fmt: skip
         (place / "asked.yaml").write_text(json.dumps(asked))  # JSON is YAML
         command = [str(python), "-m", "aisimulate", "predict", "-c", str(place / "asked.yaml")]

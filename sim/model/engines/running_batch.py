@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -143,7 +144,7 @@ class RequestPool:
         """
         if not self.may_admit():
             return 0
-        candidates = np.fromiter(self.waiting, np.int64, len(self.waiting))[: self._room()]
+        candidates = np.fromiter(islice(self.waiting, self._room()), np.int64)
         fitting = int(
             (self._held_tokens() + self._needed(candidates).cumsum() <= self.limits.kv_tokens).sum()
         )

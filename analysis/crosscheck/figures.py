@@ -20,7 +20,7 @@ from tlt.analysis.crosscheck.flags import Flag, find_flags
 from tlt.analysis.crosscheck.schedules import ScheduleCheck, check_schedule, seconds_and_tokens
 from tlt.analysis.load import Run, load_runs
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.common.intervals import Estimate, Jackknife, interval_of
+from tlt.traces.common.intervals import Estimate, Jackknife, divide, interval_of
 from tlt.traces.results.simulated_replay import SIMULATED_REPLAY, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import CAUSES, read_struct
@@ -228,7 +228,8 @@ def _policy(pair: Pair, sample: Sample, index: int) -> PolicyCheck:
         policy=real.policy,
         measured_s=float(sample.real[index].sum()),
         simulated_s=float(sample.model[index].sum()),
-        makespan_error=sample.error(lambda r, m: m[index] / r[index]),
+        # A batch that is complete when its step begins leaves a rollout of no time.
+        makespan_error=sample.error(lambda r, m: divide(m[index], r[index])),
         measured_speedup=sample.speedup(lambda r, _: r[0] / r[index]),
         simulated_speedup=sample.speedup(lambda _, m: m[0] / m[index]),
         speedup_error=sample.speedup(lambda r, m: (m[0] / m[index]) / (r[0] / r[index])).mapped(

@@ -118,6 +118,8 @@ class Range:
             noticed_s = time.monotonic()
         if noticed_s < 0:
             raise RuntimeError(f"{moment.title()}: nobody noticed, {last}")
+        while orphaned(shared_memory() - before) and time.monotonic() < deadline:
+            time.sleep(0.5)  # a tracker of resources ends after those that it cleans up behind
         still = listening()
         left = [f"process {pid}" for pid in alive(below)]
         left += [f"port {place}" for inode, place in held.items() if inode in still]

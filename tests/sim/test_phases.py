@@ -131,3 +131,12 @@ def test_given_seconds_of_what_the_trainers_do() -> None:
     assert given_on_trainers(PhaseConfig(logprob_s=0.5, policy_update_s=0.25)) == ("logprob", "policy_update")
     assert given_on_trainers(PhaseConfig(logprob_s=0.0, policy_update_s=0.25)) == ("policy_update",)
     assert given_on_trainers(PhaseConfig(by_step_s={"logprob": (0.0, 0.0), "reward": (1.0,)})) == ()
+
+
+@pytest.mark.parametrize("phase", ["logprob", "policy_update"])
+def test_given_seconds_are_of_a_whole_batch(phase: str) -> None:
+    """A quarter of it takes a quarter; on half of the GPUs twice as long."""
+    config = PhaseConfig(logprob_s=8.0, policy_update_s=8.0)
+    for longer, share, expected_s in ((1.0, 1.0, 8.0), (1.0, 0.25, 2.0), (2.0, 0.25, 4.0)):
+        times = PhaseTimes(config, SHAPE, GPU, 4, longer)
+        assert times.seconds(phase, 1, TOKENS, share) == pytest.approx(expected_s)

@@ -11,7 +11,16 @@ from tltsched.cluster_config import ClusterConfig
 from tltsched.commands import Assign, SetDraftConfig, Withdraw
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError, ProtocolError
-from tltsched.events import BatchFormed, DecisionEnded, Request, RolloutBegan, RolloutEnded, StepBegan
+from tltsched.events import (
+    BatchFormed,
+    DecisionEnded,
+    PhaseEnded,
+    Request,
+    RequestsFinished,
+    RolloutBegan,
+    RolloutEnded,
+    StepBegan,
+)
 from tltsched.policies.base import Batch, Outcome, PolicyConfig
 from tltsched.policies.beg_mab import RELEASED_GROUPS, BegMabConfig
 from tltsched.policies.goodput import ASSUMED_SPREAD, ASSUMED_SURVIVAL, GoodputConfig
@@ -319,3 +328,17 @@ def test_a_cluster_has_a_worker_and_phases_once_each() -> None:
         with pytest.raises(InputError, match="phases"):
             ClusterConfig(phases=wrong)
     assert ClusterConfig().phases == ("reward", "logprob", "policy_update", "weight_sync")
+
+
+def test_caches_are_forgotten_when_the_weights_are_new_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = ClusterScheduler(1, ClusterConfig(phases=("reward", "weight_sync", "other")))
+    flushed: list[str] = []
+    cluster.handle(StepBegan(0.0, 0, (Request(0, 0, 10),)))
+    monkeypatch.setattr(cluster.cluster_view, "flush", lambda: flushed.append("now"))
+    cluster.handle(RequestsFinished(1.0, 0, (0,)))
+    flushed.clear()
+    for phase, times in (("reward", 0), ("weight_sync", 1), ("other", 1)):
+        cluster.handle(PhaseEnded(2.0, phase))
+        assert len(flushed) == times, phase

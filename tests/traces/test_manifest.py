@@ -102,3 +102,15 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [each.name for each in sorted(tmp_path.iterdir())] == ["precious.txt", "x.json"]
     assert path.read_text() == "new"
     write_file(tmp_path / ("n" * 255), b"longest name")
+
+
+def test_long_files_and_those_of_other_kinds(tmp_path: Path) -> None:
+    with sealed(tmp_path / "run"):
+        (tmp_path / "run" / "long.parquet").write_bytes(bytes(5000))
+        (tmp_path / "run" / "notes.txt").write_text("mine")
+        (tmp_path / "run" / "folder.json").mkdir()
+    verify_all(tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").unlink()
+    assert is_whole(tmp_path / "run")
+    assert b"long.parquet" in (tmp_path / "run" / MANIFEST).read_bytes()
+    assert b"notes.txt" not in (tmp_path / "run" / MANIFEST).read_bytes()

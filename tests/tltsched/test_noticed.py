@@ -340,5 +340,5 @@ def test_caches_are_forgotten_when_the_weights_are_new_and_not_before(
     cluster.handle(RequestsFinished(1.0, 0, (0,)))
     flushed.clear()
     for phase, times in (("reward", 0), ("weight_sync", 1), ("other", 1)):
-        cluster.handle(PhaseEnded(2.0, phase))
+        cluster.handle(PhaseEnded(2.0, "".join(list(phase))))  # as a reader of a record makes it
         assert len(flushed) == times, phase

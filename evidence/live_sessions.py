@@ -48,6 +48,7 @@ CPU = Machine(
     wait_s=1.0,
     settings={
         "engine.device": "cpu", "engine.max_running": 8, "engine.max_context_tokens": 1024,
+        "engine.kv_tokens": 16_384, "engine.eager": True,  # blocks of 32 tokens, where 128 are the default
         "workers.count": 2, "calibration.neighbours": 1, "calibration.batches": [1, 2, 4, 8],
         "calibration.contexts_tokens": [64, 256, 512], "calibration.repeats": 3, "calibration.visits": 3,
     },

@@ -26,7 +26,8 @@ GOING_ON = (
 )
 SETTINGS: dict[str, Any] = {
     "name": "schedules", "model.name": "SmolLM2-135M", "drafter.ks": [0, 2],
-    "drafter.synthetic_survival": [0.6, 0.36], "engine.device": "cpu", "engine.max_running": 8, "engine.eager": True,
+    "drafter.synthetic_survival": [0.6, 0.36], "engine.device": "cpu", "engine.max_running": 8,
+    "engine.eager": True,
     "engine.max_context_tokens": 256, "workload.requests": 24, "workload.samples_per_prompt": 4,
     "workload.longest_tokens": 96, "workload.prompt_tokens": 32, "phases.policy_update_s": 2.0,
     "phases.weight_sync": True, "calibration.neighbours": 1, "calibration.batches": [1, 2, 4, 8],

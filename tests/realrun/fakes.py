@@ -64,7 +64,7 @@ class FakeEngine:
         return {}
 
     def withdraw(self, requests: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        taken = {each.id: () for each in self._waiting if each.id in requests}
+        taken: dict[int, tuple[int, ...]] = {each.id: () for each in self._waiting if each.id in requests}
         taken |= {
             each.request.id: (7,) * each.emitted for each in self._running if each.request.id in requests
         }

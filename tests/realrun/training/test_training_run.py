@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from tests.realrun.small_models import need_vllm
-from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, WorkersConfig
+from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, TasksConfig, WorkersConfig
 from tlt.realrun.models.drafter import make_head
 from tlt.realrun.models.target import prepare_model
-from tlt.realrun.training_config import HeadConfig, RolloutConfig, TasksConfig, TrainConfig, UpdateConfig
+from tlt.realrun.training_config import HeadConfig, RolloutConfig, TrainConfig, UpdateConfig
 from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import RunFolder, read_struct

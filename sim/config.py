@@ -231,6 +231,9 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         bool,
         Meta(description="a prompt is prefilled once a worker and group; a session finds what it had"),
     ] = True
+    block_tokens: Annotated[
+        int, Meta(ge=1, le=4096, description="of the KV cache; prefixes are found in whole blocks (vLLM: 16)")
+    ] = 16
     tool_wait_kv: Annotated[
         Literal["keep", "drop"],
         Meta(description="the cache of a session at its tool. keep: until its place is needed, the longest "

@@ -159,6 +159,7 @@ class Simulation:
         self.limits = Limits(
             config.engine.max_running, self._kv_tokens(), config.engine.prefix_caching,
             most_emitted_of(self.policy.draft_configs), keeps_waiting=config.engine.tool_wait_kv == "keep",
+            block_tokens=config.engine.block_tokens,
             drops_block=self.drafts and config.drafter.kind in READS_HIDDEN,
         )  # fmt: skip
         if history:

@@ -22,6 +22,7 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     date: str
     environment: dict[str, str]
     kv_tokens: int = 0  # that the smallest of its KV caches holds; 0: it does not tell
+    block_tokens: int = 0  # of a block of these caches; 0: it does not tell
     warm_up_s: float
     config: RealConfig
 

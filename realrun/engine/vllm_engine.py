@@ -87,7 +87,8 @@ class VllmEngine:
         self.chunk_tokens = int(self._scheduler.max_num_scheduled_tokens)
         self.graph_tokens = int(llm.vllm_config.compilation_config.max_cudagraph_capture_size or 0)
         cache = llm.vllm_config.cache_config
-        self.kv_tokens = int(cache.num_gpu_blocks) * int(cache.block_size)
+        self.block_tokens = int(cache.block_size)
+        self.kv_tokens = int(cache.num_gpu_blocks) * self.block_tokens
         # vLLM's scratch memory: the next engine in this process would free it under our graphs.
         self._workspace = _workspace() if config.engine.device == "cuda" else None
         self._watch = CompileWatch()

@@ -35,7 +35,7 @@ SHOWN = (
 SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH", "CREDENTIAL", "CERT")
 
 
-def engine_info(engine: str, config: RealConfig, kv_tokens: int = 0) -> EngineInfo:
+def engine_info(engine: str, config: RealConfig, kv_tokens: int = 0, block_tokens: int = 0) -> EngineInfo:
     """Return what this process runs on, for the record."""
     try:
         torch = version("torch")
@@ -48,6 +48,7 @@ def engine_info(engine: str, config: RealConfig, kv_tokens: int = 0) -> EngineIn
         torch=torch,
         environment=shown_environment(os.environ),
         kv_tokens=kv_tokens,
+        block_tokens=block_tokens,
     )
 
 

@@ -184,6 +184,7 @@ class EngineInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     torch: str
     environment: dict[str, str]
     kv_tokens: int = 0  # that the smallest of its KV caches holds; 0: it does not tell
+    block_tokens: int = 0  # of a block of these caches; 0: it does not tell
 
 
 class Ready(Message, frozen=True, tag="ready", gc=False):

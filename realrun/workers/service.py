@@ -116,10 +116,11 @@ class Service:
             self._workers[name] = self._worker(
                 order.worker, policy, self._engines[PLAIN_OR_DRAFTING[policy.speculating]]
             )
-        kv_tokens = min(
-            (int(getattr(engine, "kv_tokens", 0)) for engine in self._engines.values()), default=0
+        kv_tokens, block_tokens = (
+            min((int(getattr(engine, size, 0)) for engine in self._engines.values()), default=0)
+            for size in ("kv_tokens", "block_tokens")
         )
-        info = engine_info(engine_name(order.factory), order.config, kv_tokens)
+        info = engine_info(engine_name(order.factory), order.config, kv_tokens, block_tokens)
         self._answer(Ready(info, perf_counter() - start_s))
 
     def _worker(self, index: int, policy: PolicySetup, engine: Engine) -> Worker:

@@ -19,6 +19,7 @@ from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.assembly import Assembly
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.drafter import DrafterConfig
+from tlt.sim.model.engines.prefill import CACHE_BLOCK_TOKENS
 from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import Phases
 from tlt.sim.model.requests import StepRequests
@@ -68,6 +69,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The part of engine.json that is needed here."""
 
     kv_tokens: int = 0  # 0: not recorded
+    block_tokens: int = 0  # likewise
 
 
 class DrafterSettings(msgspec.Struct, frozen=True):
@@ -119,7 +121,9 @@ class MeasuredPolicy:
         self.settings = read_struct(path / "resolved_config.json", MeasuredSettings)
         self.setup = read_struct(path / "scheduler.json", SchedulerSetup)
         engine = path / "engine.json"
-        self.kv_tokens = read_struct(engine, EngineFacts).kv_tokens if engine.is_file() else 0
+        facts = read_struct(engine, EngineFacts) if engine.is_file() else EngineFacts()
+        self.kv_tokens = facts.kv_tokens
+        self.block_tokens = facts.block_tokens or CACHE_BLOCK_TOKENS
         policy = self.setup.policy.build(scheduler_rng(0, 0), self.setup.step_times)
         self.when_off: WhenOff = policy.when_off
         self.most_emitted = most_emitted_of(policy.draft_configs)
@@ -293,6 +297,7 @@ def simulate_into(
             policy.kv_tokens or NO_LIMIT_TOKENS,
             policy.settings.engine.prefix_caching,
             policy.most_emitted,
+            block_tokens=policy.block_tokens,
             drops_block=policy.drafts and policy.settings.drafter.kind in READS_HIDDEN,
         ),
         sessions=None if policy.sessions is None else SessionWork(policy.sessions, ToolConfig()),

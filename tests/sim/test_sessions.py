@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.sim.session_world import Rows, SessionRun, drawn_rows, sessions_of, simulate_sessions
 from tlt.sim.model.sessions.pool import SessionPool
+from tlt.sim.model.sessions.prefix_cache import PrefixCache
 from tlt.traces.common.seeds import scheduler_rng
 from tltsched.commands import Assign
 from tltsched.errors import InputError
@@ -263,3 +264,11 @@ def test_both_modes_agree_on_average_with_drafts() -> None:
         for mode in ("jump", "exact")
     }
     assert makespans["jump"] == pytest.approx(makespans["exact"], rel=0.02)
+
+
+@pytest.mark.parametrize(("block_tokens", "found"), [(16, 96), (32, 96), (64, 64), (128, 0)])
+def test_prefixes_are_found_in_whole_blocks(block_tokens: int, found: int) -> None:
+    cache = PrefixCache(block_tokens)
+    assert cache.take(0, 0, 40, 40, 0) == 0
+    cache.release(0, 0, 40, 100, keep=True)
+    assert cache.take(0, 0, 40, 120, 100) == found

@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
     reused_share: float = 0.0  # of a response, kept from an earlier one that its prefill verifies (SPEC-RL)
     reused_from_step: int = 0  # RL step from which there are earlier responses
     keeps_waiting: bool = True  # whether what a session has in the cache stays while it waits for its tool
+    block_tokens: int = CACHE_BLOCK_TOKENS  # of the KV cache
     drops_block: bool = False  # whether drafting has the last block of a cached prefix computed again
 
     @property
@@ -33,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True):
         vLLM keeps nothing back: it admits what fits, and preempts when a block is missing. Here a batch that
         was let in has to run an engine step before it is looked at again, or nobody would get on.
         """
-        return 2.0 * self.most_emitted + CACHE_BLOCK_TOKENS / 2
+        return 2.0 * self.most_emitted + self.block_tokens / 2
 
 
 def most_emitted_of(draft_configs: Iterable[DraftConfig]) -> int:
@@ -162,6 +163,7 @@ class RequestPool:
         """Return the contexts that have to be computed, of each admitted request."""
         requests, parts, seen = self.requests, [], self._prefilled_groups
         caches, reuses = self.limits.prefix_caching, bool(self._reused_share)
+        block = self.limits.block_tokens
         columns = (requests.prompt_tokens, self.emitted, requests.group, requests.length)
         rows = zip(admitted.tolist(), *(column[admitted].tolist() for column in columns), strict=True)
         for index, prompt, emitted, group, length in rows:
@@ -170,7 +172,7 @@ class RequestPool:
                 # An earlier response is read whole, and is taken to be as long as the one to come.
                 end += length if reuses else 0
                 if caches and group in seen:
-                    begin = max((prompt - 1) // CACHE_BLOCK_TOKENS * CACHE_BLOCK_TOKENS, 0)
+                    begin = max((prompt - 1) // block * block, 0)
                 seen.add(group)
             parts.append(Part(index, begin, end, end if emitted else 0))
         return parts

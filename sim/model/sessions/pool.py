@@ -44,7 +44,7 @@ class SessionPool(RequestPool):
 
     def __init__(self, submission: TurnSubmission, limits: Limits, step: int = 0) -> None:
         super().__init__(submission, limits, step)
-        self.cache = PrefixCache(limits.drops_block)
+        self.cache = PrefixCache(limits.block_tokens, limits.drops_block)
         self.counts = CacheCounts()
         self._place = {request: place for place, request in enumerate(submission.ids.tolist())}
         self._holding: set[int] = set()  # places whose contexts are in use

@@ -14,16 +14,12 @@ from tlt.sim.model.engines.prefill import CACHE_BLOCK_TOKENS
 Key = tuple[str, int]  # ("session", id) or ("prompt", group)
 
 
-def whole_blocks(tokens: int) -> int:
-    """Return the tokens of the whole blocks in so many, from 0."""
-    return max(tokens, 0) // CACHE_BLOCK_TOKENS * CACHE_BLOCK_TOKENS
-
-
 class PrefixCache:
     """Prefixes of one worker; all counts are tokens in whole blocks."""
 
-    def __init__(self, drops_block: bool = False) -> None:
+    def __init__(self, block_tokens: int = CACHE_BLOCK_TOKENS, drops_block: bool = False) -> None:
         """With `drops_block` the last block of a hit is computed again, for drafts from hidden states."""
+        self._block_tokens = block_tokens
         self._drops_block = drops_block
         self.clear()
 
@@ -36,23 +32,27 @@ class PrefixCache:
         self.free_tokens = 0
         self.shared_tokens = 0  # that running requests would hold once more if they did not share prompts
 
+    def whole_blocks(self, tokens: int) -> int:
+        """Return the tokens of the whole blocks in so many, from 0."""
+        return max(tokens, 0) // self._block_tokens * self._block_tokens
+
     def take(self, request: int, group: int, prompt: int, context: int, valid: int) -> int:
         """Return how many tokens of a context are found, and hold the prompt.
 
         `valid` is how much of the context is what the session's cache would hold, if it holds it.
         """
-        prompt = whole_blocks(prompt)
+        prompt = self.whole_blocks(prompt)
         own = self._remove(("session", request))
-        found = min(self._prompts.get(group, 0), prompt, whole_blocks(valid))
+        found = min(self._prompts.get(group, 0), prompt, self.whole_blocks(valid))
         if found == prompt:
-            found = min(prompt + own, whole_blocks(valid))
+            found = min(prompt + own, self.whole_blocks(valid))
         self._hold(group, prompt)
-        found = min(found, whole_blocks(context - 1))
-        return max(found - CACHE_BLOCK_TOKENS, 0) if self._drops_block else found
+        found = min(found, self.whole_blocks(context - 1))
+        return max(found - self._block_tokens, 0) if self._drops_block else found
 
     def release(self, request: int, group: int, prompt: int, computed: int, keep: bool) -> None:
         """Let go of a context of which so many tokens are `computed`; without `keep` nothing of it stays."""
-        prompt, own = whole_blocks(prompt), whole_blocks(computed) - whole_blocks(prompt)
+        prompt, own = self.whole_blocks(prompt), self.whole_blocks(computed) - self.whole_blocks(prompt)
         if keep and own > 0:
             self._add(("session", request), own)
         self._users[group] -= 1
@@ -70,7 +70,7 @@ class PrefixCache:
         while self.free_tokens > max(room_tokens, 0.0):
             key, tokens = next(iter(self._free.items()))
             over = math.ceil(self.free_tokens - max(room_tokens, 0.0))
-            gone = min(tokens, whole_blocks(over + CACHE_BLOCK_TOKENS - 1))
+            gone = min(tokens, self.whole_blocks(over + self._block_tokens - 1))
             self.free_tokens -= gone
             if gone == tokens:
                 del self._free[key]

@@ -19,6 +19,7 @@ from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines.choice import jump_engine
 from tlt.sim.model.engines.exact_engine import ExactEngine
+from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import Limits, most_emitted_of
 from tlt.sim.model.phases import given_on_trainers, phases_of
 from tlt.sim.model.requests import StepRequests
@@ -311,11 +312,17 @@ class Simulation:
             phases=phases_of(
                 config.phases, self.shape, self.training_gpu, config.hardware.gpus, self.training_gpus
             ),
-            engine=ExactEngine if config.run.mode == "exact" else jump_engine(len(self.trace.rows)),
+            engine=self._engine(),
             trainers=0 if self.lends else self.trainers,
             lent=self.trainers if self.lends else 0,
             sessions=None if self.sessions is None else SessionWork(self.sessions, config.tools),
         )
+
+    def _engine(self) -> type[ExactEngine] | type[JumpEngine]:
+        """Return the engine of the mode; compiled code takes out who is done without telling its cache."""
+        if self.config.run.mode == "exact":
+            return ExactEngine
+        return JumpEngine if self.sessions is not None else jump_engine(len(self.trace.rows))
 
     def step_requests(self) -> list[StepRequests]:
         """Return the responses, or sessions, step by step."""

@@ -14,7 +14,6 @@ from msgspec import field
 from tlt.plugin.requests import AcceptanceCount
 from tlt.realrun.driver.sessions import TurnCount
 from tlt.realrun.workers.messages import EngineStep, HeadStep, PhaseDone, Probe, Trained
-from tlt.traces.common.migrate import upgraded, upgraded_line
 from tlt.traces.runs.step_log import StepState
 from tltsched.drafter_choice import Serving
 from tltsched.event_log import Record, encode, read
@@ -137,19 +136,15 @@ class LiveStep(StepState, kw_only=True):
 
 
 def decode_step(content: bytes) -> LiveStep:
-    """Decode a step that was kept, by this version or by version 1, whose rollout was a table inside it.
+    """Decode a step that was kept.
 
-    Raises msgspec.MsgspecError for other content.
+    Raises msgspec.MsgspecError for other content, that of versions whose responses told no group among it.
     """
     table = msgspec.msgpack.decode(content, type=dict[str, Any])
-    if "rollout" not in table:
-        return msgspec.convert(table, LiveStep)
-    old = table | upgraded(table.pop("rollout"), LiveStep)
-    old["lines"] = [upgraded_line(line) for line in old["lines"]]
-    old["drafter_version"], old["drafter_age_steps"] = old.pop("served"), old["age_steps"]
-    step = msgspec.convert(old, LiveStep)
-    step.count_all(step.lines)
-    return step
+    rows = table.get("responses", ())
+    if "rollout" in table or any(len(row) < len(Response.__struct_fields__) for row in rows):
+        raise msgspec.ValidationError("an earlier version kept it, without the groups of its responses")
+    return msgspec.convert(table, LiveStep)
 
 
 class Drafter:

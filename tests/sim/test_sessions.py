@@ -251,6 +251,15 @@ def test_both_modes_agree_where_nothing_is_drawn(seed: int) -> None:
     assert jump.counted("found_tokens") == pytest.approx(exact.counted("found_tokens"), rel=0.01)
 
 
+def test_sessions_are_the_same_with_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions, found = sessions_of(drawn_rows(0, 20), samples=2), []
+    for switch in ("0", "1"):
+        monkeypatch.setenv("TLT_COMPILED", switch)
+        run = simulate_sessions(sessions, engine__max_running=6)
+        found.append((run.cluster.env.now, run.counted("found_tokens"), run.lines))
+    assert found[0] == found[1]
+
+
 def test_both_modes_agree_on_average_with_drafts() -> None:
     makespans = {
         mode: np.mean(

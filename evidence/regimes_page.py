@@ -54,7 +54,10 @@ LAST = (
     Line(regime="speculation added to a logged RL run", record="counterfactual_h200",
          makespan="error of the reproduced step seconds", speedup="largest error of a speedup"),
     Line(regime="drafts in trees, drafts out of history"),
-    Line(regime="schedules other than the synchronous one"),
+    Line(regime="schedules other than the synchronous one, on CPU", record="live_schedules",
+         makespan="largest error of seconds a trained token"),
+    Line(regime="sessions of turns whose tools sleep, on CPU", record="live_sessions_cpu",
+         speedup="largest error of the gain of speculation"),
     Line(regime="mixtures of experts, weights or caches below 16 bits"),
 )  # fmt: skip
 

@@ -22,6 +22,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
         "models_by_gpus": "Which models fit on which GPUs, and how many drafts are best there",
+        "live_sessions_cpu": "Sessions with sleeping tools on live engines, on CPU",
+        "live_schedules": "Schedules that stop, carry over or never stop, on live engines",
         "natural_predicted_cpu": "Natural responses and a trained drafter, on CPU",
         "roofline_drafting": "What drafting costs on engines that nobody calibrated",
         "roofline_ranking": "Whether assumed step times rank as calibrated ones do",
@@ -98,7 +100,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
 }
 # Claims that may lack a record: docs/regimes.md says of the regimes that they are not measured; the others
 # take a quiet machine for some minutes.
-MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed")
+MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed",
+            "live_schedules")  # fmt: skip
 TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
 
 

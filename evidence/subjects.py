@@ -100,8 +100,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
 }
 # Claims that may lack a record: docs/regimes.md says of the regimes that they are not measured; the others
 # take a quiet machine for some minutes.
-MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed",
-            "live_schedules")  # fmt: skip
+MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed")
 TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
 
 

@@ -4,28 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tlt.commands.trace.group import trace
+from tests.traces.trace_command import answer, refusal
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.shipped import SHIPPED
-from tltsched.errors import InputError
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(trace, [str(argument) for argument in arguments])
-
-
-def answer(*arguments: str | Path) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result.output
-
-
-def refusal(*arguments: str | Path) -> str:
-    error = run(*arguments).exception
-    assert isinstance(error, InputError)
-    return str(error)
 
 
 def test_describe_shows_figures_and_kind() -> None:

@@ -5,27 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from tlt.commands.trace.group import trace
+from tests.traces.trace_command import answer, refusal
 from tlt.traces.sessions.files import read_sessions
-from tltsched.errors import InputError
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(trace, [str(argument) for argument in arguments])
-
-
-def answer(*arguments: str | Path) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result.output
-
-
-def refusal(*arguments: str | Path) -> str:
-    error = run(*arguments).exception
-    assert isinstance(error, InputError)
-    return str(error)
 
 
 @pytest.fixture

@@ -52,12 +52,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CUDA = Machine(
-    ks=(0, 2, 3, 4, 6, 8),
-    policies=("none", "static:2", "static:3", "static:4", "static:6", "static:8", "goodput:off+2+3+4+6+8",
-              "goodput_mean:off+2+3+4+6+8"),
+    ks=(0, 2, 4, 8),
+    policies=("none", "static:2", "static:4", "static:8", "goodput:off+2+4+8", "goodput_mean:off+2+4+8"),
     engine={"max_running": 64, "max_context_tokens": 2560, "memory_fraction": 0.3},
-    requests=512, rollouts=6, max_response_tokens=2048, difficulty=200, warm_up_tokens=2_000_000,
-    head_tokens=500_000, head_responses=384, calibration_s=90, replay_s=620,
+    requests=512, rollouts=4, max_response_tokens=2048, difficulty=200, warm_up_tokens=2_000_000,
+    head_tokens=500_000, head_responses=384, calibration_s=60, replay_s=620,
 )  # fmt: skip
 CPU = Machine(
     ks=(0, 2, 4),

@@ -43,7 +43,7 @@ ON_CUDA: dict[str, Any] = {
     "engine.device": "cuda", "engine.max_running": 128, "engine.max_context_tokens": 5000,
     "engine.graph_batches": [1, 2, 4, 8, 16, 32, 64, 128], "calibration.contexts_tokens": [512, 4096],
     "calibration.most_tokens": 70_000, "calibration.repeats": 4, "calibration.visits": 2,
-    "calibration.time_limit_s": 75,
+    "calibration.time_limit_s": 60,
 }  # fmt: skip
 TINY: dict[str, Any] = {
     "engine.device": "cpu", "engine.max_running": 8, "engine.max_context_tokens": 512,
@@ -71,7 +71,7 @@ SHAPES = {
     ),
     "fp8": Shape(
         name="vllm-0.32-h200-qwen2.5-7b-fp8", model="Qwen2.5-7B-FP8", prepared="Qwen2.5-7B",
-        settings=ON_CUDA | {"model.quantization": "fp8_per_tensor", "engine.memory_fraction": 0.4},
+        settings=ON_CUDA | {"model.quantization": "fp8_per_tensor", "engine.memory_fraction": 0.25},
     ),
     "tiny": Shape(
         model="tiny-moe", config=TINY_MOE, draft_vocab=256, settings=TINY | {"calibration.apart": True}

@@ -11,8 +11,9 @@ from rich.text import Text
 from tlt.analysis.comparison.advice import advice_sentences, advice_terminal
 from tlt.analysis.comparison.compare import ComparisonTable, compare
 from tlt.analysis.comparison.drawn.pictures import draw_all
-from tlt.analysis.comparison.page import TEMPLATE, render, shared_warnings
+from tlt.analysis.comparison.page import TEMPLATE, render
 from tlt.analysis.comparison.ranking import judge
+from tlt.analysis.comparison.shared_warnings import shared_warnings
 from tlt.analysis.comparison.tables import schedule_terminal, scheduled, terminal
 from tlt.analysis.counterfactual.report import present_counterfactual
 from tlt.analysis.drawing.figure import Picture, save

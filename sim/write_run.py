@@ -153,9 +153,8 @@ def _cluster_warnings(simulation: Simulation, cluster: Cluster) -> list[str]:
     if cluster.log.preemptions:
         count = cluster.log.preemptions
         warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")
-    if unheld := never_held(simulation, cluster):
-        warnings.append(f"no live engine was held against {', '.join(unheld)} (docs/regimes.md)")
-    return warnings
+    unheld = never_held(simulation, cluster)
+    return [*warnings, *(f"no live engine was held against {words} (docs/regimes.md)" for words in unheld)]
 
 
 def _memory_warnings(simulation: Simulation) -> list[str]:

@@ -10,6 +10,7 @@ from tlt.analysis.comparison.by_position import POSITION_NOTES, position_table
 from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.explore import explore_data
 from tlt.analysis.comparison.sessions import SESSION_NOTES, session_table
+from tlt.analysis.comparison.shared_warnings import shared_warnings
 from tlt.analysis.comparison.tables import (
     COLUMN_NOTES,
     SCHEDULE_NOTES,
@@ -100,21 +101,6 @@ def length_facts(run: Run) -> list[tuple[str, ...]]:
             number(float((by_step["max"] / by_step["median"].clip(lower=1)).mean())),
         ),
         ("truncated", f"{int(run.responses['truncated'].sum()):,} of {len(lengths):,}"),
-    ]
-
-
-def shared_warnings(table: ComparisonTable) -> list[str]:
-    """Return every warning once, with the policies that it concerns unless it concerns all."""
-    policies_of: dict[str, list[str]] = {}
-    for row in table.rows:
-        for warning in row.warnings:
-            policies_of.setdefault(warning, []).append(row.policy)
-    return [
-        *table.warnings,
-        *(
-            warning if len(policies) == len(table.rows) else f"{', '.join(policies)}: {warning}"
-            for warning, policies in policies_of.items()
-        ),
     ]
 
 

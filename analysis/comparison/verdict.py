@@ -256,16 +256,25 @@ def _with_share(policy: str, share: float) -> str:
     return str(name.on(f"{schedule.partition(':')[0]}({written})"))
 
 
+TOOLS = ", tools in no time"
+
+
 def ceilings(bounds: Bounds, baseline: Run) -> list[Ceiling]:
-    """Return the bounds on the mean step, the closest to the baseline first as far as each goes."""
+    """Return the bounds on the mean step, the closest to the baseline first as far as each goes.
+
+    Those of sessions say that their tools take no time in them: the bound is of what engines compute.
+    """
     rows = bounds.rows
     step_s = float(baseline.step_seconds().mean())
+    tools = TOOLS if baseline.sessions is not None else ""
     drafted = [seconds for row in rows if (seconds := row.drafted_s()) is not None]
-    means = [("without drafts, lengths known", _mean([row.plain_s() for row in rows]), True)]
+    means = [(f"without drafts, lengths known{tools}", _mean([row.plain_s() for row in rows]), True)]
     if len(drafted) == len(rows):
-        means.append(("with the best drafts throughout, lengths known", _mean(drafted), True))
+        means.append((f"with the best drafts throughout, lengths known{tools}", _mean(drafted), True))
     means.append(("if rollouts took no time, Amdahl", _mean([row.phases_s for row in rows]), True))
-    means.append(("with all workers busy throughout", _mean([row.carried_s() for row in rows]), False))
+    means.append(
+        (f"with all workers busy throughout{tools}", _mean([row.carried_s() for row in rows]), False)
+    )
     return [
         Ceiling(words, seconds, step_s / seconds, in_order)
         for words, seconds, in_order in means
@@ -286,7 +295,10 @@ def ceiling_sentence(bounds: Bounds | None, baseline: Run) -> str:
     )
     if others:
         words += f" Any schedule, responses carried over too, for as many tokens: {', '.join(others)}."
-    return f"{words} Each is a bound, not a promise: prefill is left out, and acceptance is the expected one."
+    return (
+        f"{words} Each is a bound, not a promise: prefill takes the least that it can, and acceptance is the "
+        "expected one."
+    )
 
 
 def _mean(seconds: list[float]) -> float:

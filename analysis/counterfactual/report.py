@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tlt.analysis.comparison.compare import ComparisonTable
 from tlt.analysis.comparison.explore import explore_data
-from tlt.analysis.comparison.page import shared_warnings
+from tlt.analysis.comparison.shared_warnings import shared_warnings
 from tlt.analysis.counterfactual.picture import draw_counterfactual
 from tlt.analysis.counterfactual.words import (
     answer_sentences,

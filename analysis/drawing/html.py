@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parents[1]
 LONGEST_SVG = 600_000  # characters
+_CODE = re.compile(r"`([^`\n]+)`")  # names and commands, as a terminal shows them
 # Spaces at which a browser must not break a line: inside an interval, and before a percent sign.
 _INSIDE = re.compile(r"(?<=[0-9%],) (?=[0-9])|(?<=[0-9x%],) (?=[+-]?[0-9]+[^ ]*\])| (?=%)")
 
@@ -40,7 +41,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_unbroken,
+        finalize=_for_page,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -75,6 +76,14 @@ def script(name: str) -> Markup:
     return Markup(text)  # noqa: S704 -- a file of this package
 
 
-def _unbroken(value: object) -> object:
-    """Put no-break spaces into text; what a template has escaped already is left as it is."""
-    return _INSIDE.sub("\u00a0", value) if type(value) is str else value
+def _for_page(value: object) -> object:
+    """Put no-break spaces into text and set what stands in backticks as code; what a template has escaped
+    already is left as it is.
+    """
+    if type(value) is not str:
+        return value
+    text = _INSIDE.sub("\u00a0", value)
+    if "`" not in text:
+        return text
+    marked = _CODE.sub(r"<code>\1</code>", str(escape(text)))
+    return Markup(marked)  # noqa: S704 -- escaped before the tags were put in

@@ -11,12 +11,14 @@ is computed once for all of its responses, so the bound is below what can be rea
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.advise.best_draft import candidate_draft_configs
+from tlt.sim.advise.least_work import LeastWork
 from tlt.sim.config import Config
 from tlt.sim.model.drafter import SMALLEST_EXPONENT
 from tlt.sim.model.phases import Phases, phases_of
@@ -27,6 +29,7 @@ from tlt.sim.workload import steps_of
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.results.bounds import BOUNDS, Bounds, StepBound
 from tlt.traces.runs.runfolder import write_json
+from tlt.traces.sessions.schema import Sessions
 from tltsched.draft_config import OFF, DraftConfig
 
 
@@ -51,18 +54,17 @@ def clairvoyant_bound(
     drafter_exponent: float = 1.0,
     *,
     prefix_caching: bool = True,
+    sessions: Sessions | None = None,
 ) -> RolloutBound:
     """Return the bound of one rollout in which every token may be generated under the cheapest
     of `draft_configs`.
 
     With drafts a request takes the engine steps that requests of its length take in the mean, so the bound is
     one of expectations: a step whose requests happen to be easy may go below. `acceptance` may be None if
-    none drafts.
+    none drafts. Turns of `sessions` follow one another at once: tools take no time.
     """
-    tokens = requests.response_tokens.astype(np.float64) - 1.0  # a prefill emits the first
-    prompts = requests.prompt_tokens.astype(np.float64)
-    # sum of a request's contexts over its tokens, as if each were decoded by itself
-    contexts = tokens * (prompts + 1.0) + tokens * (tokens - 1.0) / 2.0
+    work = LeastWork.of(requests, sessions, costs.chunk_tokens)
+    tokens = work.tokens
     alone_s, shared_s, context_s = [], [], []  # of all tokens and all context of each request, [n] each
     for draft_config in draft_configs:
         price = costs.of(draft_config)
@@ -75,31 +77,34 @@ def clairvoyant_bound(
         fixed_s = price.fixed_s[1:]
         alone_s.append(tokens * float(fixed_s[0]) * engine_steps)
         shared_s.append(tokens * float((fixed_s / np.arange(1, len(fixed_s) + 1)).min()) * engine_steps)
-        context_s.append(contexts * price.context_s_per_token * engine_steps)
+        context_s.append(work.contexts * price.context_s_per_token * engine_steps)
     read_s = np.min(context_s, axis=0)
-    first_s, added_s = _prefill_s(prompts, requests.group, costs, prefix_caching)
+    first_s, added_s = _prefill_s(work, requests.group, costs, prefix_caching)
     return RolloutBound(
         longest_s=float((first_s + np.min(alone_s, axis=0) + read_s).max(initial=0.0)),
         work_s=(added_s + float((np.min(shared_s, axis=0) + read_s).sum())) / workers,
     )
 
 
-def _prefill_s(prompts: Floats, group: Ints, costs: StepCosts, prefix_caching: bool) -> tuple[Floats, float]:
-    """Return the seconds before each request's first token, [n], and those of all prompts together, at least.
+def _prefill_s(work: LeastWork, group: Ints, costs: StepCosts, prefix_caching: bool) -> tuple[Floats, float]:
+    """Return the seconds that each request is prefilled, [n], and those of all prompts together, at least.
 
     Nobody decodes before its prompt was computed, for itself or for its group. Beside a batch that decodes a
     prompt's token adds the least that any token adds to an engine step.
     """
     law = costs.coefficients
-    tokens = np.maximum(prompts, 1.0)
-    chunks = np.ceil(tokens / costs.chunk_tokens)
-    pairs_s = tokens**2 * law.prefill_s_per_pair
-    first_s = chunks * law.prefill_chunk_s + tokens * law.prefill_s_per_token + pairs_s
+    first_s = np.zeros(len(group))
+    for part in (work.shared, work.own):
+        first_s += part.chunks * law.prefill_chunk_s + part.tokens * law.prefill_s_per_token
+        first_s += part.pairs * law.prefill_s_per_pair
     token_s = law.prefill_s_per_token
     if costs.mixes:
         token_s = min(token_s, law.mixed_token_share * min(*law.slopes_s_per_token, token_s))
     counted = np.unique(group, return_index=True)[1] if prefix_caching else slice(None)
-    return first_s, float((tokens * token_s + pairs_s)[counted].sum())
+    shared_s, own_s = (
+        part.tokens * token_s + part.pairs * law.prefill_s_per_pair for part in (work.shared, work.own)
+    )
+    return first_s, float(shared_s[counted].sum() + own_s.sum())
 
 
 def bounds_of(simulation: Simulation) -> Bounds:
@@ -119,16 +124,14 @@ def bounds_of(simulation: Simulation) -> Bounds:
         config.phases, simulation.shape, simulation.gpu, config.hardware.gpus, config.hardware.gpus
     )
     rows = []
-    for number, step in enumerate(steps_of(simulation.trace)):
-        caching = engine.prefix_caching
-        bound = clairvoyant_bound(step, plain, config.workers, prefix_caching=caching)
+    for number, step in enumerate(steps_of(simulation.trace, simulation.sessions)):
+        given: dict[str, Any] = {"prefix_caching": engine.prefix_caching, "sessions": simulation.sessions}
+        bound = clairvoyant_bound(step, plain, config.workers, **given)
         drafted = None
         if draft_configs:
             exponent = _best_exponent(config, number)
             allowed = (OFF, *draft_configs)
-            drafted = clairvoyant_bound(
-                step, plain, config.workers, allowed, acceptance, exponent, prefix_caching=caching
-            )
+            drafted = clairvoyant_bound(step, plain, config.workers, allowed, acceptance, exponent, **given)
         rows.append(_row(number, step, config, phases, bound, drafted))
     return Bounds(workers=config.workers, draft_configs=tuple(map(str, draft_configs)), rows=tuple(rows))
 

@@ -41,6 +41,21 @@ def test_cells_and_captions_are_escaped_and_their_figures_stay_in_one_line() -> 
     assert html.count("<svg ") == 1
 
 
+def test_what_stands_in_backticks_is_set_as_code_and_escaped() -> None:
+    source = "`tlt <b>` measures it, ` alone stays"
+    table = TextTable(("`a`",), [("x",)])
+    values = {"sentences": (source,), "errors": table, "source": "", "picture": None, "drifts": table,
+              "medians": table}  # fmt: skip
+    html = page("crosscheck/predicted_training.html", predicted=values)
+    assert "<code>tlt &lt;b&gt;</code> measures it, ` alone stays" in html
+    assert "<code>a</code></th>" in html
+
+
+def test_the_title_of_a_page_holds_no_tags() -> None:
+    html = page("drawing/base.html", title="a `b` <c>")
+    assert "<title>a `b` &lt;c&gt;</title>" in html
+
+
 def test_a_value_that_is_missing_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         page("crosscheck/predicted_training.html", predicted={})

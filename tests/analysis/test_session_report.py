@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.analysis.test_bounds import bounds
 from tests.sim.session_world import WORLD, drawn_rows, sessions_of
 from tlt.analysis.comparison.sessions import session_sentence, session_table
+from tlt.analysis.comparison.verdict import TOOLS, ceiling_sentence, ceilings
 from tlt.analysis.load import load_run
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
@@ -50,9 +53,15 @@ def test_time_at_tools_is_a_cause_of_its_own(folder: Path) -> None:
     assert "tool_wait" in set(intervals["cause"].astype(str))
 
 
-def test_single_responses_have_no_such_words(folder: Path) -> None:
-    from dataclasses import replace
+def test_a_bound_says_that_tools_take_no_time_in_it(folder: Path) -> None:
+    run = load_run(folder)
+    found = ceilings(bounds(2), run)
+    assert [TOOLS in each.words for each in found] == [True, True, False, True]
+    assert TOOLS in ceiling_sentence(bounds(2), run)
+    assert TOOLS not in ceiling_sentence(bounds(2), replace(run, sessions=None))
 
+
+def test_single_responses_have_no_such_words(folder: Path) -> None:
     alone = replace(load_run(folder), sessions=None)
     assert session_sentence(alone) == ""
     assert session_table((alone,)) is None

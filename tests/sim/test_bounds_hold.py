@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sim.session_world import drawn_rows, sessions_of, simulate_sessions
 from tests.sim.small_world import trace_of
 from tlt.sim.advise.bounds import bounds_of, write_bounds
 from tlt.sim.config import resolve
@@ -93,6 +94,41 @@ def test_no_schedule_of_whole_steps_beats_the_bound(
         assert drafted_s is not None
         assert drafted_s <= row.plain_s() + 1e-9
         assert rollout_s >= (least_s - row.phases_s) * (1.0 - slack)
+
+
+SESSIONS = st.tuples(st.integers(0, 2**31), st.sampled_from([2, 12, 48]), st.sampled_from([1, 4]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(SESSIONS, st.sampled_from(["none", "static:2", "goodput"]), st.sampled_from([1, 3, 16]), st.booleans())
+def test_no_rollout_of_sessions_beats_the_bound(
+    drawn: tuple[int, int, int], policy: str, gpus: int, waits: bool
+) -> None:
+    seed, count, samples = drawn
+    rows = [
+        tuple((20 * new, 20 * tokens, wait * waits) for new, tokens, wait in session)
+        for session in drawn_rows(seed, count, samples)
+    ]
+    run = simulate_sessions(
+        sessions_of(rows, samples), policy, hardware__gpus=gpus, acceptance__request_spread=0.0
+    )
+    (step,) = run.cluster.log.step_rows
+    (row,) = bounds_of(run.simulation).rows
+    least_s = row.plain_s() if policy == "none" else row.drafted_s()
+    assert least_s is not None
+    assert step["end_s"] - step["start_s"] >= least_s * (1.0 - (1e-9 if policy == "none" else LUCK))
+
+
+def test_the_bound_of_a_session_alone_is_the_time_of_its_turns_without_tools() -> None:
+    # Two turns of 1,000 new tokens each, and the prefix cache holds whole blocks of 16 tokens: at most 15 and
+    # the last token that was sampled are computed again.
+    sessions = sessions_of([((1000, 100, 5.0), (1000, 100, 0.0))])
+    run = simulate_sessions(sessions, hardware__gpus=1)
+    (step,) = run.cluster.log.step_rows
+    (row,) = bounds_of(run.simulation).rows
+    rollout_s = step["rollout_end_s"] - step["start_s"] - 5.0
+    assert row.longest_s == pytest.approx(rollout_s, rel=0.01)
+    assert row.longest_s <= rollout_s
 
 
 @pytest.mark.parametrize("schedule", [name for name, spec in PRESETS.items() if not spec.keeps_order])

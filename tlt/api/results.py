@@ -127,7 +127,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Show the verdict, the table and what has to be read with them in a notebook."""
-        from tlt.analysis.comparison.page import shared_warnings
+        from tlt.analysis.comparison.shared_warnings import shared_warnings
         from tlt.analysis.comparison.tables import policy_table
         from tlt.analysis.drawing.html import page
 

@@ -177,9 +177,17 @@ class Run(msgspec.Struct):
     steps: pd.DataFrame
 
 
-def simulate(config: Config, trace: Trace, coefficients: Coefficients | None = PLAIN) -> Run:
-    """Run a configuration on a trace; records are kept as bytes, and drafts are counted by request."""
+def simulate(
+    config: Config,
+    trace: Trace,
+    coefficients: Coefficients | None = PLAIN,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Run a configuration on a trace; records are kept as bytes, and drafts are counted by request.
+
+    `progress(step)` is called after each step.
+    """
     simulation = Simulation(config, trace, coefficients)
     lines: list[bytes] = []
-    cluster = simulation.run(Recorder(lines.append), counts=DraftCounts())
+    cluster = simulation.run(Recorder(lines.append), progress, DraftCounts())
     return Run(simulation, cluster, b"".join(lines), float(cluster.env.now), *cluster.tables())

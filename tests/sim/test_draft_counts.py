@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.sim.small_world import PLAIN, Run, config_of, simulate, trace_of
 from tests.sim.test_simulation import CHAINS, SMALL, lengths_of, with_kv_tokens
 from tlt.sim.model.draft_counts import MOST_HELD, DraftCounts, Pieces, split
+from tlt.sim.model.engines.engine import Engine, PrefillStep
 from tlt.sim.simulation import Simulation
 from tlt.sim.write_run import run_into
 from tlt.traces.runs.request_acceptance import ACCEPTANCE, bins, read_acceptance
@@ -110,6 +115,45 @@ def test_where_all_drafts_are_accepted_both_modes_count_alike(mode: str) -> None
     assert rows_of(told.cluster.draft_table()) == expected
 
 
+class PlainSteps:
+    """Counts the engine steps without drafts that requests decode in beside a prefill.
+
+    A rollout's first decision comes with its first whole batch. Until then nobody has said how to draft.
+    """
+
+    def __init__(self) -> None:
+        self.by_step: list[tuple[int, Counter[int]]] = []  # RL step -> engine steps by request
+        self._now = Counter[int]()
+
+    def close(self, step: int) -> None:
+        """Keep what an RL step had."""
+        self.by_step.append((step, self._now))
+        self._now = Counter()
+
+    def of(self, key: pd.MultiIndex, ids_stay: bool) -> pd.Series:
+        """Return them for each (step, request); `ids_stay`: a request may have had them in earlier steps."""
+        at = {step: counts for step, counts in self.by_step}
+        whole = sum((counts for _, counts in self.by_step), Counter[int]())
+        found = [(whole if ids_stay else at[step])[request] for step, request in key]
+        return pd.Series(found, index=key)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count while it lasts."""
+        prefill_step = Engine.prefill_step
+
+        def watched(engine: Engine) -> PrefillStep:
+            before = engine.pool.running
+            told = prefill_step(engine)
+            if told.request_steps and not engine.draft_config.depth:
+                kept = np.isin(before, np.concatenate([engine.pool.running, told.finished]))
+                self._now.update(engine.pool.requests.ids[before[kept]].tolist())
+            return told
+
+        with patch.object(Engine, "prefill_step", watched):
+            yield
+
+
 def drafting(told: Run) -> list[DecisionEnded]:
     bodies = (record.body for record in read(told.records.splitlines()))
     return [body for body in bodies if isinstance(body, DecisionEnded) and body.draft_config.depth]
@@ -123,6 +167,7 @@ def drafting(told: Run) -> list[DecisionEnded]:
     spread=st.sampled_from([0.0, 0.5]),
     tight=st.booleans(),
 )
+@example("oversample_partial", "static:3", 218, "exact", 0.0, True)  # carried on beside others' prefill
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_requests_sum_up_to_their_steps_and_lengths(
     name: str, policy: str, seed: int, mode: str, spread: float, tight: bool
@@ -134,7 +179,9 @@ def test_requests_sum_up_to_their_steps_and_lengths(
     if tight:
         longest = int(trace.rows["response_tokens"].max()) + 30 + 64
         chosen = with_kv_tokens(chosen, trace, policy, longest * 2.0)
-    told = simulate(config_of(chosen, policy), trace)
+    plain = PlainSteps()
+    with plain.watching():
+        told = simulate(config_of(chosen, policy), trace, progress=plain.close)
     table, key = told.cluster.draft_table(), ["step", "request"]
     assert not table.duplicated([*key, "from_token", "draft_config"]).any()
     assert (table[["request_steps", "accepted_tokens"]] >= 0).all(axis=None)
@@ -144,7 +191,8 @@ def test_requests_sum_up_to_their_steps_and_lengths(
     assert sums.index.isin(length.index).all()
     emitted = sums.sum(axis=1).reindex(length.index, fill_value=0)
     if policy == "static:3":  # all but the first token; each chunk of "divided" may overshoot its end
-        assert (emitted >= length - 1).all()
+        undrafted = plain.of(length.index, ids_stay=not told.cluster.spec.keeps_order)
+        assert (emitted + undrafted >= length - 1).all()
         assert (emitted <= length - 1 + 3 * (-(-length // 64) if name == "divided" else 1)).all()
     # Engine steps that prefill draft on, too: the scheduler does not hear of them, the log of steps does.
     steps, accepted = told.steps["request_steps"].sum(), told.steps["accepted_tokens"].sum()
@@ -207,6 +255,20 @@ def test_jump_mode_gives_requests_the_acceptance_that_exact_mode_gives_them() ->
     assert jump.std() == pytest.approx(exact.std(), rel=0.03)
     assert np.corrcoef(jump, exact)[0, 1] > 0.95
     assert ((by_bin["jump"] / by_bin["exact"] - 1).abs() < 0.01).all(axis=None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_engine_steps_before_the_first_decision_draft_nothing_and_count_as_none(mode: str) -> None:
+    chosen = SMALL | CHAINS | {
+        "hardware.gpus": 1, "acceptance.rate": 1.0, "run.mode": mode, "engine.chunk_tokens": 32,
+        "engine.mixed_prefill": True,
+    }  # fmt: skip
+    told = simulate(config_of(chosen, "static:4"), trace_of([[13, 6]], prompt_tokens=32))
+    # The first prompt fills an engine step, and its last token gives the first of 13. The second prompt gets
+    # 31 tokens of the next one and 1 of a third: the first response goes on beside it, by a token each time.
+    # Then both draft: 10 tokens and 5, of which each engine step emits 5.
+    expected = [(0, 0, "4", 2, 8, 8), (1, 0, "4", 1, 4, 4)]
+    assert rows_of(told.cluster.draft_table()) == expected
 
 
 def test_a_run_folder_has_them_and_one_without_drafts_has_none(tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ class Engine:
     def prefill_step(self) -> PrefillStep:
         """Run one engine step that prefills, with as many tokens as it has room for.
 
-        The batch decodes on beside it, under the draft configuration that it had, if the engine mixes.
+        The batch decodes on beside it, under the draft configuration that it had, if the engine mixes: before
+        the first decision of a rollout none, as on a live engine.
         """
         pool, costs = self.pool, self.costs
         if costs.mixes and len(pool.running) > 1 and self._held() > pool.crowded_above_tokens():

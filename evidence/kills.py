@@ -58,11 +58,12 @@ class Range:
         """Start a driver."""
         folder.mkdir(exist_ok=True)
         more = [msgspec.json.encode(moment).decode()] if moment else []
-        return subprocess.Popen(
-            [sys.executable, "-m", "evidence.fire.driver", self.engine, task, str(folder), *more],
-            stdout=subprocess.PIPE, stderr=(folder / "stderr").open("a"), text=True, cwd=PROJECT,
-            env=os.environ | {"PYTHONPATH": str(PROJECT)},
-        )  # fmt: skip
+        with (folder / "stderr").open("a") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "evidence.fire.driver", self.engine, task, str(folder), *more],
+                stdout=subprocess.PIPE, stderr=errors, text=True, cwd=PROJECT,
+                env=os.environ | {"PYTHONPATH": str(PROJECT)},
+            )  # fmt: skip
 
     def whole(self, task: Task, folder: Path) -> Counter[Row]:
         """Run a task to its end; returns its results."""
@@ -108,6 +109,7 @@ class Range:
                 below = descendants(driver.pid)
                 held = ports([driver.pid, *below])
         driver.wait()
+        driver.stdout.close()
         ender.cancel()
         if shot_s < 0:
             raise RuntimeError(f"{moment.title()}: nothing was shot, {last}")

@@ -71,12 +71,12 @@ class WatchedExecutor(LocalExecutor):
             name = order.phase if isinstance(order, Phase) else type(order).__name__
             self.gun.order(name, self.pid(worker))
 
-    def receive(self) -> tuple[int, Heard]:
-        """Wait for the next answer."""
-        worker, answer = super().receive()
-        if isinstance(answer, Lost):
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        """Wait for the next answer; `receive` does it this way too."""
+        heard = super().receive_within(seconds)
+        if heard and isinstance(heard[1], Lost):
             say("noticed")
-        return worker, answer
+        return heard
 
 
 def replay(engine: str, folder: Path) -> None:

@@ -132,7 +132,7 @@ class PlainSteps:
 
     def of(self, key: pd.MultiIndex, ids_stay: bool) -> pd.Series:
         """Return them for each (step, request); `ids_stay`: a request may have had them in earlier steps."""
-        at = {step: counts for step, counts in self.by_step}
+        at = dict(self.by_step)
         whole = sum((counts for _, counts in self.by_step), Counter[int]())
         found = [(whole if ids_stay else at[step])[request] for step, request in key]
         return pd.Series(found, index=key)

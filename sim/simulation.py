@@ -319,10 +319,8 @@ class Simulation:
         )
 
     def _engine(self) -> type[ExactEngine] | type[JumpEngine]:
-        """Return the engine of the mode; compiled code takes out who is done without telling its cache."""
-        if self.config.run.mode == "exact":
-            return ExactEngine
-        return JumpEngine if self.sessions is not None else jump_engine(len(self.trace.rows))
+        """Return the engine of the mode."""
+        return ExactEngine if self.config.run.mode == "exact" else jump_engine(len(self.trace.rows))
 
     def step_requests(self) -> list[StepRequests]:
         """Return the responses, or sessions, step by step."""

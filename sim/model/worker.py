@@ -288,9 +288,7 @@ class Worker:
                 case Withdrawal():
                     self.listener.withdrawn(self.index, *self.engine.withdraw(order.ids))
                 case Reload():
-                    if not order.kv_kept:
-                        self.engine.requeue()
-                    self.engine.drafter_exponent = order.drafter_exponent
+                    self.engine.reload(order.drafter_exponent, order.kv_kept)
                     yield from self._load(order)
         if not 0 < len(pool.running) < batch:
             return ()

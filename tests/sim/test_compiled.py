@@ -75,6 +75,25 @@ def test_compiled_code_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
             pd.testing.assert_frame_equal(found[0][2], found[1][2], check_exact=True)
 
 
+@needs_numba
+@pytest.mark.parametrize("kv", ["recompute", "stale"])
+def test_compiled_code_takes_a_drafter_that_changes_in_mid_rollout(
+    kv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = {"kind": "bounded_async", "kv": kv}
+    settings = WORLD | {
+        "cluster": {"phases": ["policy_update", "weight_sync"], "schedule": schedule},
+        "engine": {"max_running": 6}, "drafter": {"drift_per_update": 0.3},
+        "workload": WORLD["workload"] | {"steps": 4},
+    }  # fmt: skip
+    config, found = resolve(settings, "static:8_8_16"), []
+    for switch in ("0", "1"):
+        monkeypatch.setenv(choice.SWITCH, switch)
+        made = Simulation(config, load_workload(config.workload, config.run.seed))
+        found.append(made.run(counts=DraftCounts()))
+    assert_alike(*found)
+
+
 @pytest.mark.slow
 @needs_numba
 def test_sums_and_draws_are_those_of_numpy() -> None:

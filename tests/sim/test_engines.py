@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sim.small_world import PLAIN, Drive, costs, drive, no_drafts, submission
+from tests.sim.small_world import ENGINES, PLAIN, Drive, costs, drive, no_drafts, submission
 from tlt.sim.acceptance.laws import AcceptanceLaw, Geometric, PerPosition, PublishedTree
+from tlt.sim.acceptance.process import Acceptance
+from tlt.sim.model.engines.engine import Engine
 from tlt.sim.model.engines.jump_engine import shared_out
 from tlt.sim.model.engines.running_batch import Limits, RequestPool
 from tlt.traces.common.arrays import Floats
@@ -207,3 +209,31 @@ def test_a_long_draft_in_a_full_cache_does_not_stand_still(mode: str) -> None:
         keep(chain(deepest)),
     )
     assert sorted(told.finish_s) == list(range(12))
+
+
+@pytest.mark.parametrize("kv_kept", [True, False])
+@pytest.mark.parametrize("mode", ["jump", "exact", "compiled"])
+def test_weights_that_come_in_mid_rollout_change_what_is_accepted_from_then_on(
+    mode: str, kv_kept: bool
+) -> None:
+    """81 tokens: one, 10 times 5 while all drafts are accepted, and 30 times one when none are."""
+    kinds = ENGINES | ({"compiled": compiled_engine()} if mode == "compiled" else {})
+    engine = kinds[mode](costs(2, CLOCK), Acceptance(Geometric(0.5)), np.random.default_rng(0))
+    pool = RequestPool(submission([81, 81]), Limits(2, 1e12, False))
+    engine.submit(pool, 1e-9)
+    engine.admit()
+    engine.prefill_step()
+    assert engine.at_once(SetDraftConfig(0, chain(4), 10, 1), 0.0) == pytest.approx(10.0)
+    engine.reload(1e3, kv_kept)
+    while engine.admit() or pool.prefilling:
+        engine.prefill_step()
+    assert engine.at_once(SetDraftConfig(0, chain(4), None, 1), 0.0) == pytest.approx(30.0)
+    assert not pool.pending()
+
+
+def compiled_engine() -> type[Engine]:
+    """Return the engine over compiled code, or skip the test where it cannot be had."""
+    pytest.importorskip("numba")
+    from tlt.sim.model.engines.compiled.engine import CompiledJumpEngine
+
+    return CompiledJumpEngine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -251,11 +252,14 @@ def test_both_modes_agree_where_nothing_is_drawn(seed: int) -> None:
     assert jump.counted("found_tokens") == pytest.approx(exact.counted("found_tokens"), rel=0.01)
 
 
-def test_sessions_are_the_same_with_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("policy", ["none", "static:3", "tlt_chains@bounded_async"])
+def test_sessions_are_the_same_with_compiled_code(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions, found = sessions_of(drawn_rows(0, 20), samples=2), []
     for switch in ("0", "1"):
         monkeypatch.setenv("TLT_COMPILED", switch)
-        run = simulate_sessions(sessions, engine__max_running=6)
+        run = simulate_sessions(sessions, policy, engine__max_running=6)
+        compiled = "Compiled" in type(run.cluster.workers[0].engine).__name__
+        assert compiled == (switch == "1" and find_spec("numba") is not None)
         found.append((run.cluster.env.now, run.counted("found_tokens"), run.lines))
     assert found[0] == found[1]
 

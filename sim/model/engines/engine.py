@@ -151,9 +151,16 @@ class Engine:
             return "speculate"
         return "decode_off" if self.costs.when_off == "k0" else "decode"
 
-    def requeue(self) -> None:
-        """Send the running requests back to the queue: their caches are gone."""
-        self.pool.requeue()
+    def reload(self, drafter_exponent: float, kv_kept: bool) -> None:
+        """Take new weights between two decision intervals; the drafter serves them with this exponent.
+
+        Unless caches are kept as they are, the running requests go back to the queue.
+        """
+        if drafter_exponent != self.drafter_exponent or not kv_kept:
+            self._fix()
+        if not kv_kept:
+            self.pool.requeue()
+        self.drafter_exponent = drafter_exponent
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
         """Carry out one decision interval: yields seconds that pass, and leaves the outcome in

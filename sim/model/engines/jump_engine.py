@@ -98,11 +98,6 @@ class JumpEngine(Engine):
         self._settle()
         return super().withdraw(ids)
 
-    def requeue(self) -> None:
-        """Send the running requests back to the queue."""
-        self._settle()
-        super().requeue()
-
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
         """Advance to the end of the decision interval; without `watch` it is a single stretch."""
         if draft.draft_config != self.draft_config:

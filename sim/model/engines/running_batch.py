@@ -199,8 +199,13 @@ class RequestPool:
         """Take the finished requests out of the batch; returns their indices, [finished]."""
         done = self.remaining() <= 0
         finished = self.running[done]
-        self.running = self.running[~done]
+        self.go_on(self.running[~done], finished)
         return finished
+
+    def go_on(self, running: Ints, finished: Ints) -> None:
+        """Take who is left, [batch], as the batch, and who has finished, [n], both as they stood in it."""
+        del finished  # their cache is free as soon as they do not run
+        self.running = running
 
     def crowded_above_tokens(self) -> float:
         """Return the context at which the batch has to stop and look whether it must preempt."""

@@ -101,13 +101,12 @@ class SessionPool(RequestPool):
         self.emitted[fresh] += 1
         self.running = np.concatenate([self.running, done])
 
-    def retire(self) -> Ints:
-        """Take out whose turns have ended; what they leave in the cache stays until its place is needed."""
-        finished = super().retire()
+    def go_on(self, running: Ints, finished: Ints) -> None:
+        """Take who is left as the batch; what the others leave cached stays until its place is needed."""
+        super().go_on(running, finished)
         if len(finished):
             self._make_room()
             self._release(finished)
-        return finished
 
     def withdraw(self, ids: Ints) -> Ints:
         """Take sessions out wherever they are."""

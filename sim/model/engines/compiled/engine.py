@@ -79,6 +79,15 @@ class CompiledJumpEngine(JumpEngine):
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
         super().submit(pool, drafter_exponent)
+        self._forget()
+
+    def reload(self, drafter_exponent: float, kv_kept: bool) -> None:
+        """Take new weights; moments are of the drafter against those that it had."""
+        super().reload(drafter_exponent, kv_kept)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Work out moments anew, of other requests or under another exponent of the drafter."""
         for drafting in self._drafting.values():
             drafting.known[:] = False
 
@@ -175,7 +184,8 @@ class CompiledJumpEngine(JumpEngine):
         self._position, ended = left[0], left[1]
         self._state = State(ended, seconds, left[2], emitted, context)
         if ended > done:
-            pool.running = pool.running[: len(self._order) - ended]
+            kept = len(self._order) - ended
+            pool.go_on(pool.running[:kept], pool.running[kept:])
         return left
 
     def _told(self, done: int) -> DraftsByRequest:

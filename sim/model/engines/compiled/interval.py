@@ -227,14 +227,18 @@ def state_at(whole, real, events, finish, engine_step, kv_s):
 
 @compiled
 def retire(running, emitted, length, order, finished, done):
-    """Let those go who finish: their tokens are all there, and the others close up in `running`."""
+    """Sort those who finish behind the others in `running`, all as they stood: their tokens are all there."""
     for k in range(finished, done):
         emitted[order[k]] = length[order[k]]
+    ended = np.empty(done - finished, np.int64)
     kept = 0
     for i in range(len(running)):
         if emitted[running[i]] < length[running[i]]:
             running[kept] = running[i]
             kept += 1
+        else:
+            ended[i - kept] = running[i]
+    running[kept:] = ended
 
 
 @compiled

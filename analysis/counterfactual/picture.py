@@ -105,7 +105,7 @@ def _bar(axes: Axes, row: int, policy: PolicyAnswer, base: PolicyAnswer, longest
     ends = _interval_s(policy, base)
     if ends:
         axes.plot(ends, [row, row], color="#000000", linewidth=1.4, solid_capstyle="butt")
-    gain = "" if policy is base else f"  {policy.speedup.value:.2f}x"
+    gain = "" if policy is base else f", {policy.speedup.value:.2f}x"
     axes.text(
         _reach(policy, base) + 0.012 * longest,
         row,

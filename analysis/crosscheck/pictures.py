@@ -13,6 +13,7 @@ from tlt.analysis.crosscheck.engine_steps import load_engine_steps, steady
 from tlt.analysis.crosscheck.figures import Crosscheck, Pair, Sample
 from tlt.analysis.drawing.estimates import error_text
 from tlt.analysis.drawing.figure import (
+    BAND,
     POLICY_COLOURS,
     Picture,
     draw,
@@ -63,9 +64,9 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
         high = 1.04 * max(sample.real.max(), sample.model.max())
         axes.plot([low, high], [low, high], color="#888888", linewidth=1, zorder=0)
         axes.fill_between(
-            [low, high], [0.95 * low, 0.95 * high], [1.05 * low, 1.05 * high], color="#eeeeee", zorder=-1
+            [low, high], [0.95 * low, 0.95 * high], [1.05 * low, 1.05 * high], color=BAND, zorder=-1
         )
-        axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+        axes.set(xlim=(low, high), ylim=(low, high), aspect="equal", anchor="W")
         axes.set_xlabel("measured makespan of a rollout (s)")
         axes.set_ylabel("simulated makespan (s)")
         axes.grid()
@@ -92,7 +93,7 @@ def _makespans(pair: Pair, check: Crosscheck) -> Picture:
 
 def _policy_dots(axes: Axes, sample: Sample, index: int) -> None:
     real, model, colour = sample.real[index], sample.model[index], policy_style(index)["color"]
-    axes.scatter(real, model, s=14, color=colour, alpha=0.35, linewidths=0)
+    axes.scatter(real, model, s=14, color=colour, alpha=0.5, linewidths=0)
     x, y = float(real.mean()), float(model.mean())
     across, up = _reach(sample, real, x), _reach(sample, model, y)
     axes.errorbar([x], [y], xerr=across, yerr=up, fmt="o", color=colour, markersize=7, elinewidth=1.2,

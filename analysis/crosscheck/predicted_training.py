@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tlt.analysis.drawing.estimates import number
-from tlt.analysis.drawing.figure import Picture, draw, legend_below, plain, policy_label, policy_style
+from tlt.analysis.drawing.figure import BAND, Picture, draw, legend_below, plain, policy_label, policy_style
 from tlt.analysis.drawing.tables import TextTable
 from tlt.analysis.load import Run, basis_of
 from tlt.traces.common.arrays import Floats
@@ -159,7 +159,7 @@ def _curve(axes: Axes, prediction: PredictedTraining, name: str, label: str) -> 
         )
         axes.plot(steps, _values(policy, f"simulated_{name}"), "--", color=colour, linewidth=1.6)
     fitted = prediction.policies[0].fit.steps
-    axes.axvspan(fitted[0] - 0.5, fitted[-1] + 0.5, color="#eeeeee", zorder=0, linewidth=0)
+    axes.axvspan(fitted[0] - 0.5, fitted[-1] + 0.5, color=BAND, zorder=0, linewidth=0)
     axes.set_ylabel(label)
 
 
@@ -186,8 +186,8 @@ def _legend(figure: SubFigure, runs: Sequence[Run]) -> None:
     handles = [Line2D([], [], color=policy_style(index)["color"]) for index in range(len(runs))]
     labels = [policy_label(run.policy) for run in runs]
     handles += [
-        Line2D([], [], color="#555555", marker="o", markersize=3.5, linewidth=1.0),
-        Line2D([], [], color="#555555", linestyle="--"),
+        Line2D([], [], color="#444444", marker="o", markersize=3.5, linewidth=1.0),
+        Line2D([], [], color="#444444", linestyle="--"),
     ]
     legend_below(figure, handles, [*labels, "measured", "simulated"], most=5)
 

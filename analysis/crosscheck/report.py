@@ -73,9 +73,14 @@ def present_crosscheck(measured: Path, simulated: Path, console: Console) -> Cro
 
 def verdict(check: Crosscheck) -> str:
     """Return the answer in words."""
+    return " ".join(verdict_sentences(check))
+
+
+def verdict_sentences(check: Crosscheck) -> list[str]:
+    """Return the answer sentence by sentence, the headline first."""
     stops = [flag.text for flag in check.flags if flag.stops]
     if stops:
-        return f"No conclusion: {'; '.join(stops)}."
+        return [f"No conclusion: {'; '.join(stops)}."]
     if any(policy.schedule for policy in check.policies):
         return _scheduled_verdict(check)
     worst = check.worst()
@@ -86,15 +91,16 @@ def verdict(check: Crosscheck) -> str:
         f"{error_text(worst.makespan_error)})."
     )
     if len(check.policies) == 1:
-        return makespan
+        return [makespan]
     speedup = max(check.policies, key=lambda policy: abs(policy.speedup_error.value))
-    return (
-        f"{makespan} It predicts speedups over {check.policies[0].policy} within "
-        f"{abs(speedup.speedup_error.value):.1%} ({speedup.policy}). {_order(check)}"
+    speedups = (
+        f"It predicts speedups over {check.policies[0].policy} within "
+        f"{abs(speedup.speedup_error.value):.1%} ({speedup.policy})."
     )
+    return [makespan, speedups, _order(check)]
 
 
-def _scheduled_verdict(check: Crosscheck) -> str:
+def _scheduled_verdict(check: Crosscheck) -> list[str]:
     """Return the answer where policies follow schedules: they are compared by what a trained token takes."""
     errors = {
         policy.policy: policy.makespan_error if policy.schedule is None else policy.schedule.error
@@ -105,7 +111,7 @@ def _scheduled_verdict(check: Crosscheck) -> str:
         f"The simulator predicts the seconds a trained token of {len(errors)} policies and schedules within "
         f"{abs(errors[worst].value):.1%} (the worst is {worst}: {error_text(errors[worst])})."
     )
-    return text if len(errors) == 1 else f"{text} {_order(check)}"
+    return [text] if len(errors) == 1 else [text, _order(check)]
 
 
 def _order(check: Crosscheck) -> str:
@@ -270,7 +276,7 @@ def render(check: Crosscheck, pictures: list[Picture]) -> str:
         TEMPLATE,
         title=f"{check.name}: cross-check",
         check=check,
-        answer=verdict(check),
+        answer=verdict_sentences(check),
         policies=TextTable(HEADERS, _rows(check)),
         pictures=pictures,
         causes=TextTable(CAUSE_HEADERS, _cause_rows(check), names=(1,)),

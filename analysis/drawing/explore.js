@@ -8,6 +8,7 @@
   const at = (id) => document.getElementById(id);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const layout = (more) => ({
+    modebar: {bgcolor: "rgba(0,0,0,0)", color: colour("--dim"), activecolor: colour("--link")},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: colour("--text"), size: 13},
     margin: {l: 8, r: 16, t: 8, b: 44}, ...more,
   });

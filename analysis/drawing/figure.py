@@ -34,8 +34,11 @@ PAGE_COLOURS = {
     "#666666": "var(--dim)",
     "#888888": "var(--dim)",
     "#dddddd": "var(--line)",
+    "#eeeeee": "var(--band)",
 }
 INK, PAPER = "#010101", "#fefefe"  # on a coloured bar
+BAND = "#eeeeee"  # behind lines: what an interval or a span covers
+EDGE = "#888888"  # of a swatch whose colour may be that of the page, nearly
 STYLE = Path(__file__).with_name("style.mplstyle")
 WIDTH_IN = 9.6
 # Of a legend, in sizes of its font: a handle with the space behind it, between columns, around all.
@@ -170,7 +173,9 @@ def _legend_em(widths: Sequence[float], columns: int) -> float:
 def cause_legend(figure: SubFigure, causes: Sequence[str]) -> None:
     """Put a legend of causes, in the order of CAUSES, below the axes of a figure."""
     patches = [
-        Patch(facecolor=CAUSE_COLOURS[cause], label=CAUSES[cause][1]) for cause in CAUSES if cause in causes
+        Patch(facecolor=CAUSE_COLOURS[cause], edgecolor=EDGE, linewidth=0.5, label=CAUSES[cause][1])
+        for cause in CAUSES
+        if cause in causes
     ]
     legend_below(figure, patches, most=3)
 

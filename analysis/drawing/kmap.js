@@ -15,12 +15,15 @@
     const context = Number(at("context").value);
     const rate = rates[Number(at("rate").value)];
     const cells = data.cells.filter((cell) => cell.context === context && cell.rate === rate);
-    const pays = cells.filter((cell) => cell.low > 1);
+    const pays = cells.filter((cell) => cell.draft !== "off");
+    const sure = pays.filter((cell) => cell.low > 1);
+    const batches = (some) => some.map((cell) => cell.batch.toLocaleString("en-US")).join(", ");
+    const sureAt = sure.length === pays.length ? "each of them" : sure.length ? `batch ${batches(sure)}` : "none of them";
     at("rate-value").textContent = told(rate);
     at("told").textContent = pays.length
-      ? `At ${context.toLocaleString("en-US")} tokens of context, acceptance ${told(rate)}, drafting pays for certain up to batch ` +
-        `${Math.max(...pays.map((cell) => cell.batch))}: ${pays.map((cell) => `${cell.draft} at ${cell.batch}`).join(", ")}.`
-      : `At ${context.toLocaleString("en-US")} tokens of context, acceptance ${told(rate)}, drafting pays for certain at no batch.`;
+      ? `At ${context.toLocaleString("en-US")} tokens of context, acceptance ${told(rate)}, drafting pays at batch ` +
+        `${pays.map((cell) => `${cell.batch.toLocaleString("en-US")} (${cell.draft})`).join(", ")}; within the error of the step times that is sure at ${sureAt}.`
+      : `At ${context.toLocaleString("en-US")} tokens of context, acceptance ${told(rate)}, drafting pays at no batch.`;
     Plotly.react(at("kmap-chart"), [{
       type: "bar", x: cells.map((cell) => String(cell.batch)), y: cells.map((cell) => cell.gain),
       marker: {color: cells.map((cell) => (cell.draft === "off" ? colour("--line") : colour("--bar")))},
@@ -34,7 +37,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: colour("--text"), size: 13},
       margin: {l: 8, r: 8, t: 8, b: 44}, height: 340, showlegend: false, dragmode: false,
       xaxis: {type: "category", title: {text: "requests that one worker runs"}, automargin: true},
-      yaxis: {title: {text: "gain"}, automargin: true, gridcolor: colour("--line"), rangemode: "tozero"},
+      yaxis: {title: {text: "gain in tokens/s (x)"}, automargin: true, gridcolor: colour("--line"), rangemode: "tozero"},
     }, {responsive: true, displayModeBar: false});
   };
 

@@ -43,9 +43,10 @@ def present_kstar(folder: Path, console: Console) -> None:
     paths = save(pictures, folder / "pictures")
     tables = best_table(found), even_table(found)
     notes = EVEN_NOTES if found.about.rates else TREE_NOTES
+    by = "by batch (running requests) and context"
     titles = (
-        "Best draft configuration and gain under the configured acceptance, by batch and context (tokens)",
-        "Break-even acceptance, by batch and context (tokens)",
+        f"Best draft configuration and gain under the configured acceptance, {by}",
+        f"Break-even acceptance, {by}",
     )
     console.print(_terminal(titles[0], tables[0]))
     console.print(Text(NOTES))
@@ -154,7 +155,7 @@ def tree_cell(row: pd.Series) -> str:
 def _table(about: KStar, rows: pd.DataFrame, cell: Callable[[pd.Series], str]) -> TextTable:
     """Return a row a batch, a column a context; `-` where `rows` has none."""
     found = {(row["batch"], row["context_tokens"]): cell(row) for _, row in rows.iterrows()}
-    headers = ("Batch", *(f"{context:,.0f}" for context in about.contexts))
+    headers = ("Batch", *(f"{context:,.0f} tokens" for context in about.contexts))
     cells = [
         (f"{batch:,}", *(found.get((batch, context), "-") for context in about.contexts))
         for batch in about.batches

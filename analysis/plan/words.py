@@ -177,7 +177,7 @@ def _next(plan: Plan) -> str:
     return (
         f"To be surer, measure first: {first.name} ({first.spread}). Not knowing it alone costs "
         f"{percent(first.expected_loss)} of a step and makes {percent(first.variance_share, 0)} of the "
-        f"variance. {first.command}"
+        f"variance: `{first.command}`."
     )
 
 
@@ -190,7 +190,8 @@ def _searched(found: PlanFiles) -> str:
     words = f"Searched {len(table):,} designs of at most {plan.gpus_budget} GPUs: {rounds}."
     if len(out):
         reasons = Counter(out["reason"]).most_common()
-        words += f" {len(out):,} were left out: {'; '.join(f'{why} ({count})' for why, count in reasons)}."
+        verb = "was" if len(out) == 1 else "were"
+        words += f" {len(out):,} {verb} left out: {'; '.join(f'{why} ({count})' for why, count in reasons)}."
     return words
 
 

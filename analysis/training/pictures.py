@@ -12,6 +12,7 @@ from tlt.analysis.comparison.drawn.gantt import draw_gantt, median_step
 from tlt.analysis.comparison.drawn.idle_bars import draw_bars
 from tlt.analysis.drawing.estimates import change, number
 from tlt.analysis.drawing.figure import (
+    BAND,
     CAUSE_COLOURS,
     INK,
     PAPER,
@@ -37,6 +38,7 @@ PHASE_COLOURS = {
     "handover": CAUSE_COLOURS["preempt_wait"],
     "other": CAUSE_COLOURS["other"],
 }
+GAP_SHARE = 0.008  # of the longest step, between a bar and its figures
 _LABEL_FROM = 0.05  # of the longest step: a narrower part of a bar has no room for its figure
 
 
@@ -97,16 +99,16 @@ def _bar(axes: Axes, row: int, policy: PolicyFacts, longest_s: float) -> None:
             axes.text(left + width / 2, row, number(width), ha="center", va="center", fontsize=8,
                       color=PAPER if dark else INK)  # fmt: skip
         left += width
-    words = f"  {number(policy.time.step_s.value)} s"
+    words = f"{number(policy.time.step_s.value)} s"
     if policy.time.step_s.interval is not None:
         low, high = policy.time.step_s.interval
         words += f" [{number(low)}, {number(high)}]"
     if policy.amdahl is not None:
-        words += f"\n  {policy.time.step_speedup.value:.2f}x"
+        words += f"\n{policy.time.step_speedup.value:.2f}x"
         if policy.time.step_speedup.interval is not None:
             low, high = policy.time.step_speedup.interval
             words += f" [{low:.2f}, {high:.2f}]"
-    axes.text(left, row, words, va="center", fontsize=8.5)
+    axes.text(left + GAP_SHARE * longest_s, row, words, va="center", fontsize=8.5)
 
 
 def _time_title(runs: TrainSet, facts: TrainFacts) -> str:
@@ -138,11 +140,11 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
         left = 0.95 * min(1.0, *(across[0] for across, _ in spans))
         right = 1.2 * max(2.0, *(across[1] for across, _ in spans))
         x = np.linspace(left, right, 200)
-        axes.plot(x, x, color="#bbbbbb", linewidth=1, linestyle=":", zorder=1)
-        axes.plot(x, amdahl(np.full_like(x, share.value), x), color="#555555", zorder=2)
+        axes.plot(x, x, color="#888888", linewidth=1, linestyle=":", zorder=1)
+        axes.plot(x, amdahl(np.full_like(x, share.value), x), color="#444444", zorder=2)
         if share.interval is not None:
             below, above = (amdahl(np.full_like(x, bound), x) for bound in share.interval)
-            axes.fill_between(x, below, above, color="#e4e4e4", zorder=0)
+            axes.fill_between(x, below, above, color=BAND, zorder=0)
         for index, each in found:
             _point(axes, each, policy_style(index)["color"])
         top = max(float(amdahl(np.array(share.value), np.array(right))), *(up[1] for _, up in spans))
@@ -155,7 +157,7 @@ def draw_amdahl(runs: TrainSet, facts: TrainFacts) -> Picture:
         ceiling = found[0][1].ceiling.value
         words += "" if np.isnan(ceiling) else f"\nno rollout brings more than {ceiling:.2f}x"
         axes.annotate(words, (0.99, 0.03), xycoords="axes fraction", ha="right", va="bottom", fontsize=8.5,
-                      color="#555555")  # fmt: skip
+                      color="#444444")  # fmt: skip
         handles = [axes.plot([], [], "o", color=policy_style(index)["color"])[0] for index, _ in found]
         legend_below(figure, handles, [policy_label(runs.runs[index].policy) for index, _ in found], most=4)
         return _amdahl_title(runs, found)

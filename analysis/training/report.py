@@ -16,7 +16,7 @@ from tlt.analysis.training.figures import TrainFacts, examine
 from tlt.analysis.training.pictures import draw_training
 from tlt.analysis.training.run import TrainSet, load_training
 from tlt.analysis.training.tables import tables_of, terminal
-from tlt.analysis.training.verdict import judge_training
+from tlt.analysis.training.verdict import judge_training, training_sentences
 from tlt.traces.common.writing import write_file
 from tlt.traces.results.predicted_training import PredictedTraining, sentences
 from tlt.traces.runs.runfolder import write_json
@@ -62,7 +62,7 @@ def render(
         title=f"{facts.name}: RL training",
         first=runs.runs[0].summary,
         facts=facts,
-        answer=judge_training(facts),
+        answer=training_sentences(facts),
         tables=tables_of(facts),
         pictures={picture.name: picture for picture in pictures},
         predicted=prediction_values(prediction, pictures[-1]) if prediction else None,

@@ -165,11 +165,12 @@ def length_cells(facts: TrainFacts) -> Cells:
 def reward_cells(facts: TrainFacts) -> Cells:
     """Return rewards and their differences from the baseline's."""
     count = facts.policies[0].rewards.final_steps
+    steps = "step" if count == 1 else f"{count} steps"
     return [
-        _row(facts, f"first {count}", lambda policy: estimate_text(policy.rewards.first, _reward)),
-        _row(facts, f"last {count}", lambda policy: estimate_text(policy.rewards.final, _reward)),
+        _row(facts, f"first {steps}", lambda policy: estimate_text(policy.rewards.first, _reward)),
+        _row(facts, f"last {steps}", lambda policy: estimate_text(policy.rewards.final, _reward)),
         _row(
-            facts, f"last {count}, less the baseline's",
+            facts, f"last {steps}, less the baseline's",
             lambda policy: estimate_text(policy.rewards.final_difference, signed),
         ),
         _row(

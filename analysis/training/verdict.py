@@ -12,9 +12,14 @@ from tlt.traces.common.intervals import FEW_STEPS, Estimate, few_words
 
 def judge_training(facts: TrainFacts) -> str:
     """Return what the comparison shows, or what stops a conclusion."""
+    return " ".join(training_sentences(facts))
+
+
+def training_sentences(facts: TrainFacts) -> list[str]:
+    """Return the answer sentence by sentence, the headline first."""
     stops = [flag.text for flag in facts.flags if flag.stops]
     if stops:
-        return f"No conclusion: {'; '.join(stops)}."
+        return [f"No conclusion: {'; '.join(stops)}."]
     baseline = facts.policies[0]
     best = max(facts.policies[1:], key=lambda policy: policy.time.step_speedup.value, default=baseline)
     sentences = [
@@ -31,7 +36,7 @@ def judge_training(facts: TrainFacts) -> str:
         _idle(best),
         f"{few_words(facts.steps, 'step').capitalize()}." if 2 <= facts.steps < FEW_STEPS else "",
     ]
-    return " ".join(filter(None, sentences))
+    return [sentence for sentence in sentences if sentence]
 
 
 def _alone(policy: PolicyFacts) -> str:

@@ -34,6 +34,13 @@ LOOK = """
 const seen = {page: "NAME", width: window.innerWidth, wrong: window.wrong};
 seen.overflow = document.documentElement.scrollWidth - window.innerWidth;
 seen.pictures = document.querySelectorAll("figure svg").length;
+// a page drops spaces at the start of a text, so that it touches what it should stand beside
+const texts = [...document.querySelectorAll("figure svg text")];
+seen.spaced = texts.filter((each) => each.textContent.startsWith(" ")).length;
+// what has no fill of its own is black, which is hollow on a dark page
+seen.black = [...document.querySelectorAll("figure svg *")].filter((each) =>
+  !each.closest("defs, clipPath") && getComputedStyle(each).fill === "rgb(0, 0, 0)").length;
+seen.raw = (document.body.innerText.match(/`/g) || []).length;
 seen.images = document.querySelectorAll("figure img").length;
 const reached = [...document.querySelectorAll("button, input, select, a[href], summary, [tabindex]")];
 seen.unreachable = reached.filter((each) => each.tabIndex < 0 && !each.closest(".js-plotly-plot")).length;
@@ -94,6 +101,7 @@ def test_a_page_loads_and_fits(seen: dict[tuple[str, int], dict[str, Any]], name
     assert told["wrong"] == []
     assert told["overflow"] <= 0
     assert told["pictures"] > 0
+    assert (told["spaced"], told["black"], told["raw"]) == (0, 0, 0)
     assert told["images"] == 0, "a picture that the page cannot colour"
     assert told["unreachable"] == 0
 

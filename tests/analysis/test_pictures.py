@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_ag
 from tlt.analysis.comparison.drawn.gantt import median_step, sample_causes, step_window_s
 from tlt.analysis.comparison.drawn.pictures import draw_all
 from tlt.analysis.comparison.drawn.running_requests import running_requests
-from tlt.analysis.drawing.figure import save
+from tlt.analysis.drawing.figure import CAUSE_COLOURS, INK, PAGE_COLOURS, PAPER, save
+from tlt.analysis.drawing.html import TEMPLATES
+from tlt.analysis.kstar.pictures import BORDER, HATCH, OFF_COLOUR
 from tlt.analysis.load import RunSet, load_run, load_runs
 from tlt.traces.runs.runfolder import CAUSES, INTERVAL_COLUMNS, RESPONSE_COLUMNS, STEP_COLUMNS
 from tltsched.errors import InputError
@@ -109,3 +112,13 @@ def test_acceptance_and_age_are_missing_without_a_drafter(tmp_path: Path) -> Non
     assert drafter_age(drafting).tolist() == [0, 1, 0]
     assert np.isnan(acceptance_by_step(plain)).all()
     assert np.isnan(drafter_age(plain)).all()
+
+
+def test_every_grey_of_a_picture_follows_the_page_or_lies_on_a_colour() -> None:
+    # a grey for white paper is a glare on a dark page, or is not seen there
+    stays = {INK, PAPER, *CAUSE_COLOURS.values(), OFF_COLOUR, HATCH, str(BORDER["color"])}
+    for path in TEMPLATES.rglob("*.py"):
+        for colour in re.findall(r'"(#[0-9a-fA-F]{6})"', path.read_text(encoding="utf-8")):
+            red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+            if max(red, green, blue) - min(red, green, blue) <= 8:
+                assert colour in PAGE_COLOURS or colour in stays, (path, colour)

@@ -17,6 +17,7 @@ from tlt.traces.results.bounds import Bounds
 from tlt.traces.runs.runfolder import CAUSES
 
 _BOUND_ROWS = 0.55  # height of a bound's label, in bars
+_GAP = 0.9  # percent of the baseline between a bar and its figure
 _LABEL_FROM = 4.0  # percent of the baseline: a narrower segment has no room for its figure
 
 
@@ -89,7 +90,7 @@ def _bar(axes: Axes, row: int, ledger: Ledger, scale: float) -> None:
             )
         left += width
     cover = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of a bound's line that passes
-    axes.text(left, row, f"  {_hours(ledger.total_gpu_s())}", va="center", fontsize=8.5, bbox=cover)
+    axes.text(left + _GAP, row, _hours(ledger.total_gpu_s()), va="center", fontsize=8.5, bbox=cover)
 
 
 def _hours(gpu_s: float) -> str:

@@ -67,7 +67,7 @@ def _cdf(axes: Axes, lengths: Floats, cap: float | None, truncated: int) -> None
     for share in (0.5, 0.9, 0.99):
         at = float(np.quantile(floor, share, method="inverted_cdf"))
         axes.plot(
-            [left, at, at], [100 * share, 100 * share, 0], color="#999999", linewidth=0.8, linestyle=":"
+            [left, at, at], [100 * share, 100 * share, 0], color="#888888", linewidth=0.8, linestyle=":"
         )
         axes.plot([at], [100 * share], marker="o", color="#08519c")
         axes.annotate(

@@ -14,9 +14,9 @@ from tlt.analysis.load import Run, RunSet
 from tlt.traces.common.intervals import Estimate, mean_difference_s, speedup
 from tlt.traces.common.regret import Regrets, regrets_over_steps
 from tlt.traces.results.answer import Answer, PolicyAnswer
+from tlt.traces.results.answer import unranked as why_unranked
 
 HOUR_S = 3600.0
-KNOWS = "it knows lengths in advance: nobody can run it"
 
 
 def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> Answer:
@@ -61,11 +61,7 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
 
 def unranked(row: Row) -> str:
     """Return why a policy cannot be ranked; empty: it can."""
-    if row.schedule.clairvoyant:
-        return KNOWS
-    if row.unsettled:
-        return f"{row.left_behind:,} responses are under way or put off at its end: give more steps"
-    return ""
+    return why_unranked(row.schedule.clairvoyant, row.left_behind, row.unsettled)
 
 
 def _regrets(runs: RunSet, ranked: list[str], recommended: str) -> Regrets | None:

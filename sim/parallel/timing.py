@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tlt.sim.model.cluster import Cluster
 from tlt.sim.parallel.executors import Executor
 from tlt.sim.parallel.lengths import Lengths
 from tlt.sim.simulation import Simulation
@@ -41,16 +42,24 @@ class Job:
     lengths: Lengths
 
 
+def left_share(cluster: Cluster) -> float:
+    """Return how many responses are put off or under way at the end, of those trained on.
+
+    Where rollouts never stop it is 0: what is under way was paid for and is not counted.
+    """
+    rows = cluster.log.schedule_rows
+    left = 0 if cluster.spec.overlaps else rows[-1]["carried_responses"]
+    return float(left / max(sum(row["trained_responses"] for row in rows), 1))
+
+
 def simulate(job: Job) -> Timing:
     """Run one simulation."""
     cluster = job.simulation.on(job.lengths.get()).run()
     steps, rows = cluster.log.step_rows, cluster.log.schedule_rows
-    overlaps = job.simulation.config.cluster.schedule_spec().overlaps
-    left = 0 if overlaps else rows[-1]["carried_responses"]
     return Timing(
         step_s=np.array([row["end_s"] - row["start_s"] for row in steps]),
         tokens=np.array([row["response_tokens"] for row in rows], np.float64),
-        left_share=left / max(sum(row["trained_responses"] for row in rows), 1),
+        left_share=left_share(cluster),
         rollout_s=np.array([row["rollout_end_s"] - row["start_s"] for row in steps]),
     )
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from tlt.sim.config import Config, WorkloadConfig
 from tlt.sim.model.cluster import Cluster
+from tlt.sim.parallel.timing import left_share
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import describe_lengths, load_workload
 from tlt.sim.write_run import cost_source, warnings_of
 from tlt.traces.common.intervals import Jackknife
 from tlt.traces.lengths.schema import Trace
+from tlt.traces.results.answer import LEFT_BEHIND, unranked
 from tlt.traces.runs.runfolder import CAUSES
 from tltsched.errors import InputError
 from tltsched.schedules import schedule_name
@@ -53,6 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cost_source: str = ""
     acceptance_source: str = ""
     lengths_source: str = ""
+    unranked: str = ""  # why its seconds a trained token cannot be held against those of others
     warnings: str = ""
     error: str = ""
 
@@ -108,6 +111,9 @@ def _row(simulation: Simulation, cluster: Cluster) -> Row:
         cost_source=cost_source(simulation),
         acceptance_source=simulation.law.source if simulation.drafts else "not used",
         lengths_source=describe_lengths(simulation.trace),
+        unranked=unranked(
+            cluster.knows_lengths, int(rows[-1]["carried_responses"]), left_share(cluster) > LEFT_BEHIND
+        ),
         warnings="; ".join(warnings_of(simulation, cluster)),
     )
 

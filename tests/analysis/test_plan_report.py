@@ -78,7 +78,7 @@ def test_the_answer_names_what_matters() -> None:
     assert "measure first: step times of Qwen2.5-7B on H200 TP1" in said[3]
     assert said[3].endswith("of the variance: `tlt real calibrate`.")
     assert "Searched 5 designs of at most 8 GPUs: 4 over 1 step, 3 over 12 steps." in said[4]
-    assert "1 were left out: left out for a test (1)." in said[4]
+    assert "1 was left out: left out for a test (1)." in said[4]
 
 
 def test_a_choice_that_no_measurement_changes_says_so() -> None:

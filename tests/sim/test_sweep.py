@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 import pytest
 
@@ -168,16 +169,42 @@ def test_the_split_of_rollout_and_training_gpus_has_a_best_inside_which_is_named
     rows = []
     for point in points(settings, axes):
         assert point.config is not None
-        rows.append({"policy": point.values[0], axes[1].field: point.values[1],
-                     "s_per_mtoken": figures(point.config).s_per_mtoken})  # fmt: skip
+        row = msgspec.structs.asdict(figures(point.config))
+        rows.append({"policy": point.values[0], axes[1].field: point.values[1], **row})
     table = pd.DataFrame(rows)
     best = table["s_per_mtoken"].idxmin()
     assert 0 < best < len(shares) - 1, table
     told = best_sentences(table.sort_values("s_per_mtoken"), [each.field for each in axes])
     assert f"trainer_share={shares[best]}" in told[0]
-    assert told[1] == (
+    assert told[-1] == (
         f"cluster.schedule.trainer_share = {shares[best]} lies inside, between {shares[best - 1]} and "
         f"{shares[best + 1]}."
     )
     ends = table[table[axes[1].field] <= shares[best]].sort_values("s_per_mtoken")
-    assert "largest that was tried: go on there" in best_sentences(ends, [axes[1].field])[1]
+    assert "largest that was tried: go on there" in best_sentences(ends, [axes[1].field])[-1]
+
+
+def test_what_a_comparison_does_not_rank_is_never_the_best_of_a_sweep() -> None:
+    # Two steps put long responses off, which is half of what they train on; lengths known are nobody's.
+    policies = ("none", "none@longest_first", "static:8_8_16@tail_batching", "static:8_8_16")
+    found = points(SMALL, (axis(f"policy={','.join(policies)}"),))
+    rows = [{"policy": policy} | msgspec.structs.asdict(figures(point.config))
+            for policy, point in zip(policies, found, strict=True) if point.config is not None]  # fmt: skip
+    table = pd.DataFrame(rows).sort_values("s_per_mtoken")
+    why = dict(zip(table["policy"], table["unranked"], strict=True))
+    assert [bool(why[policy]) for policy in policies] == [False, True, True, False]
+    best, *told = best_sentences(table, ["policy"])
+    assert best.startswith("Best: policy=static:8_8_16: ")
+    assert any(
+        line == f"Not ranked: policy=none@longest_first: {why['none@longest_first']}." for line in told
+    )
+    assert any("responses are under way or put off at its end" in line for line in told)
+
+
+def test_a_best_whose_interval_overlaps_others_is_said_to_be_unsure() -> None:
+    rows = [{"policy": str(at), "s_per_mtoken": 10.0 + at, "s_per_mtoken_low": 9.0 + at,
+             "s_per_mtoken_high": 11.5 + at, "unranked": ""} for at in range(4)]  # fmt: skip
+    told = best_sentences(pd.DataFrame(rows), ["policy"])
+    assert told[1].startswith("Over RL steps its interval overlaps that of 2 others: ")
+    alone = best_sentences(pd.DataFrame(rows[:1]), ["policy"])
+    assert not [line for line in alone if "overlaps" in line]

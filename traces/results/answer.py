@@ -18,6 +18,17 @@ from tlt.traces.runs.runfolder import FORMAT_VERSION, read_struct
 
 ANSWER = "answer.json"
 LEFT_BEHIND = 0.1  # of the trained responses, under way or put off at the end: more is not ranked
+
+
+def unranked(clairvoyant: bool, left_behind: int, unsettled: bool) -> str:
+    """Return why what was simulated cannot be ranked; empty: it can."""
+    if clairvoyant:
+        return "it knows lengths in advance: nobody can run it"
+    if unsettled:
+        return f"{left_behind:,} responses are under way or put off at its end: give more steps"
+    return ""
+
+
 Unit = Literal["s a step", "s a million trained tokens", "USD a step"]
 
 

@@ -52,13 +52,26 @@ def sweep(axes: tuple[str, ...], executor: Any, jobs: int | None, as_json: bool,
 
 
 def best_sentences(ran: pd.DataFrame, fields: list[str]) -> list[str]:
-    """Say which configuration takes the least for a trained token, and whether its numbers lie inside.
+    """Say which configuration takes the least for a trained token, how sure that is, and whether its numbers
+    lie inside.
 
-    ran: rows of a sweep, the best first; fields: its axes, whose values are text.
+    ran: rows of a sweep, the best first; fields: its axes, whose values are text. Those that cannot be ranked
+    are left out, and said.
     """
+    out = ran[ran["unranked"] != ""]
+    ran = ran[ran["unranked"] == ""]
+    left_out = [
+        f"Not ranked: {_where(row, fields)}: {row['unranked']}." for _, row in out.head(SHOWN).iterrows()
+    ]
     if not len(ran):
-        return []
+        return left_out
     best, told = ran.iloc[0], []
+    overlap = int((ran["s_per_mtoken_low"] < best["s_per_mtoken_high"]).sum()) - 1
+    if overlap > 0:
+        told.append(
+            f"Over RL steps its interval overlaps that of {overlap} other{'s' if overlap > 1 else ''}: "
+            "`tlt sim compare` pairs the steps and says which is faster."
+        )
     for field in fields:
         try:
             values = sorted(float(value) for value in ran[field].unique())
@@ -70,8 +83,12 @@ def best_sentences(ran: pd.DataFrame, fields: list[str]) -> list[str]:
             told.append(f"{here} lies inside, between {values[at - 1]:g} and {values[at + 1]:g}.")
         elif len(values) > 1:
             told.append(f"{here} is the {'largest' if at else 'least'} that was tried: go on there.")
-    where = ", ".join(f"{field}={best[field]}" for field in fields)
-    return [f"Best: {where}: {best['s_per_mtoken']:.4g} s for a million trained tokens.", *told]
+    words = f"Best: {_where(best, fields)}: {best['s_per_mtoken']:.4g} s for a million trained tokens."
+    return [words, *told, *left_out]
+
+
+def _where(row: pd.Series, fields: list[str]) -> str:
+    return ", ".join(f"{field}={row[field]}" for field in fields)
 
 
 def _show(table: pd.DataFrame, fields: list[str]) -> None:
@@ -79,8 +96,9 @@ def _show(table: pd.DataFrame, fields: list[str]) -> None:
     from tabulate import tabulate
 
     ran = table[table["error"] == ""].sort_values("s_per_mtoken", kind="stable")
+    ranked = ran[ran["unranked"] == ""]
     columns = ("s_per_mtoken", "s_per_mtoken_low", "s_per_mtoken_high", "idle_share")
-    head = ran[[*fields, *columns]].head(SHOWN).to_numpy().tolist()
+    head = ranked[[*fields, *columns]].head(SHOWN).to_numpy().tolist()
     click.echo(tabulate(head, [*fields, "s/Mtoken", "low", "high", "idle"], floatfmt=".3g"))
     failed = table[table["error"] != ""]
     more = f"; {len(failed)} could not run, the first: {failed['error'].iloc[0]}" if len(failed) else ""

@@ -178,6 +178,13 @@ def test_root_help_lists_every_group_and_loads_none() -> None:
         assert text.split(":")[0] in answer.output
 
 
+@pytest.mark.parametrize("group", ["trace", "sim", "real", "report"])
+def test_no_line_of_a_list_of_commands_is_cut(group: str) -> None:
+    listed = CliRunner().invoke(main.cli, [group, "--help"]).output.partition("\nCommands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
 @pytest.mark.parametrize("path", [[], ["sim"], ["sim", "compare"], ["real", "drafter", "measure"]])
 def test_help_has_a_short_name(path: list[str]) -> None:
     short, long = (CliRunner().invoke(main.cli, [*path, option]) for option in ("-h", "--help"))

@@ -25,6 +25,7 @@ from tlt.sim.model.drafter import SMALLEST_EXPONENT, DrafterConfig
 from tlt.sim.simulation import Simulation
 from tlt.traces.common.arrays import Floats
 from tltsched.errors import InputError
+from tltsched.schedules import schedule_name
 from tltsched.spot import SpotConfig
 
 OFF_BY = 2.0
@@ -44,7 +45,11 @@ class Range(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """Return it as `812 [790, 850]`."""
-        return f"{self.value:,.1f} [{self.low:,.1f}, {self.high:,.1f}]"
+        return f"{_hours(self.value)} [{_hours(self.low)}, {_hours(self.high)}]"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if abs(hours) >= 1000 else f"{hours:.3g}"
 
 
 class TrainOrLeave(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +80,7 @@ class TrainOrLeave(msgspec.Struct, frozen=True, kw_only=True):
         }
         return [
             f"{self.policy}, {self.run_steps} RL steps on {self.gpus} GPUs: {told[self.verdict]}",
-            f"  GPU-hours without drafts {self.without_drafts:,.1f}{usd(self.without_drafts)}",
+            f"  GPU-hours without drafts {_hours(self.without_drafts)}{usd(self.without_drafts)}",
             f"  GPU-hours with the drafter left {self.left.text()}{usd(self.left.value)}",
             f"  GPU-hours with it trained {self.trained.text()}{usd(self.trained.value)}, of which training "
             f"{self.training.text()}{usd(self.training.value)}",
@@ -106,6 +111,7 @@ def train_or_leave(
     """
     drafter = drafting.config.drafter
     _check(drafting, first_tokens)
+    _check_schedule(drafting)
     steps_s = _step_seconds(drafting, drafter, run_steps)
     plain_s = float(seconds(_few(plain)).mean())
     tokens = _tokens_per_step(drafting)
@@ -169,6 +175,17 @@ def _check(drafting: Simulation, first_tokens: int) -> None:
     if drafter.exists == bool(first_tokens):
         fix = "--first-tokens goes with drafter.exists = false"
         raise InputError("--first-tokens", first_tokens, "tokens, where no drafter exists yet", fix)
+
+
+def _check_schedule(drafting: Simulation) -> None:
+    schedule = drafting.config.cluster.schedule_spec()
+    if not schedule.keeps_order:
+        raise InputError(
+            "cluster.schedule", schedule_name(schedule),
+            f"one that trains each step on its own responses: {STEPS} steps are simulated, which flatters "
+            "schedules that put long ones off",
+            "ask with synchronous, and compare schedules with `tlt sim compare`",
+        )  # fmt: skip
 
 
 def _step_seconds(drafting: Simulation, drafter: DrafterConfig, run_steps: int) -> Callable[[Floats], Floats]:

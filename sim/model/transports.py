@@ -62,6 +62,7 @@ def words(name: TransportName, bytes_per_s: float | None = None) -> str:
     """Return what a sync rests on, as warnings tell it."""
     transport = TRANSPORTS[name]
     rate = f"{(bytes_per_s or transport.bytes_per_s) / 1e9:g} GB/s"
-    if bytes_per_s:
-        return f"{rate} as given, {transport.latency_s:g} s of {name} ({transport.source})"
-    return f"{rate} and {transport.latency_s:g} s of {name} ({transport.source})"
+    latency = f" and {transport.latency_s:g} s of latency" if transport.latency_s else ""
+    basis = transport.source if name == "assumed" else f"{name}, {transport.source}"
+    given = " as given" if bytes_per_s else ""
+    return f"{rate}{given}{latency} ({basis})"

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from tests.sim.test_exports import CHAINS
-from tlt.sim.advise.train_drafter import TrainOrLeave, exponents_left, exponents_trained, train_or_leave
+from tlt.sim.advise.train_drafter import (
+    Range,
+    TrainOrLeave,
+    exponents_left,
+    exponents_trained,
+    train_or_leave,
+)
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.policy_set import policy_set
 from tlt.traces.common.settings import merge
@@ -54,6 +60,19 @@ def test_a_drafter_that_drifts_is_trained_and_one_that_does_not_is_left() -> Non
     assert text.startswith("static:4, 50 RL steps on 2 GPUs: train it on ")
     assert f"({drifting.saved.value * 2:,.0f} USD)" in text
     assert "each to a factor of 2" in text
+
+
+def test_hours_have_three_figures_and_no_negative_zero() -> None:
+    told = "\n".join(answer(drift_per_update=0.0).lines(None))
+    assert "saved by training -0." in told
+    assert "-0.0 " not in told
+    assert Range(12345.6, 0.01234, -0.0004).text() == "12,346 [0.0123, -0.0004]"
+
+
+@pytest.mark.parametrize("schedule", ["tail_batching", "bounded_async", "oversample_partial"])
+def test_a_schedule_that_puts_responses_off_is_refused(schedule: str) -> None:
+    with pytest.raises(InputError, match=f"got '{schedule}.* for cluster.schedule"):
+        answer(policy=f"static:4@{schedule}")
 
 
 def test_a_first_drafter_is_weighed_against_none() -> None:

@@ -24,6 +24,17 @@ PATH = click.Path(path_type=Path)
 TOKENS = click.IntRange(1, (1 << 31) - 1)
 
 
+class WholeGroup(click.Group):
+    """A group whose help says of each command the first sentence of its own help, to its end."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, command) for name, command in named if command is not None and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in shown])
+
+
 class RenamedOption(click.Option):
     """An option whose first name is shown and whose other names, of earlier versions, still work."""
 

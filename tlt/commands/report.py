@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from tlt.commands.options import EXISTING_FOLDER, HELP, PATH
+from tlt.commands.options import EXISTING_FOLDER, HELP, PATH, WholeGroup
 
 CHECK_FAILED, TIME_DOES_NOT_ADD_UP = 1, 3  # exit codes
 
 
-class DefaultGroup(click.Group):
+class DefaultGroup(WholeGroup):
     """A group whose command `run` may be left out: `report FOLDER` is `report run FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

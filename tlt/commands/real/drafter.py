@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tlt.commands.options import EXISTING_FILE, EXISTING_FOLDER, FILE, HELP, PATH, configured, numbers_of
+from tlt.commands.options import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
+    HELP,
+    PATH,
+    WholeGroup,
+    configured,
+    numbers_of,
+)
 
 if TYPE_CHECKING:
     from tlt.realrun.training_config import TrainConfig
@@ -15,7 +24,7 @@ if TYPE_CHECKING:
 train_config = configured("Of a training run; `tlt real train-fields` lists what it may hold.")
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=WholeGroup, context_settings=HELP)
 def drafter() -> None:
     """Drafter heads: warm up before RL, export from a run, measure on held-out prompts."""
 

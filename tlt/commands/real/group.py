@@ -10,6 +10,7 @@ import click
 from tlt.commands.options import (
     FILE,
     HELP,
+    WholeGroup,
     calibration_option,
     configured,
     names_of,
@@ -36,7 +37,7 @@ real_config = configured("TOML file; `tlt real fields` lists what it may hold.")
 train_config = configured("TOML file; `tlt real train-fields` lists what it may hold.")
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=WholeGroup, context_settings=HELP)
 def real() -> None:
     """Run the same scheduler on a live engine (vLLM): calibrate it, replay lengths on it."""
 

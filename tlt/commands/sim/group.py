@@ -11,6 +11,7 @@ from tlt.commands.options import (
     EXISTING_FOLDER,
     FILE,
     HELP,
+    WholeGroup,
     draws_option,
     executor_option,
     jobs_option,
@@ -41,7 +42,7 @@ with_policies = policies_option(
 )
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=WholeGroup, context_settings=HELP)
 def sim() -> None:
     """Simulate RL steps on a GPU cluster, driven by response lengths."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tlt.commands.options import HELP, PATH, cap_option, force_option, json_option, seed_option
+from tlt.commands.options import HELP, PATH, WholeGroup, cap_option, force_option, json_option, seed_option
 from tlt.commands.output import echo_json
 from tlt.commands.progress import progress
 from tlt.commands.trace import sessions
@@ -31,7 +31,7 @@ KINDS = ("rollout", "serving", "generated", "unstated")
 cut_option = cap_option("Cut lengths at this cap.")
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=WholeGroup, context_settings=HELP)
 def trace() -> None:
     """Response lengths: describe, sample, fit and convert.
 

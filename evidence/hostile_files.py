@@ -1,8 +1,10 @@
 """Hostile settings, step times, exports and damaged folders: `python -m evidence.hostile_files [SHARE]`
 
-Four kinds of input, changed by seeded mutations, each in this process:
+Five kinds of input, changed by seeded mutations, each in this process:
 
-- 2,000 configurations with one to three fields near their defaults, absurd or of another kind: simulated
+- 2,000 configurations with one to three fields near their defaults, absurd or of another kind, half of them
+  under a schedule with a parameter like that: simulated
+- 500 files of sessions of turns with a value changed or a byte damaged: simulated
 - 1,000 calibrations (shipped ones with a value, a list or a byte changed): read, and a step simulated
 - 500 exported tables: read with the engine's own parser
 - 1,000 copies of a result folder with one file damaged, most by a single bit: read, decisions replayed
@@ -51,14 +53,17 @@ from tlt.sim.workload import load_workload
 from tlt.traces.common.manifest import LEFT_OUT
 from tlt.traces.common.settings import fields, settings_of
 from tltsched.errors import InputError
+from tltsched.schedules import PRESETS as SCHEDULES
+from tltsched.sessions.routing import RULE_NAMES
 
 SEED, LIMIT_S, CENTURY_S, SPACE_BYTES = 21, 30, 3.2e9, 6 << 30
-COUNTS = {"configurations": 2_000, "calibrations": 1_000, "exports": 500, "folders": 1_000}
+COUNTS = {"configurations": 2_000, "sessions": 500, "calibrations": 1_000, "exports": 500, "folders": 1_000}
 LONG_STEPS, LONG_RESPONSES = 100, 2_000
 SMALL = (
     "hardware.gpus=8", "workload.steps=1", "workload.prompts_per_step=3", "workload.samples_per_prompt=2",
     "workload.max_response_tokens=150", "policy='static:2'",
 )  # fmt: skip
+ARMS, ROUTINGS = ("none", "static:2", "tlt_chains", "goodput:off+2"), sorted(RULE_NAMES)
 NUMBERS = (
     "0", "-1", "1", "2", "3", "0.5", "1.5", "1e-300", "1e-9", "1e9", "1e300", "-1e300", "inf", "-inf", "nan",
     "1e30", "1000000000", "4000000", "9223372036854775807", "9223372036854775808", "1" * 5000, "0.1",
@@ -108,7 +113,9 @@ def configuration(rng: Random, folder: Path) -> None:
     """Simulate one spoiled configuration."""
     del folder
     rows = fields(Config)
-    assignments = list(SMALL)
+    assignments = [*SMALL, f"policy='{rng.choice(ARMS)}'", f"run.mode='{rng.choice(('jump', 'exact'))}'"]
+    if rng.random() < 0.5:
+        assignments.append(f"cluster.schedule={_schedule(rng)}")
     for name, default, _ in rng.sample(rows, rng.choice((1, 1, 2, 3))):
         assignments.append(f"{name}={_setting(default, rng)}")
     config = resolve(settings_of(None, tuple(assignments)))
@@ -117,11 +124,39 @@ def configuration(rng: Random, folder: Path) -> None:
         simulate(config)  # else it is right and takes long
 
 
+def _schedule(rng: Random) -> str:
+    """Return a schedule as a table, with one of its parameters spoiled if it has any."""
+    spec = msgspec.to_builtins(SCHEDULES[rng.choice(sorted(SCHEDULES))])
+    inside = [f"kind='{spec.pop('kind')}'"]
+    for name in rng.sample(sorted(spec), min(len(spec), 1)):
+        inside.append(f"{name}={_setting(msgspec.json.encode(spec[name]).decode(), rng)}")
+    return "{" + ",".join(inside) + "}"
+
+
+def sessions(rng: Random, folder: Path) -> None:
+    """Simulate sessions out of a spoiled file."""
+    rows: list[Any] = [
+        {"prompt_id": session // 2, "sample": session % 2, "turn": turn, "input_tokens": rng.randrange(1, 90),
+         "response_tokens": rng.randrange(1, 60), "wait_s": rng.choice((0.0, 0.5, 30.0)), "end": "tool"}
+        for session in range(rng.choice((2, 4, 6))) for turn in range(rng.randrange(1, 4))
+    ]  # fmt: skip
+    if rng.random() < 0.8:
+        _spoil(rows, rng)
+    content = b"".join(_big(row) + b"\n" for row in rows)
+    path = folder / "sessions.jsonl"
+    path.write_bytes(_damaged(content, rng) if rng.random() < 0.3 else content)
+    schedule = rng.choice(("synchronous", "oversample_partial", "oversample_abort", "bounded_async"))
+    chosen = (f"workload.sessions='{path}'", f"cluster.schedule='{schedule}'", f"policy='{rng.choice(ARMS)}'",
+              f"run.mode='{rng.choice(('jump', 'exact'))}'", f"cluster.routing='{rng.choice(ROUTINGS)}'",
+              f"engine.tool_wait_kv='{rng.choice(('keep', 'drop'))}'")  # fmt: skip
+    simulate(resolve(settings_of(None, (*SMALL[:2], *chosen))))
+
+
 def _setting(default: str, rng: Random) -> str:
     """Return a value for a setting: near its default, far from it, absurd, or of another kind."""
     value = msgspec.json.decode(default)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and rng.random() < 0.75:
-        moved = (value or 1) * 10 ** rng.gauss(0, 1.5)
+        moved = (value or 1) * 10 ** rng.gauss(0, rng.choice((0.2, 1.5)))
         return str(round(moved) if isinstance(value, int) else moved)
     return rng.choice(NUMBERS if rng.random() < 0.6 else OTHER_KINDS)
 
@@ -308,6 +343,7 @@ def fire(kind: str, count: int, seed: int, top: Path) -> Counter[str]:
     """Try so many cases of a kind; returns how many worked, were refused, or are faults."""
     cases: dict[str, Callable[[], Callable[[Random, Path], None]]] = {
         "configurations": lambda: configuration,
+        "sessions": lambda: sessions,
         "calibrations": lambda: calibration,
         "exports": exports,
         "folders": lambda: damaged_folder(Whole(top / "whole")),

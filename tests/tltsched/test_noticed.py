@@ -320,6 +320,15 @@ def test_what_is_held_for_a_trainer_is_given_back_request_by_request() -> None:
     assert cluster._held == {}
 
 
+def test_a_schedule_is_told_what_is_given_back_at_once_and_other_moves_follow() -> None:
+    cluster = ClusterScheduler(2, ClusterConfig(schedule="repack"))
+    cluster.handle(StepBegan(0.0, 0, tuple(Request(each, each, 10) for each in range(6))))
+    cluster._held[1] = [Assign(1, (3, 4, 5))]
+    moves = cluster._move((Withdraw(1, (3,)), Withdraw(0, (1,))))
+    assert moves == (Assign(0, (3,)), Withdraw(0, (1,)))  # nothing of the first is left for a worker to do
+    assert set(cluster.cluster_view.placed[0]) == {0, 1, 2, 3}
+
+
 def test_a_cluster_has_a_worker_and_phases_once_each() -> None:
     ClusterScheduler(1, ClusterConfig())
     with pytest.raises(InputError, match="workers"):

@@ -127,10 +127,11 @@ def configuration(rng: Random, folder: Path) -> None:
 def _schedule(rng: Random) -> str:
     """Return a schedule as a table, with one of its parameters spoiled if it has any."""
     spec = msgspec.to_builtins(SCHEDULES[rng.choice(sorted(SCHEDULES))])
-    inside = [f"kind='{spec.pop('kind')}'"]
-    for name in rng.sample(sorted(spec), min(len(spec), 1)):
-        inside.append(f"{name}={_setting(msgspec.json.encode(spec[name]).decode(), rng)}")
-    return "{" + ",".join(inside) + "}"
+    inside = f"kind='{spec.pop('kind')}'"
+    if spec:
+        name = rng.choice(sorted(spec))
+        inside += f",{name}={_setting(msgspec.json.encode(spec[name]).decode(), rng)}"
+    return f"{{{inside}}}"
 
 
 def sessions(rng: Random, folder: Path) -> None:

@@ -44,6 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "tltsched/event_checks.py": (
         SCHED + "test_event_checks.py", SCHED + "test_worker.py", SCHED + "test_cluster.py",
+        SCHED + "test_sessions.py",
     ),
     "tltsched/policies/threshold.py": (
         SCHED + "test_noticed.py", SCHED + "test_policies.py", SCHED + "test_policy_laws.py"),

@@ -13,6 +13,7 @@ from tltsched.cluster import ClusterScheduler
 from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import ProtocolError
+from tltsched.event_checks import refusal
 from tltsched.events import (
     BatchFormed,
     ChunksEnded,
@@ -22,6 +23,7 @@ from tltsched.events import (
     Request,
     RequestsFinished,
     RequestsWithdrawn,
+    RewardsReady,
     RolloutBegan,
     StepBegan,
     TrainingStopped,
@@ -29,6 +31,7 @@ from tltsched.events import (
 )
 from tltsched.policies.static import StaticConfig
 from tltsched.policies.table import TableConfig
+from tltsched.schedules.bounded_async import BoundedAsyncConfig
 from tltsched.worker import WorkerScheduler
 
 NAN, INF = float("nan"), float("inf")
@@ -116,8 +119,8 @@ def test_deeper_drafts_of_the_decision_before_are_verified_in_the_first_engine_s
     worker.handle(BatchFormed(1.0, 0, 3, 300))
     worker.handle(BatchFormed(1.0, 0, 6, 600))
     event = DecisionEnded(2.0, 0, DraftConfig(1, 1, 2), 3, 18, 0.1, (17, 17), (), 6, 600)
-    refuse(worker, event, "first engine step alone")  # two engine steps are left for 6 requests at least
-    worker.handle(replace(event, accepted_by_position=(17, 6)))
+    refuse(worker, event, "first engine step alone")  # two engine steps have a request each at least
+    worker.handle(replace(event, accepted_by_position=(17, 16)))  # of 16 in the first engine step
 
 
 def test_a_rollout_goes_on_in_its_step_or_a_later_one() -> None:
@@ -127,7 +130,7 @@ def test_a_rollout_goes_on_in_its_step_or_a_later_one() -> None:
     refuse(worker, BatchFormed(0.0, 0, 1, 1), "resting")
     worker.handle(RolloutBegan(0.0, 0, 4, 0))
     refuse(worker, BatchFormed(0.0, 0, 0, 0), "a request or more")
-    refuse(worker, BatchFormed(0.0, 0, 2**30, 0), "a request or more")
+    refuse(worker, BatchFormed(0.0, 0, 2**20 + 1, 0), "a request or more")
     refuse(worker, BatchFormed(0.0, 0, 1, -1), "negative context")
 
 
@@ -184,6 +187,7 @@ def test_what_is_withdrawn_has_not_lost_tokens() -> None:
         ({"requests": (Request(0, 0, -10),)}, "whole numbers"),
         ({"requests": (Request(0, 0, 10, NAN),)}, "whole numbers"),  # type: ignore[arg-type]
         ({"requests": (Request(0, 2**63, 10),)}, "whole numbers"),
+        ({"requests": (Request(0, -(2**63) - 1, 10),)}, "whole numbers"),
         ({"requests": (Request(0, "a", 10),)}, "cannot read it"),  # type: ignore[arg-type]
         ({"requests": (3,)}, "cannot read it"),
         ({"requests": {}}, "no tuple: dict"),
@@ -196,6 +200,29 @@ def test_a_step_that_cannot_be_is_refused(change: dict[str, Any], why: str) -> N
     event = StepBegan(1.0, 0, tuple(Request(each, each // 2, 10) for each in range(4)), 2, 2)
     refuse(cluster, replace(event, **change), why)
     cluster.handle(event)
+
+
+def test_names_of_groups_may_be_below_zero() -> None:
+    rolling().handle(RequestsFinished(2.0, 0, (1,)))
+    ClusterScheduler(1, ClusterConfig()).handle(StepBegan(1.0, 0, (Request(0, -(2**63), 10),)))
+
+
+def test_a_long_event_is_cut_in_the_message_and_a_short_one_is_whole() -> None:
+    short, long = WorkerLost(2.0, 9), RequestsFinished(2.0, 0, tuple(range(1000)))
+    assert str(refusal("w", "why", short)) == f"w: why: {short!r}"
+    assert str(refusal("w", "why", long)) == f"w: why: {repr(long)[:400]}..."
+
+
+def test_a_reward_is_of_a_request_that_finished_and_comes_once() -> None:
+    schedule = BoundedAsyncConfig(rewards="overlapped")
+    cluster = ClusterScheduler(2, ClusterConfig(schedule=schedule, phases=("policy_update", "weight_sync")))
+    cluster.handle(StepBegan(1.0, 0, tuple(Request(each, each // 2, 10) for each in range(4)), 2, 2))
+    assert set(cluster.cluster_view.placed[0]) == {0, 2}
+    cluster.handle(RequestsFinished(2.0, 0, (0,)))
+    for requests in ((), (0, 0), (0, 2)):
+        refuse(cluster, RewardsReady(3.0, requests), "no reward")
+    cluster.handle(RewardsReady(3.0, (0,)))
+    refuse(cluster, RewardsReady(4.0, (0,)), "no reward")
 
 
 def test_groups_of_responses_that_are_carried_over_are_not_begun_again() -> None:

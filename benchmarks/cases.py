@@ -23,6 +23,12 @@ MANY = {"hardware": {"gpus": 1024, "tp": 4}, "workload": {"prompts_per_step": 10
 HUGE = {
     "hardware": {"gpus": 10_000, "tp": 4}, "workload": {"prompts_per_step": 10_000, "samples_per_prompt": 10},
 }  # fmt: skip
+# Twice as many responses as engines run at once: each finish lets another in. Chains, by request.
+QUEUE = {
+    "hardware": {"gpus": 32, "tp": 2, "model": "Qwen2.5-7B", "gpu": "H100"}, "cost": {"source": "roofline"},
+    "workload": {"prompts_per_step": 512, "samples_per_prompt": 16},
+    "acceptance": {"kind": "geometric"}, "engine": {"max_running": 256},
+}  # fmt: skip
 LONG = {"workload": {"max_response_tokens": 65_536}}
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "none": ("none", 20, LARGE),
@@ -30,6 +36,9 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "goodput": ("goodput_trees", 20, LARGE),
     "tail_batching": ("tlt@tail_batching", 8, LARGE),
     "bounded_async": ("tlt@bounded_async", 8, LARGE),
+    "queue_none": ("none", 1, QUEUE),
+    "queue_static": ("static:4", 1, QUEUE),
+    "queue_goodput": ("goodput", 1, QUEUE),
     "tlt_64k": ("tlt", 8, LARGE | {"workload": LARGE["workload"] | LONG["workload"]}),
     "gpus_1024": ("tlt", 2, MANY),
     "gpus_10000": ("tlt", 1, HUGE),
@@ -90,7 +99,7 @@ def timed(name: str, steps: int | None = None) -> dict[str, Any]:
 if __name__ == "__main__":
     case, repeats, *rest = sys.argv[1:]
     os.environ.setdefault("TLT_COMPILED", "1")  # where there is any: loaded by the step beforehand
-    if CASES[case][1] > 1:
+    if CASES[case][1] > 1 or case.startswith("queue"):
         simulation(case, 1).run()
     for _ in range(int(repeats)):
         print(json.dumps(timed(case, int(rest[0]) if rest else None)), flush=True)

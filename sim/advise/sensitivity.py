@@ -33,7 +33,8 @@ from tlt.traces.runs.runfolder import COST_DRAW_COLUMNS, RunFolder, run_name, wr
 PROBE = 0.1  # a share of a factor
 PROBE_DIFFERENCES = 0.3, 0.1  # a share of the spread, an amount of the slope: about what they may be off
 PROBED = 1.0 + PROBE
-PROBE_STEPS = 3  # RL steps
+PROBE_STEPS = 3  # RL steps at most
+PROBE_RESPONSES = 4096  # enough for an answer: a large step is probed alone
 End = Literal["step_s", "rollout_s"]
 READINGS = 2  # of given seconds of training where fewer GPUs train: they grow, or they do not
 
@@ -42,6 +43,12 @@ def first_steps(trace: Trace, steps: int) -> Trace:
     """Return the first `steps` RL steps of a trace."""
     kept = sorted(trace.rows["step"].unique().tolist())[:steps]
     return Trace(trace.rows[trace.rows["step"].isin(kept)], trace.origin)
+
+
+def probe_of(trace: Trace) -> Trace:
+    """Return the first RL steps on which answers are probed: as many as have PROBE_RESPONSES together."""
+    sizes = trace.rows["step"].value_counts().sort_index().cumsum()
+    return first_steps(trace, min(1 + int((sizes < PROBE_RESPONSES).sum()), PROBE_STEPS))
 
 
 def seconds(simulation: Simulation, end: End = "step_s") -> Floats:
@@ -141,7 +148,7 @@ def write_cost_draws(
     source += unlike.told()
     if open_ended:
         source += "; given seconds of training on fewer GPUs grow with 1 / share or not at all"
-    probe = first_steps(policies.trace, PROBE_STEPS)
+    probe = probe_of(policies.trace)
     frames = []
     for name, simulation in policies.simulations.items():
         answers, _ = responses(simulation.on(probe), executor)

@@ -16,13 +16,12 @@ import numpy as np
 
 from tlt.sim.advise.differences import DIFFERENCES, widest
 from tlt.sim.advise.sensitivity import (
-    PROBE_STEPS,
     PROBED,
     READINGS,
     End,
     draw_table,
-    first_steps,
     growth,
+    probe_of,
     response,
     responses,
     seconds,
@@ -71,7 +70,7 @@ def write_draws(
         if draws:
             scales[1:] = fitted.scale.draw(rows, error.share, rng)
         source += _pinned(fitted)
-    probe = first_steps(policies.trace, PROBE_STEPS)
+    probe = probe_of(policies.trace)
     frames = []
     pinned = np.zeros(moves.shape[1])
     for name, simulation in policies.simulations.items():

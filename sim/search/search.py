@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tlt.sim.advise.sensitivity import PROBE_STEPS, first_steps
+from tlt.sim.advise.sensitivity import probe_of
 from tlt.sim.parallel.executors import Executor
 from tlt.sim.parallel.timing import Timing, simulate_all
 from tlt.sim.search.choose import Decision, Finalist, decide, response_of
@@ -147,7 +147,7 @@ class Planner:
         self, finalists: list[Candidate], inputs: list[Uncertain]
     ) -> list[dict[tuple[str, str], float]]:
         """Simulate how each finalist answers to each input, on the first steps."""
-        part = first_steps(self.task.trace, PROBE_STEPS)
+        part = probe_of(self.task.trace)
         asked = [probes(each, inputs, part) for each in finalists]
         simulations = [
             simulation

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tlt.sim.advise.advice import advise, write_advice
 from tlt.sim.advise.bounds import write_bounds
-from tlt.sim.advise.sensitivity import PROBE_STEPS, draw_table, step_seconds
+from tlt.sim.advise.sensitivity import draw_table, probe_of, step_seconds
 from tlt.sim.comparison import run_policy
 from tlt.sim.search.choose import DRAWS, Decision
 from tlt.sim.search.search import Progress, SearchResult, Task
@@ -105,7 +105,7 @@ def _plan(result: SearchResult) -> Plan:
         near=decision.regrets.near,
         inputs=decision.inputs,
         step_tokens=task.step_tokens,
-        probe_steps=min(PROBE_STEPS, len(finalists[0].timing.step_s)),
+        probe_steps=int(probe_of(task.trace).rows["step"].nunique()),
         draws=DRAWS,
         seed=task.seed,
         lengths_source=describe_lengths(task.trace),

@@ -12,7 +12,7 @@ import pytest
 from tests.sim.drawn import simulate_draws
 from tests.sim.small_world import trace_of
 from tlt.sim.advise.differences import differences_error
-from tlt.sim.advise.sensitivity import first_steps, responses, write_cost_draws
+from tlt.sim.advise.sensitivity import first_steps, probe_of, responses, write_cost_draws
 from tlt.sim.comparison import compare
 from tlt.sim.config import resolve
 from tlt.sim.parallel.executors import SERIAL
@@ -120,3 +120,11 @@ def test_a_larger_spread_makes_a_rollout_longer() -> None:
     found, _ = responses(simulation, SERIAL)
     assert found[3] > 0.05
     assert found[4] > 0.05
+
+
+@pytest.mark.parametrize(("responses_a_step", "steps"), [(256, 3), (1500, 3), (2048, 2), (4096, 1), (8192, 1)])
+def test_a_probe_has_steps_until_4_096_responses_are_in_it_and_three_at_most(
+    responses_a_step: int, steps: int
+) -> None:
+    trace = trace_of([[10] * responses_a_step] * 4)
+    assert probe_of(trace).rows["step"].nunique() == steps

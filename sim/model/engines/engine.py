@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
-from tlt.sim.model.draft_counts import WorkerCounts
+from tlt.sim.model.draft_counts import Pieces, WorkerCounts
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.runs.request_acceptance import bins
 from tltsched.commands import ResumeCost, SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.events import DecisionEnded, DraftsByRequest
@@ -78,6 +79,8 @@ class Engine:
         self.drafter_exponent = 1.0
         self.counts: WorkerCounts | None = None  # of this engine's requests; None: nobody wants them
         self.tells_requests = False  # whether the scheduler wants drafts by request
+        # Engine steps and accepted drafts of each request in this interval, [2, n], as far as drawn by step.
+        self._drawn_steps: Ints | None = None
         self.draft_config = OFF  # of the decision interval that was run last
         self.pool: RequestPool
         self.decision_interval: DecisionInterval
@@ -130,11 +133,39 @@ class Engine:
         """Make the pool say what each running request has emitted: before the batch changes."""
 
     def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
-        """Decode one engine step under `draft_config`.
+        """Decode one engine step under `draft_config`, drawn request by request.
 
         Returns who has finished, [finished], and accepted drafts by position, [depth].
         """
-        raise NotImplementedError
+        self._fix()
+        accepted = tuple(self._engine_step(self.draft_config).tolist())
+        return self.pool.retire(), accepted
+
+    def _engine_step(self, draft_config: DraftConfig) -> Ints:
+        """Emit the tokens of one engine step; returns accepted drafts by position, [depth]."""
+        pool = self.pool
+        tokens = np.ones(len(pool.running), np.int64)
+        by_position = np.zeros(draft_config.depth, np.int64)
+        if draft_config.depth:
+            exponents = pool.requests.exponent
+            here = bins(pool.emitted[pool.running]).clip(max=exponents.shape[1] - 1)
+            exponent = exponents[pool.running, here] * self.drafter_exponent
+            draws = self.rng.random(len(tokens)) ** (1.0 / exponent)
+            # u < s_j ** e  <=>  u ** (1 / e) < s_j, and survivals never rise with the position
+            accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
+            if self._drawn_steps is not None:
+                self._drawn_steps[0, pool.running] += 1
+                self._drawn_steps[1, pool.running] += accepted
+            by_position = (accepted[:, None] > np.arange(draft_config.depth)[None, :]).sum(axis=0)
+            tokens += accepted
+        before = pool.emitted[pool.running]
+        after = np.minimum(before + tokens, pool.requests.length[pool.running])
+        pool.emitted[pool.running] = after
+        if self.counts is not None and draft_config.depth:
+            ids, once = pool.requests.ids[pool.running], np.ones((len(tokens), 1), np.int64)
+            gained = (after - before)[:, None]
+            self.counts.add(Pieces(draft_config, ids, before[:, None], gained, tokens[:, None], once))
+        return by_position
 
     def context(self) -> Ints:
         """Return the context tokens of each running request as of now, [batch]."""

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.sim.model.draft_counts import Pieces
 from tlt.sim.model.engines.engine import DecisionInterval, Engine, Running
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.runs.request_acceptance import bins
 from tltsched.commands import SetDraftConfig
-from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
 
 
 class ExactEngine(Engine):
     """Advances engine step by engine step until the decision interval ends."""
-
-    _told: Ints | None  # engine steps and accepted drafts of each request in this interval, [2, n], if wanted
 
     def run(self, draft: SetDraftConfig, watch: bool = False) -> Running:
         """Carry out one decision interval; yields the seconds of each engine step.
@@ -33,7 +28,7 @@ class ExactEngine(Engine):
         finish_s: list[Floats] = [np.zeros(len(finished[0]))]
         accepted = np.zeros(draft.draft_config.depth, np.int64)
         tells = self.tells_requests and draft.draft_config.depth
-        self._told = np.zeros((2, len(pool.requests.ids)), np.int64) if tells else None
+        self._drawn_steps = np.zeros((2, len(pool.requests.ids)), np.int64) if tells else None
         engine_steps = request_steps = 0
         crowded = self.halted = False
         if watch and len(finished[0]):
@@ -66,20 +61,15 @@ class ExactEngine(Engine):
             context_tokens=int(pool.context().sum()),
             by_request=self._by_request(),
         )
+        self._drawn_steps = None  # nobody is told of what is decoded beside a prefill
 
     def _by_request(self) -> DraftsByRequest:
         """Return what each request that drafted in the interval got accepted."""
-        if self._told is None:
+        if self._drawn_steps is None:
             return ()
-        ran = np.flatnonzero(self._told[0])
+        ran = np.flatnonzero(self._drawn_steps[0])
         ids = self.pool.requests.ids[ran]
-        return tuple(zip(ids.tolist(), *self._told[:, ran].tolist(), strict=True))
-
-    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
-        """Decode one engine step."""
-        self._told = None  # nobody is told of it
-        accepted = tuple(self._engine_step(self.draft_config).tolist())
-        return self.pool.retire(), accepted
+        return tuple(zip(ids.tolist(), *self._drawn_steps[:, ran].tolist(), strict=True))
 
     def _tell(self, finished: Ints, seconds: float) -> float:
         """Note who finishes in the stretch that takes `seconds`."""
@@ -93,29 +83,3 @@ class ExactEngine(Engine):
         if self.pool.waiting and just_finished:
             return True
         return draft.max_engine_steps is not None and engine_steps >= draft.max_engine_steps
-
-    def _engine_step(self, draft_config: DraftConfig) -> Ints:
-        """Emit the tokens of one engine step; returns accepted drafts by position, [depth]."""
-        pool = self.pool
-        tokens = np.ones(len(pool.running), np.int64)
-        by_position = np.zeros(draft_config.depth, np.int64)
-        if draft_config.depth:
-            exponents = pool.requests.exponent
-            here = bins(pool.emitted[pool.running]).clip(max=exponents.shape[1] - 1)
-            exponent = exponents[pool.running, here] * self.drafter_exponent
-            draws = self.rng.random(len(tokens)) ** (1.0 / exponent)
-            # u < s_j ** e  <=>  u ** (1 / e) < s_j, and survivals never rise with the position
-            accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
-            if self._told is not None:
-                self._told[0, pool.running] += 1
-                self._told[1, pool.running] += accepted
-            by_position = (accepted[:, None] > np.arange(draft_config.depth)[None, :]).sum(axis=0)
-            tokens += accepted
-        before = pool.emitted[pool.running]
-        after = np.minimum(before + tokens, pool.requests.length[pool.running])
-        pool.emitted[pool.running] = after
-        if self.counts is not None and draft_config.depth:
-            ids, once = pool.requests.ids[pool.running], np.ones((len(tokens), 1), np.int64)
-            gained = (after - before)[:, None]
-            self.counts.add(Pieces(draft_config, ids, before[:, None], gained, tokens[:, None], once))
-        return by_position

@@ -62,16 +62,6 @@ class JumpEngine(Engine):
     def _fix(self) -> None:
         self._settle()
 
-    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
-        """Go one engine step along the trajectory."""
-        trajectory = self._trajectory or self._plan(self.draft_config)
-        start, before = self._position, self._state
-        after = trajectory.at(start + 1, trajectory.finished(start + 1))
-        self._count(after.finished)
-        accepted, _ = self._drawn(trajectory, after)
-        self._position, self._state = start + 1, after
-        return self._retire(before, after), accepted
-
     def _retire(self, before: State, after: State) -> Ints:
         """Let those go who finish between two states; returns them, [finished]."""
         finished = self._order[before.finished : after.finished]

@@ -194,15 +194,6 @@ class CompiledJumpEngine(JumpEngine):
         engine_steps, accepted = self._memory.shares[:, : len(ids)].tolist()
         return tuple(zip(ids.tolist(), engine_steps, accepted, strict=True))
 
-    def _decode_once(self) -> tuple[Ints, tuple[int, ...]]:
-        """Go one engine step along the trajectory."""
-        if self._trajectory is None:
-            self._plan(self.draft_config)
-        done = self._state.finished
-        _, ended, _, _, _, *accepted = self._pass(1, 1, False, np.inf, False)
-        self._count(ended)
-        return self._order[done:ended].copy(), tuple(accepted)
-
     def _settle(self) -> None:
         """Fix how many tokens the running requests have emitted, and drop the trajectory."""
         planned, self._trajectory = self._trajectory, None

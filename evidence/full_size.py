@@ -13,14 +13,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from random import Random
+
+import numpy as np
 
 from evidence.recording import OTHERS, PROJECT, write
 
 STEPS, RESPONSES, CAP_TOKENS = 12, 8192, 16_384
 RECOMMENDED_STEPS = 4
 PHASES_S = {
-    "reward": 14.0, "old_log_prob": 31.0, "ref": 29.0, "adv": 1.0, "update_actor": 112.0, "update_weights": 5.0,
+    "reward": 14.0, "old_log_prob": 31.0, "ref": 29.0, "adv": 1.0, "update_actor": 112.0,
+    "update_weights": 5.0,
 }  # fmt: skip
 WHERE = ("hardware.gpus=32", "hardware.tp=2", "hardware.gpu=H100", "hardware.model=Qwen2.5-7B")
 MOST_S, MOST_MB, MOST_SILENT_S = 60.0, 50.0, 10.0
@@ -29,7 +31,7 @@ QUESTIONS = ("counterfactual", "recommend")
 
 def log() -> str:
     """Return twelve lines of verl's metrics."""
-    draw = Random(5).uniform
+    draw = np.random.default_rng(5).uniform
     lines = []
     for step in range(1, STEPS + 1):
         mean, prompt, gen_s = 3036 * (1 + draw(-0.03, 0.03)), 310.0, 262 * (1 + draw(-0.03, 0.03))
@@ -62,10 +64,10 @@ def run(*arguments: str) -> dict[str, float]:
         sys.exit(f"tlt {' '.join(arguments)} ended with {process.returncode}")
     after = os.times()
     return {
-        "processor": after.children_user + after.children_system - before.children_user - before.children_system,
+        "processor": sum(after[2:4]) - sum(before[2:4]),
         "wall": time.monotonic() - began_s,
         "longest silence": max(silent_s, time.monotonic() - heard_s),
-    }  # fmt: skip
+    }
 
 
 def command_of(question: str, lengths: Path, phases: Path, out: Path) -> list[str]:
@@ -73,7 +75,7 @@ def command_of(question: str, lengths: Path, phases: Path, out: Path) -> list[st
     settings = [*WHERE]
     if question == "recommend":
         settings += [
-            f"workload.lengths={lengths}", f"workload.steps={RECOMMENDED_STEPS}", "workload.replay=true",
+            f"workload.lengths={lengths}", f"workload.steps={RECOMMENDED_STEPS}", "workload.replay_steps=true",
             f"workload.max_response_tokens={CAP_TOKENS}",
         ]  # fmt: skip
     sets = [word for setting in settings for word in ("--set", setting)]
@@ -95,8 +97,8 @@ def main(question: str) -> None:
     steps = STEPS if question == "counterfactual" else RECOMMENDED_STEPS
     write(
         f"full_size_{question}",
-        claim=f"`tlt sim {question}` with its own policies and draws: {steps} steps of {RESPONSES:,} responses "
-        "on 32 GPUs, from a made-up log of verl",
+        claim=f"`tlt sim {question}` with its own policies and draws: {steps} steps of {RESPONSES:,} "
+        "responses on 32 GPUs, from a made-up log of verl",
         value={name: round(value, 1) for name, value in took.items()},
         unit={OTHERS: "s", "folder": "MB"},
         target=f"at most {MOST_S:.0f} s of processor time and {MOST_MB:.0f} MB, a line every "

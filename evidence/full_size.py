@@ -1,8 +1,8 @@
 """A question of full verl size: what it takes from a log to an answer.
 
-`python -m evidence.full_size counterfactual` or `recommend`. The log is made up: twelve steps of 8,192
-responses on 32 GPUs, in verl's words. Its times were not measured, so nothing is said here of what the answer
-is worth.
+`python -m evidence.full_size [counterfactual] [recommend]`; both if none is named. The log is made up: twelve
+steps of 8,192 responses on 32 GPUs, in verl's words. Its times were not measured, so nothing is said here of
+what the answer is worth.
 """
 
 from __future__ import annotations
@@ -75,18 +75,16 @@ def command_of(question: str, lengths: Path, phases: Path, out: Path) -> list[st
     settings = [*WHERE]
     if question == "recommend":
         settings += [
-            f"workload.lengths={lengths}", f"workload.steps={RECOMMENDED_STEPS}", "workload.replay_steps=true",
-            f"workload.max_response_tokens={CAP_TOKENS}",
+            f"workload.lengths={lengths}", "workload.replay_steps=true",
+            f"workload.steps={RECOMMENDED_STEPS}", f"workload.max_response_tokens={CAP_TOKENS}",
         ]  # fmt: skip
     sets = [word for setting in settings for word in ("--set", setting)]
     about = [str(lengths)] if question == "counterfactual" else []
     return ["sim", question, *about, "--phases", str(phases), *sets, "--out", str(out)]
 
 
-def main(question: str) -> None:
+def measure(question: str) -> None:
     """Ask one of QUESTIONS from the log on, and write the record."""
-    if question not in QUESTIONS:
-        sys.exit(f"got {question} for QUESTION; allowed: {', '.join(QUESTIONS)}")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "verl.log").write_text(log())
@@ -113,5 +111,14 @@ def main(question: str) -> None:
     )
 
 
+def main(questions: list[str]) -> None:
+    """Ask the questions that are named, or all."""
+    unknown = sorted(set(questions) - set(QUESTIONS))
+    if unknown:
+        sys.exit(f"got {', '.join(unknown)} for QUESTION; allowed: {', '.join(QUESTIONS)}; name one of these")
+    for question in questions or QUESTIONS:
+        measure(question)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -40,7 +40,7 @@ CLAIMS: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 ON_REQUEST = (
     "fresh_clone", "crosscheck_cpu", "interval_coverage", "goodput_static", "goodput_recorded",
-    "acceptance_predicted", "acceptance_modes", "other_shapes", "speed_scale", "sweep_speed",
+    "acceptance_predicted", "acceptance_modes", "other_shapes", "speed_scale", "sweep_speed", "full_size",
 )  # fmt: skip
 # A module each.
 SCRIPTS = (
@@ -55,6 +55,7 @@ SCRIPTS = (
     "hostile_files",
     "kills",
     "soak",
+    "full_size",
 )
 NEED_ENGINE = (
     "natural",

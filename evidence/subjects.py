@@ -54,6 +54,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "speed": "How fast it simulates",
         "speed_scale": "The same on large clusters, and what the cost grows with",
         "sweep_speed": "A thousand configurations",
+        "full_size_counterfactual": "A counterfactual of full verl size, from a log to the answer",
+        "full_size_recommend": "A recommendation of full verl size",
         "peer_speed": "Against AISimulate's replay",
     },
     "The goodput policy": {
@@ -100,7 +102,10 @@ SUBJECTS: dict[str, dict[str, str]] = {
 }
 # Claims that may lack a record: docs/regimes.md says of the regimes that they are not measured; the others
 # take a quiet machine for some minutes.
-MAY_LACK = ("regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed")
+MAY_LACK = (
+    "regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed",
+    "full_size_counterfactual", "full_size_recommend",
+)  # fmt: skip
 TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
 
 

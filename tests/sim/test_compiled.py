@@ -131,7 +131,7 @@ def test_estimates_are_those_of_the_plain_functions() -> None:
                 does.hazard_of_accepted(share * depth, depth, nodes, hazard),
                 does.mean_accepted(hazard, depth, nodes),
                 does.tokens_of_tree(hazard, depth, nodes),
-                does.mean(nodes),
+                does.tokens_of_chain((hazard, share, 0.5 * hazard), nodes),
             ]
             if does is PLAIN:
                 expected = found

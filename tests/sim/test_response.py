@@ -122,7 +122,9 @@ def test_a_larger_spread_makes_a_rollout_longer() -> None:
     assert found[4] > 0.05
 
 
-@pytest.mark.parametrize(("responses_a_step", "steps"), [(256, 3), (1500, 3), (2048, 2), (4096, 1), (8192, 1)])
+@pytest.mark.parametrize(
+    ("responses_a_step", "steps"), [(256, 3), (1500, 3), (2048, 2), (4096, 1), (8192, 1)]
+)
 def test_a_probe_has_steps_until_4_096_responses_are_in_it_and_three_at_most(
     responses_a_step: int, steps: int
 ) -> None:

@@ -155,11 +155,16 @@ class GoodputPolicy:
         every = self._config.probe_every_engine_steps
         if every and self._engine_steps_off >= every and self._drafting:
             # A probe does not become the one in use, so going back to OFF has no hysteresis to overcome.
-            return Choice(self._best(self._drafting, batch)[0], self._config.decision_engine_steps)
-        best, score = self._best(self.draft_configs, batch)
-        current = self._current
-        if current is None or score > self._score(current, batch) * (1 + self._config.hysteresis):
-            self._current = current = best
+            scores = self._scores(self._drafting, batch)
+            return Choice(self._drafting[scores.index(max(scores))], self._config.decision_engine_steps)
+        draft_configs, scores, current = (
+            self.draft_configs,
+            self._scores(self.draft_configs, batch),
+            self._current,
+        )
+        best = max(scores)
+        if current is None or best > scores[draft_configs.index(current)] * (1 + self._config.hysteresis):
+            self._current = current = draft_configs[scores.index(best)]
         return Choice(current, self._config.decision_engine_steps)
 
     def observe(self, outcome: Outcome) -> None:
@@ -171,15 +176,14 @@ class GoodputPolicy:
             self._engine_steps_off = 0
             self.acceptance.observe(outcome)
 
-    def _best(self, draft_configs: tuple[DraftConfig, ...], batch: Batch) -> tuple[DraftConfig, float]:
-        scores = [self._score(draft_config, batch) for draft_config in draft_configs]
-        score = max(scores)
-        return draft_configs[scores.index(score)], score
-
-    def _score(self, draft_config: DraftConfig, batch: Batch) -> float:
-        """Return expected tokens per second of the batch."""
-        seconds = self._times.engine_step_s(draft_config, batch)
-        if self._current is not None and draft_config != self._current:
-            seconds += self._switch_s
-        tokens = self.acceptance.tokens_per_engine_step(draft_config, batch.requests)
-        return batch.requests * tokens / seconds
+    def _scores(self, draft_configs: tuple[DraftConfig, ...], batch: Batch) -> list[float]:
+        """Return expected tokens per second of the batch under each draft configuration."""
+        current, requests = self._current, batch.requests
+        scores = []
+        for draft_config in draft_configs:
+            seconds = self._times.engine_step_s(draft_config, batch)
+            if current is not None and draft_config != current:
+                seconds += self._switch_s
+            tokens = self.acceptance.tokens_per_engine_step(draft_config, requests)
+            scores.append(requests * tokens / seconds)
+        return scores

@@ -106,6 +106,19 @@ def tokens_of_tree(hazard: float, depth: int, nodes: tuple[float, ...]) -> float
     return 1.0 / slow
 
 
+def tokens_of_chain(hazards: tuple[float, ...], nodes: tuple[float, ...]) -> float:
+    """Return the harmonic mean over a batch of 1 + the survivals of positions: tokens with the bonus one."""
+    e0, e1, e2, e3, e4 = nodes
+    t0 = t1 = t2 = t3 = t4 = 1.0
+    for hazard in hazards:
+        t0 += exp(-hazard * e0)
+        t1 += exp(-hazard * e1)
+        t2 += exp(-hazard * e2)
+        t3 += exp(-hazard * e3)
+        t4 += exp(-hazard * e4)
+    return 1.0 / mean((1.0 / t0, 1.0 / t1, 1.0 / t2, 1.0 / t3, 1.0 / t4))
+
+
 def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...], start: float = 0.0) -> float:
     """Return the hazard of each of `depth` drafts in a row under which this is their mean.
 
@@ -147,7 +160,9 @@ class Arithmetic(NamedTuple):
     hazard_of_accepted: Callable[[float, int, tuple[float, ...], float], float]
     mean_accepted: Callable[[float, int, tuple[float, ...]], float]
     tokens_of_tree: Callable[[float, int, tuple[float, ...]], float]
-    mean: Callable[[tuple[float, ...]], float]
+    tokens_of_chain: Callable[[tuple[float, ...], tuple[float, ...]], float]
 
 
-PLAIN = Arithmetic(hazard_of, mean_survival, hazard_of_accepted, mean_accepted, tokens_of_tree, mean)
+PLAIN = Arithmetic(
+    hazard_of, mean_survival, hazard_of_accepted, mean_accepted, tokens_of_tree, tokens_of_chain
+)

@@ -32,6 +32,7 @@ class RequestEstimates:
         # (estimate, variance of it, w, sum of w y) of each request
         self._known: dict[int, tuple[float, float, float, float]] = {}
         self._left: dict[int, tuple[float, float, float, float]] = {}  # done since the last observation
+        self._first = self._second = 0.0  # moments of those known, summed up
 
     def __len__(self) -> int:
         return len(self._known)
@@ -40,12 +41,15 @@ class RequestEstimates:
         """Forget all requests."""
         self._known.clear()
         self._left.clear()
+        self._first = self._second = 0.0
 
     def drop(self, finished: tuple[int, ...]) -> None:
         """Take out requests that are done; they are forgotten with the next observation."""
         for request in finished:
             if request in self._known:
-                self._left[request] = self._known.pop(request)
+                self._left[request] = gone = self._known.pop(request)
+                self._first -= gone[0]
+                self._second -= gone[0] * gone[0] + gone[1]
 
     def estimate(self, request: int) -> tuple[float, float]:
         """Return the log-exponent of a request and the variance of the estimate."""
@@ -54,11 +58,7 @@ class RequestEstimates:
 
     def batch(self, requests: int) -> Exponents:
         """Return the log-exponents of a batch; what is not known of is as the population."""
-        first = second = 0.0
-        for estimate, variance, _, _ in self._known.values():
-            first += estimate
-            second += estimate * estimate + variance
-        return self._normal(first, second, len(self._known), requests - len(self._known))
+        return self._normal(self._first, self._second, len(self._known), requests - len(self._known))
 
     def before(self, drafts: DraftsByRequest) -> Exponents:
         """Return the log-exponents of what ran, as they were known before, weighted by engine steps."""
@@ -80,6 +80,7 @@ class RequestEstimates:
         prior, unknown = 1.0 / self._prior_variance, (0.0, self._prior_variance, 0.0, 0.0)
         cells, fading = _Cells(hazards), _Fading(self._memory_steps)
         before, after = self._known, {}
+        first = second = 0.0
         for request, steps, accepted in drafts:
             if request in finished:
                 continue
@@ -103,7 +104,10 @@ class RequestEstimates:
                 worth += gain
                 total += gained
             after[request] = (x, variance, worth, total)
+            first += x
+            second += x * x + variance
         self._known, self._left = after, {}
+        self._first, self._second = first, second
 
     def _normal(self, first: float, second: float, known: int, new: int) -> Exponents:
         """Return mean and variance of sums over `known`, and of `new` more of the population."""

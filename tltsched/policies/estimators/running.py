@@ -16,12 +16,10 @@ population's estimate, to the last digit.
 
 from __future__ import annotations
 
-from math import exp
-
 from tltsched.draft_config import DraftConfig
 from tltsched.policies.base import Outcome
 from tltsched.policies.estimators.acceptance import AcceptanceEstimate
-from tltsched.policies.estimators.exponents import PLAIN, WEIGHTS, Exponents
+from tltsched.policies.estimators.exponents import PLAIN, Exponents
 from tltsched.policies.estimators.requests import RequestEstimates
 
 FEWEST_ENGINE_STEPS = 16
@@ -40,10 +38,11 @@ class RunningAcceptance:
         self.requests = RequestEstimates(spread, memory_steps)
         self._average = Exponents(0.0, spread * spread).nodes()
         self._chain_hazards: list[float] = []
-        self._tree_hazards: dict[DraftConfig, tuple[float, float]] = {}  # of so many accepted
+        self._tree_hazards: dict[DraftConfig, float] = {}  # as they are now, of trees that were asked for
+        self._solved: dict[DraftConfig, tuple[float, float]] = {}  # accepted, and the hazard found for it
         self._batch: tuple[int, tuple[float, ...]] | None = None  # a batch that was asked for, its nodes
-        self._chain_tokens: list[list[float]] = []  # of that batch, by depth and node
         self._held: list[Outcome] = []  # intervals under one draft configuration
+        self._held_steps = 0  # engine steps of these
         self._done: set[int] = set()  # who finished since the first of them began
 
     def begin_rollout(self) -> None:
@@ -62,8 +61,9 @@ class RunningAcceptance:
             self.requests.drop(outcome.finished)
             return
         self._held.append(outcome)
+        self._held_steps += outcome.engine_steps
         self._drop(outcome.finished)
-        if sum(each.engine_steps for each in self._held) >= FEWEST_ENGINE_STEPS:
+        if self._held_steps >= FEWEST_ENGINE_STEPS:
             self._take_held()
 
     def skip(self, finished: tuple[int, ...]) -> None:
@@ -80,7 +80,7 @@ class RunningAcceptance:
     def _take_held(self) -> None:
         """Take in the intervals that were held as if they were one."""
         held, done = self._held, self._done
-        self._held, self._done = [], set()
+        self._held, self._held_steps, self._done = [], 0, set()
         if held:
             outcome = held[0] if len(held) == 1 else _together(held)
             self._take(outcome)
@@ -97,16 +97,10 @@ class RunningAcceptance:
             return self.population.tokens_per_engine_step(draft_config)
         if self._batch is None or self._batch[0] != requests:
             self._batch = requests, self.requests.batch(requests).nodes()
-            self._chain_tokens = [[1.0 for _ in WEIGHTS]]
         nodes = self._batch[1]
-        if self.population.as_tree(draft_config):
+        if draft_config in self._tree_hazards or self.population.as_tree(draft_config):
             return self.arithmetic.tokens_of_tree(self._tree_hazard(draft_config), draft_config.depth, nodes)
-        tokens = self._chain_tokens
-        for hazard in self._hazards(draft_config)[len(tokens) - 1 :]:
-            tokens.append(
-                [before + exp(-hazard * node) for before, node in zip(tokens[-1], nodes, strict=True)]
-            )
-        return 1.0 / self.arithmetic.mean(tuple([1.0 / each for each in tokens[draft_config.depth]]))
+        return self.arithmetic.tokens_of_chain(tuple(self._hazards(draft_config)), nodes)
 
     def _observe_population(self, outcome: Outcome, nodes: tuple[float, ...]) -> None:
         """Tell the population what an average batch would have shown."""
@@ -126,6 +120,7 @@ class RunningAcceptance:
                 hazard = does.hazard_of_accepted(float(sum(shares)), draft_config.depth, nodes, start)
                 shares = (does.mean_accepted(hazard, draft_config.depth, self._average),)
         self.population.observe(draft_config, outcome.request_steps, shares)
+        self._tree_hazards.pop(draft_config, None)  # an interval of one tree leaves the others as they were
 
     def _hazards(self, draft_config: DraftConfig) -> list[float]:
         """Return the hazards of the median request by position, [depth] or more."""
@@ -138,13 +133,16 @@ class RunningAcceptance:
         return hazards[: draft_config.depth]
 
     def _tree_hazard(self, draft_config: DraftConfig) -> float:
+        hazard = self._tree_hazards.get(draft_config)
+        if hazard is not None:
+            return hazard
         accepted = self.population.tokens_per_engine_step(draft_config) - 1.0
-        known = self._tree_hazards.get(draft_config)
-        if known is None or known[0] != accepted:  # an interval of one tree leaves the others as they were
-            start = 0.0 if known is None else known[1]
-            hazard = self.arithmetic.hazard_of_accepted(accepted, draft_config.depth, self._average, start)
-            self._tree_hazards[draft_config] = known = accepted, hazard
-        return known[1]
+        of, hazard = self._solved.get(draft_config, (-1.0, 0.0))
+        if of != accepted:
+            hazard = self.arithmetic.hazard_of_accepted(accepted, draft_config.depth, self._average, hazard)
+            self._solved[draft_config] = accepted, hazard
+        self._tree_hazards[draft_config] = hazard
+        return hazard
 
     def _forget(self) -> None:
         """Forget what was worked out for the present."""

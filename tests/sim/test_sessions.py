@@ -24,7 +24,7 @@ from tltsched.sessions.routing import RULE_NAMES
 
 ONE = {"hardware__gpus": 1, "cluster__phases": ()}
 TURNS: Rows = ((100, 20, 3.0), (30, 10, 0.0))  # one session: 100 -> 20, a tool of 3 s, 30 -> 10
-GOLDEN = "47895dcfef62767158e63b052c9a07868fa972eb98a58cb4e19f435267f58c07"
+GOLDEN = "c88229742b71e7644543d2c039df134e7ea7deaf40b957a81213753bb8ef0aae"
 
 
 @pytest.mark.parametrize("mode", ["jump", "exact"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from tlt.traces.results.kstar import KSTAR
 from tlt.traces.results.plan import PlanFiles
 from tlt.traces.runs.runfolder import Advice, write_json
 
-TRACE_EVENTS = 200_000  # keeps a run's trace.json near 25 MB, so that a comparison of long runs stays small
+TRACE_EVENTS = 200_000  # of all runs of a folder: keeps their trace.json near 25 MB together
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +89,24 @@ def write_report(path: Path, step: int | None = None) -> Path:
     return _write(make_report(path, step), path)
 
 
-def present(folder: Path, console: Console, step: int | None = None) -> None:
+def present(
+    folder: Path,
+    console: Console,
+    step: int | None = None,
+    writing: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> None:
     """Write the report of a folder and print its table, its verdict and where the files are.
 
+    `writing()` is entered while nothing is printed yet.
     The folder of a K* map has a report of its own, and a counterfactual has one beside that of its runs.
     Raises as make_report does; then nothing is written or printed.
     """
     if (folder / KSTAR).is_file():
         present_kstar(folder, console)
         return
-    report = make_report(folder, step)
-    page = _write(report, folder)
+    with writing():
+        report = make_report(folder, step)
+        page = _write(report, folder)
     if report.case is not None:
         present_counterfactual(folder, report.case, report.answer, report.runs, report.table, console)
         console.print(Text(f"report of the runs: {page}"), soft_wrap=True)
@@ -140,8 +149,9 @@ def _print_advice(advice: Advice | None, console: Console) -> None:
 
 
 def _write(report: Report, folder: Path) -> Path:
+    most = TRACE_EVENTS // len(report.runs.runs)
     for run in report.runs.runs:
-        trace = to_trace(run.summary, run.intervals, run.responses, run.steps, TRACE_EVENTS)
+        trace = to_trace(run.summary, run.intervals, run.responses, run.steps, most)
         write_file(run.path / "trace.json", trace)
     save(report.pictures, folder / "pictures")
     write_answer(report.answer, report.case, folder)

@@ -41,7 +41,7 @@ SWEPT_SETTINGS = (
     "hardware.model=Qwen2.5-7B",
     "hardware.gpu=H100",
 )
-SWEEP_S = 300.0
+SWEEP_CORES, SWEEP_S = 2, 300.0
 
 
 def timed(case: str, repeats: int = 1, steps: int | None = None) -> list[dict[str, Any]]:
@@ -131,9 +131,9 @@ def sweep_speed() -> None:
         "sweep_speed",
         claim=f"{len(grid):,} configurations of 64 GPUs, 8 RL steps of 256 to 1,280 responses",
         value=value,
-        unit={OTHERS: "s", "failed configurations": "configurations"},
-        target=f"at most {SWEEP_S:.0f} s on two cores",
-        met=took_s <= SWEEP_S and not failed,
+        unit={OTHERS: "s", "configurations": "configurations", "failed": "configurations"},
+        target=f"at most {SWEEP_CORES * SWEEP_S:.0f} s of processor time: {SWEEP_S:.0f} s of two cores",
+        met=cpu_s <= SWEEP_CORES * SWEEP_S and not failed,
         measured_on=HERE_ALONE,
         how=f"measured, `tlt sim sweep` on {os.cpu_count()} processes of this machine, which others may use",
     )

@@ -31,11 +31,12 @@ def present(folder: Path, with_report: bool = True, as_json: bool = False) -> No
     from tlt.analysis.report import answer_file, write_answer_of
     from tlt.analysis.report import present as write_and_print
     from tlt.commands.harmless_console import console
+    from tlt.commands.progress import progress
 
     if not with_report:
         write_answer_of(folder)
     else:
-        write_and_print(folder, console(quiet=as_json))
+        write_and_print(folder, console(quiet=as_json), writing=lambda: progress("writing the report"))
     if as_json:
         click.echo(answer_file(folder).read_text(encoding="utf-8").rstrip())
 

@@ -1,4 +1,5 @@
 import io
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from tests.analysis.fake_run import with_summary, write_comparison, write_run
+from tlt.analysis import report
 from tlt.analysis.ledger import AccountingError
 from tlt.analysis.report import present, write_report
 from tlt.traces.runs.runfolder import CAUSES, RunFolder, write_json
@@ -106,6 +108,25 @@ def test_nothing_is_written_if_the_gpu_time_does_not_add_up(tmp_path: Path) -> N
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / "none" / "trace.json").exists()
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_folder_share_one_budget_of_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps all steps of three runs keeps a part of each with a budget for one of them."""
+
+    def kept() -> set[str]:
+        write_report(tmp_path)
+        paths = sorted(tmp_path.glob("*/trace.json"))
+        assert len(paths) == 3
+        return {json.loads(path.read_bytes())["otherData"]["kept"] for path in paths}
+
+    write_comparison(tmp_path, steps=12)
+    assert kept() == {"all steps"}
+    events = len(json.loads((tmp_path / "none" / "trace.json").read_bytes())["traceEvents"])
+    monkeypatch.setattr(report, "TRACE_EVENTS", events)
+    assert all(each.startswith("steps 0 to ") and each.endswith(" of 12") for each in kept())
 
 
 @pytest.mark.slow

@@ -139,7 +139,7 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
     not_fitted = {
         "prefill_s_per_pair": "assumed: roofline; the prompts are too short to show it",
         "last slope": BEYOND,
-        "mixed_s, mixed_token_share": MIXED_DERIVED,
+        "mixed_s, mixed_host_s, mixed_token_share": MIXED_DERIVED,
     }
     if kv_s_per_token is not None:
         where = "measured with vLLM 0.26.0 on the same device: these points have one context"
@@ -253,7 +253,7 @@ def paper_qwen32b_tp4(context_tokens: float = PAPER_CONTEXT_TOKENS) -> Calibrati
             "prefill_chunk_s, prefill_s_per_token": "assumed: roofline points",
             "off_s": "not published: 0",
             "last slope": BEYOND,
-            "mixed_s, mixed_token_share": MIXED_DERIVED,
+            "mixed_s, mixed_host_s, mixed_token_share": MIXED_DERIVED,
         },
         coefficients=coefficients,
         residuals=residuals_of(coefficients, points),

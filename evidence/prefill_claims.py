@@ -80,7 +80,8 @@ def prefill_beside_decode() -> None:
         values[f"{name}: if decode stopped"] = round(found["stopped_s"] * 1e3, 2)
     small = load(str(RUNS / "h200-smollm2-sessions" / "calibration.json"))
     unseen = [point for point in small.mixed_points if point.held_out]
-    derived = msgspec.structs.replace(small.coefficients, mixed_s=0.0, mixed_token_share=1.0)
+    untold = {"mixed_s": 0.0, "mixed_host_s": 0.0, "mixed_token_share": 1.0}
+    derived = msgspec.structs.replace(small.coefficients, **untold)
     for words, law in (("fitted", small.coefficients), ("derived", derived)):
         errors = mixed_errors(law, unseen)
         values[f"135M, {len(unseen)} unseen engine steps, {words}: mean error"] = round(

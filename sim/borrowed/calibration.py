@@ -160,7 +160,7 @@ def _notes(law: Coefficients, factors: Factors, own: Sequence[Point]) -> tuple[s
 
 
 def _not_fitted(answers: Answers, knows_drafts: bool) -> dict[str, str]:
-    told = {"last slope": BEYOND, "off_s": OFF, "mixed_s, mixed_token_share": MIXED_DERIVED}
+    told = {"last slope": BEYOND, "off_s": OFF, "mixed_s, mixed_host_s, mixed_token_share": MIXED_DERIVED}
     if not knows_drafts:
         told["drafter"] = DRAFTER + (answers.refusal(drafting=True) or "none were asked for")
     return told

@@ -91,23 +91,30 @@ SHARES = np.linspace(0.0, 2.0, 81)  # of a token to verify that a prompt's token
 
 
 def fit_mixed(coefficients: Coefficients, points: Sequence[MixedPoint]) -> Coefficients:
-    """Return the law with the two terms that measured engine steps which prefill beside a batch decide.
+    """Return the law with the three terms that measured engine steps which prefill beside a batch decide.
 
-    The points that are not held out decide, by least squares on relative errors; neither term is negative.
+    The points that are not held out decide, by least squares on relative errors; no term is negative, and the
+    least time of the host is one that was measured.
     """
     used = [point for point in points if not point.held_out]
     if not used:
         return coefficients
     seconds = np.array([point.engine_step_s for point in used])
+    hosts_s = np.append(0.0, np.unique(seconds))[:, None]
+    weights = 1.0 / seconds**2
     found = []
     for share in SHARES.tolist():
-        law = msgspec.structs.replace(coefficients, mixed_s=0.0, mixed_token_share=share)
-        beyond = seconds - np.array([predict_mixed_s(law, point) for point in used])
-        constant_s = max(float((beyond / seconds**2).sum() / (1.0 / seconds**2).sum()), 0.0)
-        squares = float((((beyond - constant_s) / seconds) ** 2).sum())
-        found.append((squares, share, constant_s))
-    _, share, constant_s = min(found)
-    return msgspec.structs.replace(coefficients, mixed_s=constant_s, mixed_token_share=share)
+        law = msgspec.structs.replace(coefficients, mixed_s=0.0, mixed_host_s=0.0, mixed_token_share=share)
+        alone_s = np.array([predict_mixed_s(law, point) for point in used])
+        beyond = seconds - np.maximum(hosts_s, alone_s)  # [hosts, points]
+        constants_s = np.maximum((beyond * weights).sum(axis=1) / weights.sum(), 0.0)
+        squares = ((beyond - constants_s[:, None]) ** 2 * weights).sum(axis=1)
+        best = int(np.argmin(squares))
+        found.append((float(squares[best]), share, float(hosts_s[best, 0]), float(constants_s[best])))
+    _, share, host_s, constant_s = min(found)
+    return msgspec.structs.replace(
+        coefficients, mixed_s=constant_s, mixed_host_s=host_s, mixed_token_share=share
+    )
 
 
 def _given(settings: LawSettings) -> Floats:

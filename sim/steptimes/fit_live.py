@@ -58,7 +58,7 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
     residuals = _residuals(coefficients, measured.points, refit)
     not_fitted = {"last slope": BEYOND_GPU if gpu else BEYOND_FITTED}
     if not measured.mixed_points:
-        not_fitted["mixed_s, mixed_token_share"] = MIXED_DERIVED
+        not_fitted["mixed_s, mixed_host_s, mixed_token_share"] = MIXED_DERIVED
     if gpu:
         not_fitted["prefill_s_per_pair"] = "assumed: roofline; it hides behind the other terms"
     return Calibration(

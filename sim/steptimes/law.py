@@ -25,12 +25,13 @@ ceil(n / c) prefill_chunk + n prefill_token + prefill_pair (sum of squared lengt
 
 Engines prefill while they decode. An engine step that does both takes
 
-    max(prefill of the n tokens alone, decode + share (G(x + n) - G(x)) + prefill_pair pairs) + mixed
+    max(host, prefill of the n tokens alone, decode + share (G(x + n) - G(x)) + prefill_pair pairs) + mixed
 
 A prompt's token costs a share of what a token to verify costs, past the last knot no more than prefill's; and
-to decode beside it never makes a prefill shorter, which is what counts where the engine has no CUDA graph for
-it and its host is the slower part. `share` and `mixed` are fitted to measured engine steps of that kind; they
-are 1 and 0 where there are none.
+to decode beside it never makes a prefill shorter. Such a step has no CUDA graph of its own on most engines:
+its host is then the slower part up to some thousand tokens, and takes `host` whatever is in it (25 ms on a 7B
+model, where a decode step takes 5). `share`, `host` and `mixed` are fitted to measured engine steps of that
+kind; they are 1, 0 and 0 where there are none.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     kv_s_per_verified_token: float = 0.0
     graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
     mixed_s: float = 0.0
+    mixed_host_s: float = 0.0
     mixed_token_share: float = 1.0
     request_s: float = 0.0
     experts: ExpertTerm | None = None
@@ -131,6 +133,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             prefill_s_per_token=self.prefill_s_per_token * factor,
             prefill_s_per_pair=self.prefill_s_per_pair * factor,
             mixed_s=self.mixed_s * factor,
+            mixed_host_s=self.mixed_host_s * factor,
         )
 
     def target_s(self, tokens: npt.ArrayLike) -> Floats:
@@ -196,7 +199,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         if self.graph_tokens is not None and read_tokens <= self.graph_tokens < read_tokens + tokens:
             riding_s += self.eager_s
         with_them = decode_s + riding_s + pairs * self.prefill_s_per_pair
-        return max(self.chunk_s(tokens, pairs), with_them) + self.mixed_s
+        return max(self.mixed_host_s, self.chunk_s(tokens, pairs), with_them) + self.mixed_s
 
     def _within_s(self, tokens: float) -> float:
         """Return G at a number of tokens that lies between the knots, less the floor."""

@@ -127,7 +127,7 @@ def test_a_prompt_that_joins_a_batch_costs_what_it_takes_beyond_decode(tmp_path:
         assert point.engine_step_s == pytest.approx(expected, rel=0.02)
     fitted = fit_points(measured)
     assert any(note.startswith("prefill beside decode, mean error") for note in fitted.notes)
-    assert "mixed_s, mixed_token_share" not in fitted.not_fitted
+    assert "mixed_s, mixed_host_s, mixed_token_share" not in fitted.not_fitted
     assert abs(mixed_errors(fitted.coefficients, measured.mixed_points)).mean() < 0.06
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil, inf, nan
 from typing import Any
 
@@ -9,7 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from tlt.sim.steptimes.calibration import mixed_errors, predict_mixed_s
 from tlt.sim.steptimes.experts import ExpertTerm
+from tlt.sim.steptimes.fit import fit_mixed
 from tlt.sim.steptimes.law import (
     MOST_PIECES,
     MOST_S,
@@ -20,6 +23,7 @@ from tlt.sim.steptimes.law import (
     pieces,
     without_graph,
 )
+from tlt.traces.results.calibration_points import MixedPoint
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
 
@@ -30,7 +34,7 @@ LAW = Coefficients(
     draft_s=0.0029, draft_pass_s=0.0031, draft_pass_s_per_request=0.00041, graph_tokens=70.0, eager_s=0.0053,
     prefill_chunk_s=0.0043, prefill_s_per_token=0.00047, prefill_s_per_pair=0.00000059,
     draft_s_per_token=0.000061, kv_s_per_verified_token=0.0000067, mixed_s=0.00073, mixed_token_share=0.79,
-    request_s=0.00083, draft_target_share=0.089,
+    mixed_host_s=0.033, request_s=0.00083, draft_target_share=0.089,
 )  # fmt: skip
 TREE = DraftConfig(5, 3, 12)
 DRAFTS = (OFF, chain(1), chain(4), TREE)
@@ -105,7 +109,7 @@ def test_prefill_in_chunks() -> None:
 @pytest.mark.parametrize("tokens", [1, 3, 12, 60, 500])
 @pytest.mark.parametrize("slope", [0.00037, 0.00091])
 def test_an_engine_step_that_prefills_and_decodes(read: int, tokens: int, slope: float) -> None:
-    """A share of G's rise, past the last knot no more than prefill's; not shorter than the prefill alone."""
+    """A share of G's rise, past the last knot no more than prefill's; no shorter than prefill or the host."""
     law = msgspec.structs.replace(LAW, slopes_s_per_token=(0.00021, 0.00013, slope))
     low, high = law.knots_tokens[0], law.knots_tokens[-1]
     inside = [min(max(each, low), high) for each in (read, read + tokens)]
@@ -117,7 +121,7 @@ def test_an_engine_step_that_prefills_and_decodes(read: int, tokens: int, slope:
         together = decode_s + riding + pairs * 0.00000059
         alone = 0.0043 + tokens * 0.00047 + pairs * 0.00000059
         found = law.mixed_engine_step_s(decode_s, read, tokens, pairs)
-        assert found == pytest.approx(max(together, alone) + 0.00073, rel=1e-12)
+        assert found == pytest.approx(max(0.033, together, alone) + 0.00073, rel=1e-12)
 
 
 def test_experts_come_on_top() -> None:
@@ -141,8 +145,8 @@ def test_what_factors_scale() -> None:
         3.1: ("off_s", "off_s_per_request", "draft_s", "draft_pass_s", "draft_pass_s_per_request",
               "draft_s_per_token"),
         3.1 / 1.7: ("draft_target_share",),
-        1.0: ("prefill_chunk_s", "prefill_s_per_token", "prefill_s_per_pair", "mixed_s", "mixed_token_share",
-              "drafter_kv_share"),
+        1.0: ("prefill_chunk_s", "prefill_s_per_token", "prefill_s_per_pair", "mixed_s", "mixed_host_s",
+              "mixed_token_share", "drafter_kv_share"),
     }  # fmt: skip
     for factor, names in by.items():
         for name in names:
@@ -191,7 +195,7 @@ def test_defaults_add_nothing() -> None:
     law = Coefficients(**{name: getattr(LAW, name) for name in needed})
     assert (law.draft_s_per_token, law.kv_s_per_verified_token, law.mixed_s, law.request_s) == (0, 0, 0, 0)
     assert (law.graph_batches, law.experts, law.draft_target_share, law.draft_once) == ((), None, 0, False)
-    assert law.mixed_token_share == 1.0
+    assert (law.mixed_token_share, law.mixed_host_s) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -219,3 +223,29 @@ def test_the_ends_of_what_a_law_may_be(good: dict[str, Any]) -> None:
 def test_what_a_law_may_not_be(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         Coefficients(**({name: getattr(LAW, name) for name in LAW.__struct_fields__} | bad))
+
+
+@pytest.mark.parametrize(
+    ("host_s", "mixed_s", "share"), [(0.0, 0.0012, 0.5), (0.033, 0.0, 0.5), (0.0, 0.0, 1.5)]
+)
+def test_engine_steps_that_prefill_beside_a_batch_are_fitted(
+    host_s: float, mixed_s: float, share: float
+) -> None:
+    """Each of the three terms is found again where it alone decides, whatever the points held out say."""
+    law = msgspec.structs.replace(LAW, mixed_host_s=host_s, mixed_s=mixed_s, mixed_token_share=share)
+    points = []
+    for batch, prompt_tokens, held_out in product((1, 8, 24), (1, 4, 16, 50, 400), (False, True)):
+        point = MixedPoint(
+            when_off="not_configured", draft_config=OFF, batch=batch, context_tokens=500.0,
+            prompt_tokens=prompt_tokens, engine_step_s=1.0, held_out=held_out,
+        )  # fmt: skip
+        seconds = 9.0 if held_out else predict_mixed_s(law, point)
+        points.append(msgspec.structs.replace(point, engine_step_s=seconds))
+    bare = msgspec.structs.replace(LAW, mixed_host_s=0.0, mixed_s=0.0, mixed_token_share=1.0)
+    fitted = fit_mixed(bare, points)
+    used = [point for point in points if not point.held_out]
+    assert np.abs(mixed_errors(fitted, used)).max() < 1e-3
+    if host_s:
+        assert fitted.mixed_host_s == pytest.approx(host_s, rel=1e-9)
+    assert (fitted.mixed_s, fitted.mixed_token_share) == pytest.approx((mixed_s, share), abs=2e-4)
+    assert fit_mixed(bare, points[1::2]) == bare, "points held out decide nothing"

@@ -1,0 +1,40 @@
+"""Sessions recorded on one H200, simulated again from the calibration that was made before them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from evidence.live_sessions_claims import AIM, rows_of
+from evidence.recording import RUNS
+from tlt.sim.steptimes.calibration import load, mixed_errors
+from tlt.sim.steptimes.fit_live import fit_points
+from tlt.traces.results.calibration_points import MeasuredPoints
+from tlt.traces.runs.runfolder import read_struct
+
+RUN = RUNS / "h200-qwen2.5-7b-sessions"
+
+
+def test_a_recorded_rollout_of_sessions_is_met() -> None:
+    rows = rows_of(RUN / "sticky", RUN / "calibration.json", "sticky")
+    assert [row["policy"] for row in rows] == ["none", "static:4"]
+    for row in rows:
+        assert row["simulated_s"] == pytest.approx(row["measured_s"], rel=AIM)
+        assert row["simulated_hits"] == row["measured_hits"]
+        assert row["decisions_replay"]
+
+
+def test_its_calibration_is_what_its_points_say() -> None:
+    fitted = fit_points(read_struct(RUN / "calibration.points.json", MeasuredPoints))
+    assert fitted == load(str(RUN / "calibration.json"))
+
+
+def test_a_step_that_prefills_beside_a_batch_waits_for_its_host() -> None:
+    """Prompts of 16 to 1,024 tokens take alike; a constant on top of the other terms cannot say so."""
+    calibration = load(str(RUN / "calibration.json"))
+    law, points = calibration.coefficients, calibration.mixed_points
+    short = [point.engine_step_s for point in points if point.prompt_tokens <= 1024]
+    assert law.mixed_host_s == pytest.approx(sum(short) / len(short), rel=0.05)
+    without = msgspec.structs.replace(law, mixed_host_s=0.0, mixed_s=0.0094)  # the best constant on top
+    unseen = [point for point in points if point.held_out]
+    assert abs(mixed_errors(law, unseen)).mean() < 0.1 < 0.25 < abs(mixed_errors(without, unseen)).mean()

@@ -22,7 +22,7 @@ from tlt.realrun.driver.requests import Fresh, LiveRequests
 from tlt.realrun.driver.step import Drafter, LiveStep, Loss
 from tlt.realrun.driver.tools import Tools
 from tlt.realrun.driver.update import Learning, drafters_measured, parts_of
-from tlt.realrun.workers.executor import Executor, Heard, Lost, WorkerError
+from tlt.realrun.workers.executor import GOES_ON, Executor, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import (
     Abandon,
     Finish,
@@ -337,12 +337,9 @@ class Cluster:
 
     def _lost(self, worker: int, lost: Lost) -> None:
         """Book a dead worker's time up to its death, and give its requests to the others."""
-        state, why = self.state, lost.text or lost.reason
+        state, why = self.state, lost.told
         if self.learning is not None:
-            raise WorkerError(
-                f"worker {worker} died in step {state.step} of {self.policy}: {why}\n"
-                "start the same command again: it goes on from the last checkpoint, if there is one"
-            )
+            raise WorkerError(f"worker {worker} died in step {state.step} of {self.policy}: {why}\n{GOES_ON}")
         if len(self.workers) == 1:
             raise WorkerError(f"worker {worker}, the last one, died: {why}")
         self.workers.remove(worker)

@@ -21,7 +21,7 @@ from tlt.realrun.training.requests import RequestSource
 from tlt.realrun.training.service import TrainingService
 from tlt.realrun.training.write_run import write_run
 from tlt.realrun.training_config import TrainConfig
-from tlt.realrun.workers.executor import Executor, WorkerError, await_ready
+from tlt.realrun.workers.executor import GOES_ON, Executor, Lost, WorkerError, await_ready
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.messages import PolicySetup, PrepareTraining, Save, Saved
 from tlt.traces.common.manifest import sealed
@@ -82,7 +82,7 @@ class PolicyRun:
                 last = step + 1 == self.config.steps
                 every = self.config.checkpoint_every
                 if every and ((step + 1) % every == 0 or last):
-                    self._save(executor)
+                    self.save(executor)
                 write_run(self.log, self.config, self.plan, engine, self.source.kinds)
                 progress(f"{self.plan.name}: step {step + 1}")
         self.log.finish()
@@ -128,7 +128,7 @@ class PolicyRun:
             return Drafter(*last.serves_next, last.drafter_next)
         return Drafter(0 if self.plan.speculating else -1)
 
-    def _save(self, executor: Executor) -> None:
+    def save(self, executor: Executor) -> None:
         """Have all workers write their part of a checkpoint; it counts once all are there."""
         place = self.log.new_checkpoint()
         for worker in self.workers:
@@ -136,5 +136,8 @@ class PolicyRun:
         for _ in self.workers:
             worker, answer = executor.receive()
             if not isinstance(answer, Saved):
-                raise WorkerError(f"worker {worker} could not write its part of a checkpoint: {answer}")
+                why = answer.told if isinstance(answer, Lost) else f"it answered {type(answer).__name__}"
+                raise WorkerError(
+                    f"worker {worker} could not write its part of a checkpoint: {why}\n{GOES_ON}"
+                )
         self.log.commit()

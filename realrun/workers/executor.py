@@ -21,12 +21,19 @@ from tlt.realrun.workers.messages import (
 )
 from tltsched.errors import InputError
 
+GOES_ON = "start the same command again: it goes on from the last checkpoint, if there is one"
+
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
     """A worker is dead. `reason` is one line, `text` all that it said."""
 
     reason: str
     text: str = ""
+
+    @property
+    def told(self) -> str:
+        """All that it said, or else the line."""
+        return self.text or self.reason
 
 
 Heard = Ready | Report | Withdrawn | Reloaded | Trained | PhaseDone | Saved | Lost
@@ -69,7 +76,7 @@ def await_ready(executor: Executor, workers: int) -> tuple[EngineInfo, float]:
     while len(infos) < workers:
         worker, answer = executor.receive()
         if isinstance(answer, Lost):
-            raise WorkerError(f"worker {worker} could not start: {answer.text or answer.reason}")
+            raise WorkerError(f"worker {worker} could not start: {answer.told}")
         assert isinstance(answer, Ready)
         infos[worker], warm_up_s = answer.info, max(warm_up_s, answer.warm_up_s)
     devices = sorted({info.device for info in infos.values()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,7 +14,11 @@ from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep
 from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training.plan import plan_training
+from tlt.realrun.training.requests import RequestSource
+from tlt.realrun.training.train import PolicyRun
 from tlt.realrun.training_config import TrainConfig
+from tlt.realrun.workers.executor import GOES_ON, Heard, Lost, WorkerError
+from tlt.realrun.workers.messages import Order
 from tltsched.errors import InputError
 
 
@@ -50,6 +55,33 @@ def test_a_finished_run_without_a_checkpoint_stays(tmp_path: Path, step: LiveSte
     again = PolicyLog(tmp_path / "none", config, plan(config))
     assert again.complete
     assert [each.step for each in again.steps] == [0, 1]
+
+
+class Deaf:
+    """An executor whose workers are dead."""
+
+    def send(self, worker: int, order: Order) -> None:
+        """Take an order that nobody reads."""
+
+    def receive(self) -> tuple[int, Heard]:
+        """Return that a worker died."""
+        return 1, Lost("killed by signal 9 (SIGKILL)")
+
+    def receive_within(self, seconds: float | None) -> tuple[int, Heard] | None:
+        """Do the same."""
+        del seconds
+        return self.receive()
+
+
+def test_a_worker_that_dies_over_a_checkpoint_is_told_in_words(tmp_path: Path) -> None:
+    config = TrainConfig(steps=2)
+    log = PolicyLog(tmp_path / "none", config, plan(config))
+    source = cast("RequestSource", None)  # nothing is asked any more
+    with pytest.raises(WorkerError) as raised:
+        PolicyRun(config, plan(config), log, source, tmp_path, "").save(Deaf())
+    first, second = str(raised.value).splitlines()
+    assert first == "worker 1 could not write its part of a checkpoint: killed by signal 9 (SIGKILL)"
+    assert second == GOES_ON
 
 
 def test_a_finished_run_with_a_checkpoint_grows(tmp_path: Path, step: LiveStep) -> None:

@@ -86,7 +86,7 @@ SURFACE: dict[str, set[str]] = {
     "real model": {
         "NAME", "--out", "--shape-only", "--vocab", "--draft-vocab", "--draft-model", "--seed",
     },
-    "real calibrate": {"--config", "--set", "--out", "--compare"},
+    "real calibrate": {"--config", "--set", "--out", "--compare", "--refit"},
     "real replay": {"--config", "--set", "--policies", "--calibration", "--executor", "--out", "--report"},
     "real check-export": {"FILE", "--max-running", "--python"},
     "real collect": {"FOLDER"},

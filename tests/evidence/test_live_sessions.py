@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from evidence.live_sessions_claims import AIM, rows_of
 from evidence.recording import RUNS
+from tlt.commands.main import cli
 from tlt.sim.steptimes.calibration import load, mixed_errors
 from tlt.sim.steptimes.fit_live import fit_points
 from tlt.traces.results.calibration_points import MeasuredPoints
@@ -24,9 +28,17 @@ def test_a_recorded_rollout_of_sessions_is_met() -> None:
         assert row["decisions_replay"]
 
 
-def test_its_calibration_is_what_its_points_say() -> None:
-    fitted = fit_points(read_struct(RUN / "calibration.points.json", MeasuredPoints))
+def test_its_calibration_is_what_its_points_say(tmp_path: Path) -> None:
+    """As `tlt real calibrate --refit` says as well, which takes no settings beside the points."""
+    points = RUN / "calibration.points.json"
+    fitted = fit_points(read_struct(points, MeasuredPoints))
     assert fitted == load(str(RUN / "calibration.json"))
+    again = ["real", "calibrate", "--refit", str(points), "--out", str(tmp_path / "again.json")]
+    assert CliRunner().invoke(cli, again).exit_code == 0
+    assert (tmp_path / "again.json").read_bytes() == (RUN / "calibration.json").read_bytes()
+    refused = CliRunner().invoke(cli, [*again, "--set", "seed=1"])
+    assert refused.exit_code != 0
+    assert "settings beside --refit" in str(refused.exception)
 
 
 def test_a_step_that_prefills_beside_a_batch_waits_for_its_host() -> None:

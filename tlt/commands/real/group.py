@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tlt.commands.options import (
+    EXISTING_FILE,
     FILE,
     HELP,
     WholeGroup,
@@ -24,9 +25,11 @@ from tlt.commands.real.check_export import check_export
 from tlt.commands.real.drafter import drafter
 from tlt.commands.real.plugin import collect, step_times
 from tlt.commands.real.warm_up import warm_up
+from tltsched.errors import InputError
 
 if TYPE_CHECKING:
     from tlt.realrun.config import RealConfig
+    from tlt.traces.results.calibration_points import MeasuredPoints
 
 POLICIES = "none,static:2,static:4"
 TRAINED_POLICIES = "none,static:4/frozen,tlt_chains/online"
@@ -85,38 +88,62 @@ def model(
     "--out", type=FILE, required=True, help="The calibration; the points go beside it, as NAME.points.json."
 )
 @click.option("--compare", "old", help="A calibration of before, by name or path: say what changed.")
-def calibrate(config: Path | None, assignments: tuple[str, ...], out: Path, old: str | None) -> None:
+@click.option("--refit", type=EXISTING_FILE, help="NAME.points.json: fit it again, as the law now is.")
+def calibrate(
+    config: Path | None, assignments: tuple[str, ...], out: Path, old: str | None, refit: Path | None
+) -> None:
     """Measure step times of the engine and fit them; an interrupted calibration goes on where it was.
 
-    With --compare and an OUT that is there already, that one is compared and nothing is measured.
+    With --compare and an OUT that is there already, that one is compared and nothing is measured. With
+    --refit no engine is started: the points of an earlier calibration are fitted anew.
     """
-    from tlt.realrun.calibrate.sweep import calibrate as measure
-    from tlt.realrun.workers.executor import WorkerError
     from tlt.sim.steptimes.calibration import load
     from tlt.sim.steptimes.compare import compare
     from tlt.sim.steptimes.fit_live import fit_points
     from tlt.traces.runs.runfolder import write_json
 
     before = load(old) if old else None
-    if before is not None and out.is_file():
+    if before is not None and out.is_file() and refit is None:
         click.echo(compare(before, load(str(out))).text())
         return
-    resolved = _resolve(config, assignments)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with progress("starting", 1.0) as shown:
-        try:
-            measured = measure(
-                resolved,
-                out.with_suffix(".points.json"),
-                lambda done, total, what: shown.reach(done / total if total else 0.0, what),
-            )
-        except WorkerError as error:
-            raise click.ClickException(str(error)) from None
+    if refit is None:
+        measured = _measured(_resolve(config, assignments), out)
+    else:
+        measured = _points_of(refit, config, assignments)
     fitted = fit_points(measured)
     write_json(out, fitted)
     click.echo(out)
     if before is not None:
         click.echo(compare(before, fitted).text())
+
+
+def _measured(config: RealConfig, out: Path) -> MeasuredPoints:
+    """Measure the points of a calibration that will be `out`, with progress on the terminal."""
+    from tlt.realrun.calibrate.sweep import calibrate as measure
+    from tlt.realrun.workers.executor import WorkerError
+
+    with progress("starting", 1.0) as shown:
+        try:
+            return measure(
+                config,
+                out.with_suffix(".points.json"),
+                lambda done, total, what: shown.reach(done / total if total else 0.0, what),
+            )
+        except WorkerError as error:
+            raise click.ClickException(str(error)) from None
+
+
+def _points_of(path: Path, config: Path | None, assignments: tuple[str, ...]) -> MeasuredPoints:
+    """Read the points of an earlier calibration; raises InputError for another file or settings beside it."""
+    from tlt.traces.results.calibration_points import MeasuredPoints
+    from tlt.traces.runs.runfolder import read_struct
+
+    if config is not None or assignments:
+        given = "--config" if config is not None else f"--set {assignments[0]}"
+        allowed = "none: the points hold the settings that they were measured with"
+        raise InputError("settings beside --refit", given, allowed, "leave it out")
+    return read_struct(path, MeasuredPoints)
 
 
 @real.command()

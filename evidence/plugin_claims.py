@@ -43,6 +43,7 @@ class Result(msgspec.Struct, frozen=True):
     """A line that plugin/contract/one_engine.py prints."""
 
     vllm: str
+    model: str
     checks: dict[str, bool]
 
 
@@ -63,23 +64,34 @@ def versions(results: Path) -> None:
         unit={OTHERS: f"checks of {asked}"},
         target=f"all of them, for {', '.join(KNOWN)}",
         met=kept and tried == set(KNOWN),
-        how="measured: a Llama of random weights (SmolLM2-135M in 0.32), float32, greedy; without the "
-        "plugin, watched, in charge, and with a policy that fails (plugin/contract/one_engine.py)",
+        how="measured: float32, greedy, no graphs; without the plugin, watched, in charge, and with a policy "
+        "that fails (plugin/contract/one_engine.py); " + "; ".join(sorted(_models(found))),
         measured_on=f"{device()}, vLLM for CPU",
         command="make versions && python -m evidence.plugin_claims versions out/versions/results.jsonl",
     )
 
 
+def _models(found: dict[str, Result]) -> set[str]:
+    """Return each model with the versions that ran it."""
+    models = {each.model for each in found.values()}
+    return {
+        f"{model}: {', '.join(sorted(name for name, each in found.items() if each.model == model))}"
+        for model in models
+    }
+
+
 class Faults(msgspec.Struct, frozen=True):
     """The line that plugin/contract/faults.py prints, by fault: same tokens or not, what was said."""
 
+    model: str
     faults: dict[str, dict[str, Any]]
 
 
 def faults(result: Path) -> None:
     """Write how many faults left the requests alone and were said in one line."""
     lines = [line for line in result.read_bytes().splitlines() if line.startswith(b"{")]
-    found = msgspec.json.decode(lines[-1], type=Faults).faults
+    told = msgspec.json.decode(lines[-1], type=Faults)
+    found = told.faults
     value: dict[str, Figure] = {
         "faults": float(len(found)),
         "of them with the tokens of a stock engine": float(
@@ -95,7 +107,7 @@ def faults(result: Path) -> None:
         unit={OTHERS: "count"},
         target="every request ends with the tokens of a stock engine, and one line says what happened",
         met=all(each["kept"] for each in found.values()),
-        how="measured: a Llama of random weights in float32, greedy, 16 requests; said: "
+        how=f"measured: {told.model}, float32, greedy, 16 requests; said: "
         + "; ".join(f"{name}: {_without_paths(text)}" for name, text in said.items()),
         measured_on=f"{device()}, vLLM 0.32.0 for CPU",
         command="python plugin/contract/faults.py MODEL OUT > RESULT && "

@@ -8,6 +8,7 @@ from typing import Any
 from tlt.sim.config import Config
 from tlt.sim.defaults import ROOFLINE
 from tlt.sim.steptimes.drafters import OWN_COST
+from tlt.traces.sessions.files import is_session_file, sessions_path
 from tltsched.errors import InputError
 
 # Field or section, whether it is without effect, and what has the effect instead.
@@ -40,6 +41,17 @@ RULES: tuple[Rule, ...] = (
             "leave it out",
         )
         for name in ("lengths", "replay_steps", "max_response_tokens", "prompt_tokens", *SAMPLED[2:])
+    ),
+    *(
+        (
+            f"workload.{name}",
+            lambda config: (
+                bool(config.workload.sessions) and is_session_file(sessions_path(config.workload.sessions))
+            ),
+            "sessions are recorded (workload.sessions), with their prompts and samples",
+            "leave it out, or draw sessions from laws (`tlt trace fit`)",
+        )
+        for name in SAMPLED[:2]
     ),
     (
         "acceptance.rate",

@@ -17,6 +17,7 @@ from tlt.commands import main
 from tlt.traces.common.manifest import seal_also
 from tlt.traces.runs.runfolder import RunFolder
 from tlt.version import VERSION
+from tltsched.errors import InputError
 
 # A command, its arguments in capitals, its options. Scripts depend on it: add to it, take nothing away.
 GIVEN = {"--config", "--set", "--phases", "--fitted", "--out", "--force", "--json"}
@@ -346,3 +347,19 @@ def test_a_comparison_says_how_sure_it_is(tmp_path: Path, monkeypatch: pytest.Mo
         assert (out / name).is_file(), name
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Schedules that train each step on its own responses, in turn: at most" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "assignment"),
+    [
+        (["sim", "kstar", "--out", "x"], "workload.steps=9"),
+        (["sim", "kstar", "--out", "x"], "cluster.schedule=tail_batching"),
+        (["sim", "kstar", "--out", "x"], "phases.reward_s=3"),
+        (["sim", "drafter"], "workload.steps=9"),
+    ],
+)
+def test_a_setting_that_a_command_does_not_use_is_refused(command: list[str], assignment: str) -> None:
+    answer = CliRunner().invoke(main.cli, [*command, "--set", assignment])
+    path, _, value = assignment.partition("=")
+    assert isinstance(answer.exception, InputError)
+    assert str(answer.exception).startswith(f"got '{value}' for {path}; allowed: nothing here: ")

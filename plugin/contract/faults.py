@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from one_engine import DRAFTS, FAILS, run
+from one_engine import DRAFTS, FAILS, described, run
 
 KILLED = """
 import os
@@ -91,7 +91,11 @@ def check(model: str, out: Path) -> dict[str, object]:
         name: {"same tokens": digest == plain, "said": said, "kept": digest == plain and len(said) == 1}
         for name, (digest, said) in found.items()
     }
-    return {"faults": faults, "passed": all(each["kept"] for each in faults.values())}
+    return {
+        "model": described(model),
+        "faults": faults,
+        "passed": all(each["kept"] for each in faults.values()),
+    }
 
 
 if __name__ == "__main__":

@@ -100,6 +100,12 @@ def run(model: str, out: Path, mode: str, extra: str = "", site: str = "") -> tu
     return digest[0], said
 
 
+def described(model: str) -> str:
+    """Return what a model is, such as `llama, 30 layers of 576`."""
+    shape = json.loads((Path(model) / "config.json").read_text())
+    return f"{shape['model_type']}, {shape['num_hidden_layers']} layers of {shape['hidden_size']}"
+
+
 def facts(folder: Path) -> list[dict[str, object]]:
     """Return the lines of the one engine of a job."""
     return [json.loads(line) for line in (folder / "engines/0000/facts.jsonl").read_text().splitlines()]
@@ -141,7 +147,7 @@ def check(model: str, out: Path) -> dict[str, object]:
         "a fault: the facts end with it": told[-1]["kind"] == "fault",
     }  # fmt: skip
     return {
-        "vllm": version, "engine_steps": len(steps), "drafted_tokens": drafted,
+        "vllm": version, "model": described(model), "engine_steps": len(steps), "drafted_tokens": drafted,
         "said": said_charged[:1], "wrong_k": wrong[:5], "checks": checks, "passed": all(checks.values()),
     }  # fmt: skip
 

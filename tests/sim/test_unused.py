@@ -19,6 +19,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"workload": REPLAY | {"samples_per_prompt": 16}}, "workload.samples_per_prompt"),
     ({"workload": REPLAY | {"group_correlation": 0.5}}, "workload.group_correlation"),
     ({"workload": REPLAY | {"length_drift_per_step": 0.1}}, "workload.length_drift_per_step"),
+    ({"workload": {"sessions": "office-work", "prompts_per_step": 3}}, "workload.prompts_per_step"),
+    ({"workload": {"sessions": "office-work", "samples_per_prompt": 3}}, "workload.samples_per_prompt"),
     ({"acceptance": {"rate": 0.9}}, "acceptance.rate"),
     ({"acceptance": {"kind": "geometric", "survival_by_position": [0.5]}}, "acceptance.survival_by_position"),
     ({"cost": {"source": "vllm-0.32-h100-qwen2.5-7b", "roofline": {"draft_vocab": 1}}}, "cost.roofline"),

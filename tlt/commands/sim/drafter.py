@@ -8,6 +8,7 @@ import click
 
 from tlt.commands.options import configured, json_option
 from tlt.commands.progress import progress
+from tlt.commands.sim.given import refuse_set
 
 
 @click.command("drafter")
@@ -30,6 +31,7 @@ def drafter(
     from tlt.sim.policy_set import policy_set
     from tlt.traces.common.settings import settings_of
 
+    refuse_set(assignments, {"workload.steps": "the run has --run-steps", "policy": "--policy says it"})
     simulations = policy_set(settings_of(config, assignments), ["none", policy]).simulations
     with progress("simulating a few steps at several ages of the drafter"):
         found = train_or_leave(simulations[policy], simulations["none"], policy, run_steps, first_tokens)

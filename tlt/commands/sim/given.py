@@ -59,6 +59,21 @@ def settings_given(given: dict[str, Any]) -> dict[str, Any]:
     return merge(logged, own)
 
 
+def refuse_set(assignments: tuple[str, ...], unused: dict[str, str]) -> None:
+    """Raise InputError for a `--set` of what a command does not use.
+
+    A file of settings may hold it, since several commands read one file. `unused`: a field or section, and
+    why it is nothing here.
+    """
+    from tltsched.errors import InputError
+
+    for assignment in assignments:
+        path, _, value = assignment.partition("=")
+        for name, why in unused.items():
+            if path == name or path.startswith(f"{name}."):
+                raise InputError(path, value, f"nothing here: {why}", "leave it out")
+
+
 def claimed(command: str, given: dict[str, Any], settings: dict[str, Any], **asked: Any) -> Path:
     """Return the folder of --out, taken for this command and question; raises InputError."""
     from tlt.traces.results.study import claim

@@ -8,7 +8,9 @@ import click
 
 from tlt.commands.options import draft_configs_option, names_of, numbers_of
 from tlt.commands.output import present
-from tlt.commands.sim.given import claimed, settings_given, simulates
+from tlt.commands.sim.given import claimed, refuse_set, settings_given, simulates
+
+DECODE_ALONE = "decode alone is mapped, over --batches and --contexts"
 
 
 @click.command()
@@ -39,9 +41,8 @@ def kstar(
     from tltsched.errors import InputError
 
     if given["phases"] is not None:
-        raise InputError(
-            "--phases", str(given["phases"]), "nothing here: decode alone is mapped", "leave it out"
-        )
+        raise InputError("--phases", str(given["phases"]), f"nothing here: {DECODE_ALONE}", "leave it out")
+    refuse_set(given["assignments"], dict.fromkeys(("workload", "cluster", "phases", "policy"), DECODE_ALONE))
     settings, named = settings_given(given), names_of(draft_configs) or ()
     settings = with_kind(settings, [f"static:{name}" for name in named])
     resolved = resolve(settings, "none")

@@ -87,6 +87,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "hook_overhead_smollm2-135m": "What the driver costs",
         "k0_skip": "K = 0 without the drafter's pass",
         "plugin_trl": "The plugin in TRL's own engine: watching, advising, in charge",
+        "plugin_versions": "The plugin in every version of vLLM that it knows",
+        "plugin_faults": "The plugin breaks while it is in charge",
     },
     "The tool": {
         "demo": "The demonstration",

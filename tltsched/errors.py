@@ -15,7 +15,8 @@ class InputError(ValueError):
 
     def __init__(self, field: str, got: object, allowed: str, fix: str) -> None:
         self.field, self.got, self.allowed, self.fix = field, got, allowed, fix
-        super().__init__(f"got {got!r} for {field}; allowed: {allowed}; {fix}")
+        given = "nothing" if got is None else repr(got)
+        super().__init__(f"got {given} for {field}; allowed: {allowed}; {fix}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str, str]]:
         """Let it come out of another process as it was raised there."""

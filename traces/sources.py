@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tlt.traces.importers.reading.head import holds_trace
 from tlt.traces.live.run_folder import collect_if_new
+from tlt.traces.results.study import wrote
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 from tltsched.errors import InputError
 
@@ -98,6 +99,9 @@ def open_runs(path: Path) -> Runs:
     source = open_source(path)
     if isinstance(source, RunSource | ComparisonSource):
         return source
+    if command := wrote(path):
+        fix = "give a folder of `tlt sim run` or compare that is finished, or read the tables there"
+        raise InputError("run folder", f"{path}, where `{command}` left no runs", RUNS, fix)
     fix = "check the path: give the folder that a run was written to"
     raise InputError("run folder", f"{path} ({source.what})", RUNS, fix)
 

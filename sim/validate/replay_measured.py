@@ -117,6 +117,11 @@ class MeasuredPolicy:
         folder = RunFolder(path)
         self.path = path
         self.summary = folder.summary()
+        if self.summary.kind != "measured":
+            raise InputError(
+                "run folder", f"{path}, a {self.summary.kind} run", "a measured run",
+                "give the folder that `tlt real replay` or the plugin wrote",
+            )  # fmt: skip
         self.responses = folder.responses().sort_values(["step", "request"], ignore_index=True)
         self.settings = read_struct(path / "resolved_config.json", MeasuredSettings)
         self.setup = read_struct(path / "scheduler.json", SchedulerSetup)
@@ -135,7 +140,7 @@ class MeasuredPolicy:
         whole = all((rows.to_numpy() == np.arange(len(rows))).all() for _, rows in ids)
         steps = self.responses["step"].unique()
         whole = whole or not self.spec.keeps_order  # else ids go on through the run
-        if self.summary.kind != "measured" or not whole or (steps != np.arange(len(steps))).any():
+        if not whole or (steps != np.arange(len(steps))).any():
             raise InputError(
                 "run folder", str(path), "a measured run with steps and requests from 0 on",
                 "give the folder that `tlt real replay` wrote",

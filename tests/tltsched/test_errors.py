@@ -43,3 +43,8 @@ def test_no_step_times_of_another_gpu_model_or_tp_are_proposed(name: str) -> Non
 def test_another_way_to_write_the_same_is_proposed(name: str, meant: str, table: dict[str, int]) -> None:
     with pytest.raises(InputError, match=f"did you mean '{meant}'"):
         look_up(table, "x", name, things=True)
+
+
+def test_what_was_not_given_is_called_nothing() -> None:
+    error = InputError("--calibration", None, "a calibration.json", "give it")
+    assert str(error) == "got nothing for --calibration; allowed: a calibration.json; give it"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.traces.doctor_runs import healthy, write_comparison
+from tlt.traces.results.study import claim
 from tlt.traces.runs.runfolder import Comparison, write_json
 from tlt.traces.sources import (
     ComparisonSource,
@@ -74,3 +75,9 @@ def test_what_is_no_run_is_said_to_be_what_it_is(tmp_path: Path, comparison: Pat
     ):
         open_run(comparison, "--save-drift")
     assert open_run(comparison / "none", "--save-drift") == RunSource(comparison / "none")
+
+
+def test_a_result_without_runs_is_said_to_be_its_commands(tmp_path: Path) -> None:
+    claim(tmp_path / "sweep", "sweep", {"hardware": {"gpus": 8}})
+    with pytest.raises(InputError, match="where `tlt sim sweep` left no runs"):
+        open_runs(tmp_path / "sweep")

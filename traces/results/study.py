@@ -77,6 +77,12 @@ def claim(folder: Path, command: str, question: Mapping[str, Any], *, force: boo
     write_json(folder / STUDY, study)
 
 
+def wrote(folder: Path) -> str:
+    """Return which command's result a folder holds, such as `tlt sim sweep`; "" if it is none."""
+    held = _held(folder)
+    return "" if held is None else f"tlt sim {held.command}"
+
+
 def _held(folder: Path) -> Study | None:
     if (folder / STUDY).is_file():
         return read_struct(folder / STUDY, Study)

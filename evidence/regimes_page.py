@@ -58,6 +58,10 @@ LAST = (
          makespan="largest error of seconds a trained token"),
     Line(regime="sessions of turns whose tools sleep, on CPU", record="live_sessions_cpu",
          speedup="largest error of the gain of speculation"),
+    Line(regime="sessions of turns whose tools sleep, one GPU", record="live_sessions_cuda",
+         speedup="largest error of the gain of speculation"),
+    Line(regime="natural responses of a 135M model, one GPU whose host was uneven",
+         record="natural_predicted_cuda", makespan="kind of prompt, *"),
     Line(regime="mixtures of experts, weights or caches below 16 bits"),
 )  # fmt: skip
 

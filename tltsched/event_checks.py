@@ -37,6 +37,7 @@ Rows = TypeVar("Rows", bound=tuple[Any, ...])
 MOST_S = 1e10  # 317 years
 MOST_REQUESTS = 2**20  # of one engine step
 MOST = 2**53  # tokens, requests, engine steps: what a float still counts
+LATE_ENGINE_STEPS = 2  # that an engine which plans ahead verifies after a decision, drafted before it
 LONGEST_SHOWN = 400  # characters of an event in a message
 
 
@@ -117,8 +118,8 @@ def check_batch(event: BatchFormed) -> str:
 def check_decision(event: DecisionEnded, open_: SetDraftConfig, deepest: int) -> str:
     """An interval reports the draft configuration that was chosen and counts that do not contradict.
 
-    `deepest` is the depth of the deepest draft configuration of the rollout: the first engine step of an
-    interval may verify what was drafted under the one before.
+    `deepest` is the depth of the deepest draft configuration so far: the first LATE_ENGINE_STEPS of an
+    interval may verify what was drafted under those before, in a rollout that went before as well.
     """
     if event.draft_config != open_.draft_config:
         return f"was to use draft configuration {open_.draft_config}, not {event.draft_config}"
@@ -145,8 +146,10 @@ def _check_accepted(event: DecisionEnded, accepted: tuple[int, ...], deepest: in
     before, depth = event.request_steps, event.draft_config.depth
     if len(accepted) > deepest:
         return f"drafted {deepest} positions at most"
-    if len(accepted) > depth and accepted[depth] > max(0, before - event.engine_steps + 1):
-        return f"drafts {depth} positions: deeper drafts are verified in the first engine step alone"
+    own = max(event.engine_steps - LATE_ENGINE_STEPS, 0)  # engine steps that verify its own drafts alone
+    if len(accepted) > depth and accepted[depth] > before - own:
+        first = f"the first {LATE_ENGINE_STEPS} engine steps alone"
+        return f"drafts {depth} positions: deeper drafts are verified in {first}"
     for position in accepted:
         if position > before:
             return "has more drafts accepted at a position than at the one before it, or than were drafted"

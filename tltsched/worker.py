@@ -43,7 +43,6 @@ class WorkerScheduler:
     _may_draft: bool
     _drafter_in_step: bool
     _open: SetDraftConfig  # the last decision
-    _deepest: int  # depth of the decisions
 
     def __init__(self, worker: int, policy: Policy) -> None:
         self.worker = worker
@@ -54,6 +53,7 @@ class WorkerScheduler:
         self.who = f"worker {worker}"
         self._t_s = 0.0
         self._step = -1
+        self._deepest = 0  # depth of all decisions
         self.drafts = any(draft_config.depth for draft_config in policy.draft_configs)
         """Whether the policy ever drafts."""
 
@@ -68,7 +68,7 @@ class WorkerScheduler:
         return commands
 
     def _begin(self, event: RolloutBegan) -> tuple[SetDraftConfig, ...]:
-        self._step, self._deepest = event.step, 0
+        self._step = event.step
         self._may_draft = not self.drafts or event.drafter_version != NO_DRAFTER
         self._drafter_in_step = True
         self.policy.begin_rollout()

@@ -5,7 +5,9 @@ the scheduler the same events:
 
 - a batch is formed by the first engine step without a prompt after some with, when that one is planned;
 - an engine step without a prompt belongs to the decision interval that is open when it comes back. On an
-  engine that plans ahead its drafts may be of the interval before, as in the live worker;
+  engine that plans ahead its drafts may be of the interval before, as in the live worker; drafts that are
+  deeper than any decision was made before there were decisions (step times were being measured), and their
+  engine step belongs to none;
 - a decision interval ends when its choice says so, when the engine is empty, and, at the next batch that is
   formed, if requests were admitted.
 
@@ -54,6 +56,7 @@ class Decisions:
         self._prompted = 0  # engine steps in a row that were planned with prompts
         self._formed = False
         self._finished: list[int] = []
+        self._deepest = 0  # depth of all decisions
         self._drafter_version = -1
         self._rolling = False
 
@@ -88,7 +91,8 @@ class Decisions:
         del k
         self._finished += facts.finished
         interval, draft = self._interval, self._draft
-        if facts.prompt_tokens or interval is None or draft is None:
+        foreign = len(facts.accepted_by_position) > self._deepest
+        if facts.prompt_tokens or interval is None or draft is None or foreign:
             if not left:
                 self._close(t_s, 0, 0)
             return
@@ -117,6 +121,7 @@ class Decisions:
     def _take(self, drafts: tuple[SetDraftConfig, ...]) -> None:
         for draft in drafts:
             self._draft = draft
+            self._deepest = max(self._deepest, draft.draft_config.depth)
             self._interval = DecisionInterval(draft.draft_config, self.scheduler.wants_requests)
             self.decided += 1
 
@@ -164,6 +169,7 @@ class AdvisedDecisions(Decisions):
         """Take in an engine step."""
         if chain(k) != self._adviser.actual:
             self._adviser.actual = chain(k)
+            self._deepest = max(self._deepest, k)
             if self._interval is not None and not facts.prompt_tokens:
                 self._close(t_s, facts.batch, context())
                 if self._interval is not None:

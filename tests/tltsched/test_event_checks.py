@@ -25,6 +25,7 @@ from tltsched.events import (
     RequestsWithdrawn,
     RewardsReady,
     RolloutBegan,
+    RolloutEnded,
     StepBegan,
     TrainingStopped,
     WorkerLost,
@@ -112,15 +113,34 @@ def test_a_decision_interval_that_cannot_be_is_refused(change: dict[str, Any], w
     worker.handle(DECIDED)  # the truth is still taken in
 
 
-def test_deeper_drafts_of_the_decision_before_are_verified_in_the_first_engine_step() -> None:
+def test_deeper_drafts_of_the_decision_before_are_verified_in_the_first_two_engine_steps() -> None:
+    """On an engine that plans ahead; without it in the first alone."""
     table = TableConfig(draft_configs_by_batch=((1, "2"), (5, "1")))
     worker = WorkerScheduler(0, table.build(Random(0), None))  # noqa: S311
     worker.handle(RolloutBegan(0.0, 0, 0, 0))
     worker.handle(BatchFormed(1.0, 0, 3, 300))
     worker.handle(BatchFormed(1.0, 0, 6, 600))
-    event = DecisionEnded(2.0, 0, DraftConfig(1, 1, 2), 3, 18, 0.1, (17, 17), (), 6, 600)
-    refuse(worker, event, "first engine step alone")  # two engine steps have a request each at least
-    worker.handle(replace(event, accepted_by_position=(17, 16)))  # of 16 in the first engine step
+    event = DecisionEnded(2.0, 0, DraftConfig(1, 1, 2), 3, 18, 0.1, (18, 18), (), 6, 600)
+    refuse(worker, event, "first 2 engine steps alone")  # the third has a request at least
+    one = DecisionEnded(2.0, 0, DraftConfig(1, 1, 2), 3, 3, 0.1, (3, 3), (), 1, 100)
+    refuse(worker, one, "first 2 engine steps alone")
+    worker.handle(replace(event, accepted_by_position=(18, 17)))  # of 17 in the first two
+    worker.handle(replace(one, accepted_by_position=(3, 2)))  # a batch of one, whose two drafts were accepted
+
+
+def test_drafts_of_the_rollout_before_may_come_back_in_the_next() -> None:
+    """Weights that come under running requests part rollouts; what is in flight was drafted before."""
+    table = TableConfig(draft_configs_by_batch=((1, "2"), (5, "1")))
+    worker = WorkerScheduler(0, table.build(Random(0), None))  # noqa: S311
+    worker.handle(RolloutBegan(0.0, 0, 0, 0))
+    worker.handle(BatchFormed(1.0, 0, 3, 300))
+    worker.handle(RolloutEnded(1.5, 0))
+    worker.handle(RolloutBegan(1.5, 0, 1, 0))
+    (chosen,) = worker.handle(BatchFormed(1.6, 0, 6, 600))
+    assert chosen.draft_config.depth == 1
+    event = DecisionEnded(2.0, 0, DraftConfig(1, 1, 2), 3, 18, 0.1, (17, 12), (), 6, 600)
+    refuse(worker, replace(event, accepted_by_position=(17, 12, 3)), "2 positions at most")
+    worker.handle(event)
 
 
 def test_a_rollout_goes_on_in_its_step_or_a_later_one() -> None:

@@ -283,15 +283,21 @@ def test_steps_of_a_worker_may_repeat_and_never_go_back() -> None:
         worker.handle(RolloutBegan(2.0, 3, 4, 0))
 
 
-def test_no_draft_is_accepted_where_none_was_made_in_this_rollout() -> None:
+def test_no_draft_is_accepted_where_none_was_made_so_far() -> None:
+    """In the rollout before counts: weights may part rollouts while its drafts are in flight."""
     table = TableConfig(draft_configs_by_batch=((1, "2"), (5, "off")), when_off="k0")
     worker = worker_of(table)
-    for event in (RolloutBegan(0.0, 3, 0, 0), BatchFormed(1.0, 3, 3, 100), ended(chain(2), (3, 3), 9),
+    for event in (RolloutBegan(0.0, 3, 0, 0), BatchFormed(0.5, 3, 9, 100)):
+        worker.handle(event)
+    with pytest.raises(ProtocolError, match="drafted 0 positions at most"):
+        worker.handle(ended(OFF, (1,), 9, 0.6))
+    for event in (BatchFormed(1.0, 3, 3, 100), ended(chain(2), (3, 3), 9),
                   ended(OFF, (3, 3), 9, 3.0),  # verified what was drafted before it
                   RolloutEnded(4.0, 3), RolloutBegan(4.0, 3, 1, 0), BatchFormed(5.0, 3, 9, 100)):  # fmt: skip
         worker.handle(event)
-    with pytest.raises(ProtocolError, match="drafted 0 positions at most"):
-        worker.handle(ended(OFF, (1,), 9, 6.0))
+    with pytest.raises(ProtocolError, match="drafted 2 positions at most"):
+        worker.handle(ended(OFF, (1, 1, 1), 9, 6.0))
+    worker.handle(ended(OFF, (3, 3), 9, 6.0))
 
 
 def test_a_batch_that_starts_off_has_dropped_its_drafter() -> None:

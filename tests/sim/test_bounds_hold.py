@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sim.session_world import drawn_rows, sessions_of, simulate_sessions
@@ -24,7 +24,7 @@ JOB: dict[str, Any] = {
     "cost": {"source": "vllm-0.32-h100-qwen2.5-7b"},
     "acceptance": {"kind": "geometric", "rate": 0.7, "request_spread": 0.0},
 }
-LUCK = 0.03  # with drafts the bound is one of expectations
+LUCK, OF = 0.03, 24  # with drafts the bound is one of expectations: of so many responses, fewer have more
 POLICIES = ("none", "static:4", "goodput", "tlt_chains", "disable_by_batch")
 
 
@@ -53,8 +53,13 @@ ENGINES = st.fixed_dictionaries(
         "eager_s_per_draft_pass": st.just(0.001),
     }
 )
+ENGINE = {
+    "max_running": 8, "prefix_caching": False, "chunk_tokens": 512, "graph_max_requests": 0,
+    "eager_s_per_draft_pass": 0.001,
+}  # fmt: skip
 
 
+@example(14631, (4, 1, 1), 452.0, 0.5, "synchronous", "static:4", 8, ENGINE)  # 3.5 % of luck
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 2**31),
@@ -87,7 +92,7 @@ def test_no_schedule_of_whole_steps_beats_the_bound(
     for row, (rollout_s, step_s) in zip(bounds.rows, found, strict=True):
         least_s = row.plain_s() if policy == "none" else row.drafted_s()
         assert least_s is not None
-        slack = 1e-9 if policy == "none" else LUCK
+        slack = 1e-9 if policy == "none" else LUCK * max(OF / count, 1.0) ** 0.5
         assert step_s >= least_s * (1.0 - slack)
         assert step_s >= row.phases_s
         drafted_s = row.drafted_s()

@@ -279,6 +279,13 @@ def test_what_is_held_is_taken_in_where_another_draft_configuration_follows() ->
     assert set(ours.requests._known) == {2}  # 1 finished before what was held of it was taken in
 
 
+def test_who_was_withdrawn_while_intervals_were_held_is_not_known() -> None:
+    ours = running(2000.0)
+    ours.observe(interval({1: 0.8, 2: 0.8}, 1))
+    ours.observe(interval({2: 0.8}, 400))
+    assert set(ours.requests._known) == {2}
+
+
 def test_a_tree_is_scaled_as_chains_are() -> None:
     ours = running(tree=6.0)
     ours.observe(interval({1: 0.8}, 400))

@@ -82,7 +82,12 @@ class RunningAcceptance:
         held, done = self._held, self._done
         self._held, self._held_steps, self._done = [], 0, set()
         if held:
-            outcome = held[0] if len(held) == 1 else _together(held)
+            outcome = held[0]
+            if len(held) > 1:
+                outcome = _together(held)
+                # Who does not run any more was withdrawn or preempted, which no outcome says.
+                run = {request for request, *_ in held[-1].by_request}
+                done.update(request for request, *_ in outcome.by_request if request not in run)
             self._take(outcome)
             self.requests.observe(outcome.by_request, done, self._hazards(outcome.draft_config))
 

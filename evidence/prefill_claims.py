@@ -67,7 +67,7 @@ def prefill_beside_decode() -> None:
     calibration = load(H200)
     untold = {"mixed_s": 0.0, "mixed_host_s": 0.0, "mixed_token_share": 1.0}
     bare = msgspec.structs.replace(calibration.coefficients, **untold)
-    underived = msgspec.structs.replace(calibration, coefficients=bare)
+    derived_alone = msgspec.structs.replace(calibration, coefficients=bare)
     values: dict[str, Figure] = {}
     rows: list[dict[str, float]] = []
     for run in ("none", "static-2", "static-4"):
@@ -81,7 +81,7 @@ def prefill_beside_decode() -> None:
         )
         values[f"{name}: by the law"] = round(found["law_s"] * 1e3, 2)
         values[f"{name}: derived, without such engine steps"] = round(
-            arrivals(run, underived, 512, 100)["law_s"] * 1e3, 2
+            arrivals(run, derived_alone, 512, 100)["law_s"] * 1e3, 2
         )
         values[f"{name}: if decode stopped"] = round(found["stopped_s"] * 1e3, 2)
     small = load(str(RUNS / "h200-smollm2-sessions" / "calibration.json"))

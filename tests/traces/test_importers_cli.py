@@ -4,30 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tlt.commands.trace.group import trace
+from tests.traces.trace_command import answer, refusal
 from tlt.traces.importers import IMPORTERS
 from tlt.traces.lengths.files import read_trace
-from tltsched.errors import InputError
 
 SAMPLES = Path(__file__).resolve().parents[2] / "traces" / "importers" / "samples"
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(trace, [str(argument) for argument in arguments])
-
-
-def answer(*arguments: str | Path) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result.output
-
-
-def refusal(*arguments: str | Path) -> str:
-    error = run(*arguments).exception
-    assert isinstance(error, InputError), error
-    return str(error)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl.gz"])

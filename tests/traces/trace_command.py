@@ -22,5 +22,5 @@ def answer(*arguments: str | Path) -> str:
 
 def refusal(*arguments: str | Path) -> str:
     error = run(*arguments).exception
-    assert isinstance(error, InputError)
+    assert isinstance(error, InputError), error
     return str(error)

@@ -157,14 +157,12 @@ class GoodputPolicy:
             # A probe does not become the one in use, so going back to OFF has no hysteresis to overcome.
             scores = self._scores(self._drafting, batch)
             return Choice(self._drafting[scores.index(max(scores))], self._config.decision_engine_steps)
-        draft_configs, scores, current = (
-            self.draft_configs,
-            self._scores(self.draft_configs, batch),
-            self._current,
-        )
+        scores, current = self._scores(self.draft_configs, batch), self._current
         best = max(scores)
-        if current is None or best > scores[draft_configs.index(current)] * (1 + self._config.hysteresis):
-            self._current = current = draft_configs[scores.index(best)]
+        if current is None or best > scores[self.draft_configs.index(current)] * (
+            1 + self._config.hysteresis
+        ):
+            self._current = current = self.draft_configs[scores.index(best)]
         return Choice(current, self._config.decision_engine_steps)
 
     def observe(self, outcome: Outcome) -> None:

@@ -92,7 +92,9 @@ class Worker:
         self._inbox: deque[Work | Cut] = deque()  # from the first that cuts on
         self._prompt_tokens_left = 0
         self._joined = False  # whether requests were prefilled since the scheduler last heard of a batch
-        self._ended: list[int] = []  # requests that finished since the last decision interval was told
+        # Requests that finished since the last decision interval was told, each once: a session may end two
+        # short turns in it.
+        self._ended: dict[int, None] = {}
         self._asked: dict[int, EngineRequest] = {}
         self._responses: dict[int, tuple[int, ...]] = {}
         self._counts = RequestCounts()
@@ -315,7 +317,7 @@ class Worker:
             if prompt.request in self._unseen:
                 self._unseen.discard(prompt.request)
                 self.log.found.append((prompt.request, prompt.cached_tokens))
-        self._ended += facts.finished
+        self._ended.update(dict.fromkeys(facts.finished))
         self.log.finished += [Finish(request, 0, self._now_s) for request in facts.finished]
         if self.watched:
             self._tell()

@@ -133,6 +133,24 @@ def test_requests_that_come_on_the_way_join_the_rollout() -> None:
     assert [batch.requests for batch in formed] == [2, 3]  # type: ignore[attr-defined]
 
 
+def test_a_session_may_end_two_turns_before_its_scheduler_is_told() -> None:
+    bench = Bench("none", FakeEngine(8, 0))
+    bench.worker.watched = True
+    again = [requests(1)]
+
+    def orders(wait: bool) -> Sequence[Work]:
+        assert not wait, "a rollout that is not open never waits"
+        # A turn of one token is over with its prefill: request 0 comes back before anything was decoded.
+        come = len(bench.engine.stepped) == 1 and again
+        return (Work("none", 0, 0.0, tuple(again.pop())),) if come else ()
+
+    bench.logs.append(bench.worker.rollout(0, requests(1, 5), orders))
+    assert [finish.request for finish in bench.finishes()] == [0, 0, 1]
+    (told,) = bench.bodies(DecisionEnded)
+    assert isinstance(told, DecisionEnded)
+    assert told.finished == (0, 1), "a request finishes once in the same decision interval"
+
+
 def test_decision_intervals_end_at_their_engine_steps_and_at_the_threshold() -> None:
     spec = GoodputConfig(draft_configs=("off", "1", "2"), decision_engine_steps=5)
     bench = Bench(spec, FakeEngine(8, 2))

@@ -62,6 +62,8 @@ NEED_ENGINE = (
     "regimes",
     "live_sessions",
     "live_schedules",
+    "training_runs",
+    "training_before",
     "borrowed",  # or an environment with aisimulate
     "peer_speed",  # the same
     "vllm_bench",

@@ -62,6 +62,10 @@ class UpdateConfig(AdamWConfig, frozen=True, kw_only=True):
     ] = 0.0
     minibatches: Annotated[Count, Meta(description="optimizer steps that a step's groups are split over")] = 1
     token_budget: Annotated[Count, Meta(description="tokens of one packed forward and backward pass")] = 4096
+    early_token_budget: Annotated[
+        Count,
+        Meta(description="tokens of one pass for log-probabilities in idle time: a hand-over waits for it"),
+    ] = 4096
     attention: PackedAttention = "varlen"
     scale_advantages: Annotated[
         bool, Meta(description="divide by the group's standard deviation (GRPO); false: mean only (Dr. GRPO)")

@@ -31,7 +31,8 @@ SURFACE: dict[str, set[str]] = {
     "sim validate-training": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},
     "sim retrain": {"RUN_FOLDER", "--calibration", "--out", "--save-drift"},  # its name of version 1
     "real drafter export": {"WEIGHTS", "--model", "--out"},
-    "real drafter measure": {"--batches", "--config", "--out", "--repeats", "--set"},
+    "real drafter measure": {"--batches", "--config", "--out", "--prompts", "--repeats", "--set"},
+    "real export-policy": {"RUN_FOLDER", "--model", "--out"},
     "real drafter warm-up": {"--config", "--draft-vocab", "--out", "--responses", "--set", "--tokens"},
     "real train": {"--policies", "--calibration", "--config", "--out", "--set"},
     "real train-fields": set(),

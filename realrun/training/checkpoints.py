@@ -93,8 +93,7 @@ class PolicyLog:
 
     def checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint; its name is the step that starts from it."""
-        saved = (self.folder / CHECKPOINTS).glob("[0-9]*")
-        return max(saved, key=lambda place: int(place.name), default=None)
+        return newest_checkpoint(self.folder)
 
     def new_checkpoint(self) -> Path:
         """Return an empty folder for the parts of a checkpoint."""
@@ -132,6 +131,12 @@ class PolicyLog:
         """Note that no step is missing."""
         self.complete = True
         write_json(self.folder / STAMP, msgspec.structs.replace(self._stamp, complete=True))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint of a policy's folder; it is named by the step it starts."""
+    saved = (folder / CHECKPOINTS).glob("[0-9]*")
+    return max(saved, key=lambda place: int(place.name), default=None)
 
 
 def _without_steps(config: TrainConfig) -> TrainConfig:

@@ -54,6 +54,7 @@ class Drafter:
     def begin_step(self, step: int) -> None:
         """Forget responses that are older than the step before."""
         self._newest.clear()
+        self._probes: dict[str, tuple[Probe, ...]] = {}
         self.buffer.begin_step(step)
         self._rng = generator(self.config.seed, HEAD_BATCHES, step, self.rank)
 
@@ -72,27 +73,36 @@ class Drafter:
         self._trained_tokens += loss.tokens
         return HeadStep(loss.tokens, loss.loss)
 
-    def probe(self) -> tuple[Probe, ...]:
-        """Measure the serving head and the initial one on responses of this step."""
+    def probe(self) -> bool:
+        """Measure the serving head or the initial one on responses of this step; False if both were."""
+        heads = {"serving": self._serving, "initial": self._initial}
+        left = [name for name in heads if name not in self._probes]
+        sample = self._sample()
+        if not left or not sample:
+            return False
+        self._probes[left[0]] = self._probe(left[0], heads[left[0]], sample)
+        return True
+
+    def probes(self) -> tuple[Probe, ...]:
+        """Return what was measured in this step."""
+        return tuple(probe for measured in self._probes.values() for probe in measured)
+
+    def _sample(self) -> list[Features]:
+        """Return responses of this step, PROBE_TOKENS at most, the first ones."""
         sample: list[Features] = []
         for features in self._newest:
             if sum(len(each) for each in (*sample, features)) > PROBE_TOKENS:
                 break
             sample.append(features)
-        if not sample:
-            return ()
-        return (
-            *self._probe("serving", self._serving, sample),
-            *self._probe("initial", self._initial, sample),
-        )
+        return sample
 
-    def _probe(self, name: str, head: Head, sample: list[Features]) -> list[Probe]:
+    def _probe(self, name: str, head: Head, sample: list[Features]) -> tuple[Probe, ...]:
         heat = self.config.engine.temperature
         result = self.trainer.agreement(head, sample, self._policy.output_layer(), heat)
-        return [
+        return tuple(
             Probe(name, position, greedy, sampled, result.chains)
             for position, (greedy, sampled) in enumerate(zip(result.greedy, result.sampled, strict=True))
-        ]
+        )
 
     def follow(self) -> None:
         """Take the policy's new embedding and output layer as what the head sees and predicts."""

@@ -93,15 +93,20 @@ class TrainingService(Service):
         self._rollout_worker.engine = self._engine
 
     def _train(self, order: Train) -> None:
-        """Use idle time until told to stop: first log-probabilities that are due anyway, then the head."""
+        """Use idle time until told to stop: log-probabilities that are due anyway, probes, then the head.
+
+        Each round is short: whoever stops it waits for one at most.
+        """
         trainer, clock = self._trainer, partial(_since, order.origin_s)
         trainer.begin_step(order.step)  # a worker without a request of its own trains as well
         intervals: list[tuple[str, float]] = [("drafter_activation", clock())]
         scored, steps = 0, list[HeadStep]()
         while not self._channel.waiting():
-            if count := trainer.score_some():
+            if count := trainer.score_early():
                 scored += count
                 intervals.append(("logprob", clock()))
+            elif trainer.probe():
+                intervals.append(("drafter_training", clock()))
             elif step := trainer.train_head():
                 steps.append(step)
                 intervals.append(("drafter_training", clock()))
@@ -129,7 +134,9 @@ class TrainingService(Service):
             rewards = trainer.rewards()
         elif order.phase == "logprob":
             trainer.log_probs()
-            probes = trainer.probe()
+            probes = trainer.probes(
+                needed=len(self._engines) > 1
+            )  # by them it is chosen which drafter serves
         elif order.phase == "policy_update":
             self._facts |= trainer.update_policy(order)
         else:

@@ -80,14 +80,19 @@ class Trainer:
         """Take a response that the engine has finished."""
         self._samples[request.id] = Sample(request.id, request.prompt_token_ids, tokens)
 
-    def score_some(self) -> int:
-        """Take log-probabilities of one pack of responses that have none; returns how many it held."""
+    def score_early(self) -> int:
+        """Take log-probabilities of a few responses that have none; returns how many they are."""
+        update = self.config.update
+        return self._score_some(min(update.early_token_budget, update.token_budget))
+
+    def _score_some(self, budget: int) -> int:
+        """Take log-probabilities of one pack of `budget` tokens; returns how many responses it held."""
         waiting = [sample for number, sample in sorted(self._samples.items()) if number not in self._scored]
         pack: list[Sample] = []
         tokens = 0
         for sample in waiting:
             tokens += len(sample.prompt) + len(sample.response)
-            if pack and tokens > self.config.update.token_budget:
+            if pack and tokens > budget:
                 break
             pack.append(sample)
         self._score(pack)
@@ -115,12 +120,20 @@ class Trainer:
 
     def log_probs(self) -> None:
         """Take the log-probabilities that are still missing."""
-        while self.score_some():
+        while self._score_some(self.config.update.token_budget):
             pass
 
-    def probe(self) -> tuple[Probe, ...]:
-        """Return how well the heads predict what was generated in this step."""
-        return self.drafter.probe() if self.drafter else ()
+    def probe(self) -> bool:
+        """Measure one more head on what was generated in this step; returns whether one was left."""
+        return self.drafter is not None and self.drafter.probe()
+
+    def probes(self, needed: bool) -> tuple[Probe, ...]:
+        """Return what is known of the heads in this step; with `needed`, measure what is not."""
+        if self.drafter is None:
+            return ()
+        while needed and self.drafter.probe():
+            pass
+        return self.drafter.probes()
 
     def update_policy(self, order: Phase) -> dict[str, float]:
         """Do one optimizer step a minibatch, together with all workers; returns facts that add up."""

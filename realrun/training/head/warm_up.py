@@ -1,90 +1,29 @@
-"""A head before RL, learned from the policy's own responses, and what a head is worth on held-out prompts."""
+"""A head before RL, learned from the policy's own responses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-import msgspec
 import numpy as np
 
 from tlt.realrun.engine.factory import engine_factory
-from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models.drafter import aux_layers
 from tlt.realrun.models.target import target_config
-from tlt.realrun.problems.load import load_problems
 from tlt.realrun.prompts import vocabulary
 from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head, draft_ids, export_head, new_head
+from tlt.realrun.training.head.responses import BEFORE_RL, generate
 from tlt.realrun.training.head.trainer import HeadTrainer
-from tlt.realrun.training.policy.model import PolicyModel, Sample, load_policy
+from tlt.realrun.training.policy.model import PolicyModel, load_policy
 from tlt.realrun.training_config import TrainConfig
-from tlt.traces.common.seeds import response_seed
 
-BEFORE_RL = 1_000_000  # steps from here on are not those of a training run
-AFTER_RL = 2_000_000
 HELD_OUT_SHARE = 0.1
 EVALUATED = 32  # responses that agreement is measured on
 REPORT_EVERY_S = 5.0
 
 Report = Callable[[str], None]
-
-
-class Responses(msgspec.Struct, frozen=True):
-    """What an engine said to some problems, and how good it was."""
-
-    samples: list[Sample]
-    rewards: list[float]
-    seconds: float
-    acceptance_with_bonus: float  # emitted tokens a request and drafting engine step; 1 without drafts
-
-    def describe(self) -> str:
-        """Return one line: answers right, lengths, speed."""
-        lengths = np.array([len(sample.response) for sample in self.samples])
-        p50, p90, p99 = np.percentile(lengths, (50, 90, 99))
-        longest, speed = lengths.max(), lengths.sum() / self.seconds
-        return (
-            f"{len(lengths)} responses, {np.mean(self.rewards):.1%} right; tokens p50 {p50:.0f}, "
-            f"p90 {p90:.0f}, p99 {p99:.0f}, max {longest} (max over median {longest / max(p50, 1):.1f}); "
-            f"{speed:,.0f} tokens a second"
-        )
-
-
-def generate(
-    config: TrainConfig, engine: Engine, count: int, first_step: int, k: int = 0,
-    lengths: Sequence[int] | None = None,
-) -> Responses:  # fmt: skip
-    """Have the engine answer `count` problems that no training step asks, one response each.
-
-    With `lengths` each response is forced to its length.
-    """
-    problems = load_problems(config)
-    asked: list[EngineRequest] = []
-    places: list[tuple[int, int]] = []
-    step = first_step
-    while len(asked) < count:
-        for group, prompt in enumerate(problems.prompts(step)[: count - len(asked)]):
-            number = len(asked)
-            tokens = lengths[number] if lengths else config.rollout.max_response_tokens
-            seed = response_seed(config.seed, step, group)
-            asked.append(EngineRequest(number, prompt, tokens, lengths is not None, seed))
-            places.append((step, group))
-        step += 1
-    engine.responses()
-    start_s = perf_counter()
-    engine.submit(asked)
-    accepted = request_steps = 0
-    while engine.pending():
-        facts = engine.step(k)
-        if facts.drafted_tokens and not facts.prompt_tokens:
-            accepted += sum(facts.accepted_by_position)
-            request_steps += facts.batch
-    seconds = perf_counter() - start_s
-    responses = engine.responses()
-    samples = [Sample(each.id, each.prompt_token_ids, responses[each.id]) for each in asked]
-    rewards = [problems.score(*place, sample.response) for place, sample in zip(places, samples, strict=True)]
-    return Responses(samples, rewards, seconds, 1.0 + accepted / max(request_steps, 1))
 
 
 def warm_up_head(
@@ -157,45 +96,3 @@ def agreement(trainer: HeadTrainer, head: Head, policy: PolicyModel, features: l
     greedy = " ".join(f"{share:.2f}" for share in result.greedy)
     sampled = " ".join(f"{share:.2f}" for share in result.sampled)
     return f"greedy {greedy}; sampled {sampled} ({result.chains:,} chains)"
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """One batch size and K: seconds for the same responses, and the acceptance length with bonus."""
-
-    batch: int
-    k: int
-    seconds: float
-    speedup: float
-    acceptance_with_bonus: float
-
-
-def measure_head(
-    config: TrainConfig, *, batches: Sequence[int], repeats: int, factory: str, report: Report
-) -> list[Measured]:
-    """Return what the head in drafter.folder gains over no speculation on held-out prompts.
-
-    Every K of drafter.ks generates the lengths that the plain engine came to by itself.
-    """
-    settings = config.engine_settings()
-    make = engine_factory(factory)
-    plain, drafting = make(settings, False), make(settings, True)
-    ks = sorted(set(config.drafter.ks))
-    plain.warm_up(batches, (0,))
-    drafting.warm_up(batches, ks)
-    rows = []
-    for batch in batches:
-        lengths = [len(each.response) for each in generate(config, plain, batch, AFTER_RL).samples]
-        plain_s = _median([generate(config, plain, batch, AFTER_RL, 0, lengths) for _ in range(repeats)])
-        for k in ks:
-            runs = [generate(config, drafting, batch, AFTER_RL, k, lengths) for _ in range(repeats)]
-            seconds, accepted = _median(runs), runs[0].acceptance_with_bonus
-            row = Measured(batch, k, seconds, plain_s / seconds, accepted)
-            report(f"batch {batch}, K {k}: {row.speedup:.2f}x, acceptance length {accepted:.2f} with bonus")
-            rows.append(row)
-    plain.close()
-    drafting.close()
-    return rows
-
-
-def _median(runs: Sequence[Responses]) -> float:
-    return float(np.median([run.seconds for run in runs]))

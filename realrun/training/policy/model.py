@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,18 +153,31 @@ class PolicyModel:
             with self.autocast(), _Inputs(self.model.model.layers, aux_layers) as inputs:
                 hidden = self.hidden(packed)
                 rows = self.rows(packed, hidden, [len(sample.prompt) for sample in mine], temperature)
+            features = self._features(mine, packed, inputs.states, hidden, step) if aux_layers else ()
+            # Waits for all that the device was told before, the copies of features too.
             by_sample = rows.log_probs.float().cpu().split([len(sample.response) for sample in mine])
-            aux = torch.cat(inputs.states, -1).to(self.dtype).cpu() if aux_layers else None
-            last = hidden.to(self.dtype).cpu() if aux_layers else None
-            tokens = packed.tokens[0].cpu()
-            for sample, log_probs, (start, end) in zip(mine, by_sample, packed.spans, strict=True):
-                features = None
-                if aux is not None and last is not None:
-                    span = slice(start, end)
-                    features = Features(
-                        step, tokens[span], len(sample.prompt), aux[span].clone(), last[span].clone()
-                    )
-                yield Scored(sample, log_probs.clone(), features)
+            for sample, log_probs, known in zip_longest(mine, by_sample, features):
+                yield Scored(sample, log_probs.clone(), known)
+
+    def _features(
+        self, samples: Sequence[Sample], packed: Pack, states: Sequence[torch.Tensor], hidden: torch.Tensor,
+        step: int,
+    ) -> list[Features]:  # fmt: skip
+        """Return the features of a pack on the host; on a GPU they are still on their way there."""
+        aux, last = torch.cat(tuple(states), -1).to(self.dtype), hidden.to(self.dtype)
+        tokens = packed.tokens[0]
+        return [
+            Features(
+                step, self._to_host(tokens[start:end]), len(sample.prompt), self._to_host(aux[start:end]),
+                self._to_host(last[start:end]),
+            )
+            for sample, (start, end) in zip(samples, packed.spans, strict=True)
+        ]  # fmt: skip
+
+    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the host, of its own memory; from a GPU it is done when the stream is."""
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self.device == "cuda")
+        return copy.copy_(tensor, non_blocking=True)
 
 
 def load_policy(config: TrainConfig) -> PolicyModel:

@@ -75,19 +75,34 @@ def export(weights: Path, model_folder: Path, out: Path) -> None:
 @drafter.command()
 @train_config
 @click.option("--batches", default="1,4,16", show_default=True, help="Batch sizes, with commas.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Median of so many.")
+@click.option(
+    "--prompts",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Held-out prompts; a batch takes them in turns of its size.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Times that each is generated, plain and drafting in turn.",
+)
 @click.option("--out", type=FILE, help="Also write the rows as JSON.")
 def measure(
-    config: Path | None, assignments: tuple[str, ...], batches: str, repeats: int, out: Path | None
-) -> None:
+    config: Path | None, assignments: tuple[str, ...], batches: str, prompts: int, repeats: int,
+    out: Path | None,
+) -> None:  # fmt: skip
     """Measure what the head in drafter.folder gains over no speculation, for each K of drafter.ks."""
     from tlt.realrun.engine.factory import MAKE_ENGINE
-    from tlt.realrun.training.head.warm_up import measure_head
+    from tlt.realrun.training.head.held_out import measure_head
     from tlt.traces.runs.runfolder import write_json
 
     sizes = numbers_of("--batches", batches, int)
     rows = measure_head(
-        _resolve(config, assignments), batches=sizes, repeats=repeats, factory=MAKE_ENGINE, report=click.echo
-    )
+        _resolve(config, assignments), batches=sizes, prompts=prompts, repeats=repeats, factory=MAKE_ENGINE,
+        report=click.echo,
+    )  # fmt: skip
     if out is not None:
         write_json(out, rows)

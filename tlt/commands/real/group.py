@@ -9,8 +9,10 @@ import click
 
 from tlt.commands.options import (
     EXISTING_FILE,
+    EXISTING_FOLDER,
     FILE,
     HELP,
+    PATH,
     WholeGroup,
     calibration_option,
     configured,
@@ -215,6 +217,21 @@ def train(
         except WorkerError as error:
             raise click.ClickException(str(error)) from None
     click.echo(out)
+
+
+@real.command("export-policy")
+@click.argument("run_folder", type=EXISTING_FOLDER)
+@click.option("--model", "model_folder", type=EXISTING_FOLDER,
+              help="The model that the run started from, if it has moved.")  # fmt: skip
+@click.option("--out", type=PATH, required=True, help="New folder of the model.")
+def export_policy(run_folder: Path, model_folder: Path | None, out: Path) -> None:
+    """Write the policy that RUN_FOLDER trained as a model folder that engines and transformers read.
+
+    RUN_FOLDER is that of one policy of `tlt real train`; its newest checkpoint is taken.
+    """
+    from tlt.realrun.training.export_policy import export_policy as write
+
+    click.echo(write(run_folder, out, click.echo, model_folder))
 
 
 real.add_command(check_export)

@@ -7,7 +7,7 @@ own responses takes twice as long), update passes of 32,768 tokens (`passes.json
 that moves its learning rate and optimizer steps a step, which the drift of the drafter is taken to grow with.
 
 Since that run, heads are no longer probed while all wait, hidden states reach the host without a wait, and
-a hand-over waits for a smaller round of training: for policies that train, log-probabilities are taken to last
+a hand-over waits for less training: for policies that train, log-probabilities are taken to last
 as long as with a frozen drafter, and a stop HAND_OVER_S. Step times over two GPUs (TP 2) are the roofline's.
 
 The file says when and of which sources it was made; `python -m evidence.measure training_x2` holds it against

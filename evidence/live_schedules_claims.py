@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.live_schedules import replays
-from evidence.recording import write, write_raw
+from evidence.recording import refuse_losses, write, write_raw
 from tlt.analysis.crosscheck.decisions import replay_decisions, run_folders
 from tlt.analysis.crosscheck.figures import crosscheck, load_pair
 from tlt.analysis.crosscheck.schedules import ScheduleCheck
@@ -22,6 +22,7 @@ AIM = 0.10
 
 def rows_of(folder: Path, calibration: Path) -> list[dict[str, Any]]:
     """Return a row a policy: what a trained token takes, what is dropped, how stale samples are."""
+    refuse_losses(run_folders(folder))
     with tempfile.TemporaryDirectory() as place:
         simulate_replay(folder, calibration, Path(place) / "simulated")
         check = crosscheck(load_pair(folder, Path(place) / "simulated"))

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from evidence.acceptance_claims import DETAILS, rollouts_s
-from evidence.recording import OTHERS, write, write_raw
+from evidence.recording import OTHERS, refuse_losses, write, write_raw
 from tlt.sim.acceptance.laws import PerPosition
 from tlt.sim.model.drafter import DrafterConfig
 from tlt.sim.model.phases import Phases
@@ -45,6 +45,7 @@ def main(folder: Path) -> None:
     """Predict the second half of the rollouts, compare the policies, and write both records."""
     calibration = load(str(folder / "calibration.json"))
     policies = [MeasuredPolicy(path) for path in open_runs(folder / "replay").folders]
+    refuse_losses(policy.path for policy in policies)
     if policies[0].drafts or policies[0].summary.steps < 2:
         sys.exit("two rollouts or more, and no speculation as the first policy, are needed")
     steps = np.arange(policies[0].summary.steps)

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tlt.traces.common.intervals import Estimate
+from tlt.traces.runs.records import lost_a_worker
 from tlt.traces.runs.runfolder import read_struct
 from tlt.version import VERSION
 from tltsched.errors import InputError
@@ -84,6 +85,17 @@ def load_all(folder: Path) -> dict[str, Evidence]:
             raise InputError(f"raw in {path}", record.raw, "the name of a file beside it", "add the file")
         records[record.id] = record
     return records
+
+
+def refuse_losses(runs: Iterable[Path]) -> None:
+    """Raise InputError if a run folder is of a run that lost a worker: the others did its work as well."""
+    for run in runs:
+        if lost_a_worker(run):
+            allowed, fix = (
+                "runs whose workers lived to the end",
+                "see warnings in summary.json; measure again",
+            )
+            raise InputError("run folder", f"{run}, which lost a worker", allowed, fix)
 
 
 def device() -> str:

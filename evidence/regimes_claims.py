@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from evidence.recording import HERE, OTHERS, write, write_raw
+from evidence.recording import HERE, OTHERS, refuse_losses, write, write_raw
 from evidence.regimes import Machine, rollouts
 from tlt.analysis.drawing.tables import markdown_rows
 from tlt.sim.config import resolve
@@ -56,6 +56,7 @@ def rollout_s(folder: Path) -> Floats:
 def rows_of(replay: Path, names: tuple[str, ...], calibration: Path) -> list[Row]:
     """Simulate a replay with a calibration; returns a row for each rollout and policy."""
     runs = read_struct(replay / "comparison.json", Comparison).runs
+    refuse_losses(replay / run for run in runs)
     with tempfile.TemporaryDirectory() as place:
         simulate_replay(replay, calibration, Path(place))
         measured = {run: rollout_s(replay / run) for run in runs}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -17,13 +16,12 @@ from tlt.traces.lengths.run_as_trace import by_request
 from tlt.traces.results.simulated_replay import SAMPLER_LEFT_OUT, SimulatedReplay
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus, every_draft_accepted
 from tlt.traces.runs.engine_steps import read_engine_steps
-from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.records import lost_a_worker
 from tlt.traces.runs.runfolder import read_struct
 
 FEW_ROLLOUTS = 5
 SHARE_THAT_COUNTS = 0.01  # of measured time
 SLACK = 1.01  # of a calibrated range: contexts within one percent of its end are inside
-_LOST = re.compile(rb'"kind":"worker_lost"')
 
 
 class Flag(msgspec.Struct, frozen=True):
@@ -106,8 +104,7 @@ def _rollouts(measured: tuple[Run, ...], basis: SimulatedReplay, steps: Ints) ->
 
 
 def _workers(real: Run, model: Run, basis: SimulatedReplay) -> list[Flag]:
-    path = real.path / RECORDS
-    if path.is_file() and _LOST.search(path.read_bytes()):
+    if lost_a_worker(real.path):
         text = f"{real.policy} lost a worker: what it had generated was generated again elsewhere"
         return [Flag("workers", text, True)]
     predicted = next(policy for policy in basis.policies if policy.run == model.path.name)

@@ -13,6 +13,7 @@ from tltsched.errors import InputError
 from tltsched.event_log import Record, encode, read
 
 RECORDS = "records.jsonl"
+_LOST = b'"kind":"worker_lost"'
 
 
 def record_lines(path: Path) -> Iterator[bytes]:
@@ -29,6 +30,12 @@ def record_lines(path: Path) -> Iterator[bytes]:
 def read_records(path: Path) -> Iterator[Record]:
     """Yield the events and commands of a record, in order; raises InputError for a line that is none."""
     return read(record_lines(path))
+
+
+def lost_a_worker(folder: Path) -> bool:
+    """Return whether a worker of a run was lost on the way, as its record says; False without a record."""
+    path = folder / RECORDS
+    return path.is_file() and _LOST in path.read_bytes()
 
 
 def in_order(owners: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:

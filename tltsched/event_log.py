@@ -92,6 +92,11 @@ class RecordedWorker:
         self._recorder = recorder
         self._owner = worker_owner(scheduler.worker)
 
+    @property
+    def asks_policy(self) -> bool:
+        """Whether the policy is asked in the rollout that is on."""
+        return self._scheduler.asks_policy
+
     def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
         """Record the event, handle it, record the commands; an event that is refused is on record too."""
         recorder = self._recorder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import isfinite
 
@@ -37,15 +38,17 @@ class DraftConfigTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         A line that falls is taken as flat: a larger batch is never faster, and noise must not make it so.
         """
-        fixed_s, last = self.fixed_s, len(self.fixed_s) - 1
-        requests = batch.requests
-        if requests <= last:
-            seconds = fixed_s[requests]
-        elif last == 0:
-            seconds = fixed_s[0]
-        else:
-            seconds = fixed_s[last] + max(0.0, fixed_s[last] - fixed_s[last - 1]) * (requests - last)
-        return seconds + self.kv_s_per_token * batch.context_tokens
+        return fixed_of(self.fixed_s, batch.requests) + self.kv_s_per_token * batch.context_tokens
+
+
+def fixed_of(fixed_s: Sequence[float], requests: int) -> float:
+    """Return the seconds of an engine step that do not depend on context; a driver may compile this."""
+    last = len(fixed_s) - 1
+    if requests <= last:
+        return fixed_s[requests]
+    if last == 0:
+        return fixed_s[0]
+    return fixed_s[last] + max(0.0, fixed_s[last] - fixed_s[last - 1]) * (requests - last)
 
 
 # dict=True gives cached_property a place to keep the index; the struct stays frozen for everybody else.
@@ -65,14 +68,15 @@ class StepTimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
             )
 
     @cached_property
-    def _rows(self) -> dict[DraftConfig, DraftConfigTimes]:
+    def rows(self) -> dict[DraftConfig, DraftConfigTimes]:
+        """The times of each draft configuration."""
         return {row.draft_config: row for row in self.draft_configs}
 
     def engine_step_s(self, draft_config: DraftConfig, batch: Batch) -> float:
         """Return the predicted seconds of one engine step; raises InputError if there are no times for it."""
-        row = self._rows.get(draft_config)
+        row = self.rows.get(draft_config)
         if row is None:
-            allowed = ", ".join(str(known) for known in self._rows)
+            allowed = ", ".join(str(known) for known in self.rows)
             raise InputError(
                 "draft_config",
                 str(draft_config),

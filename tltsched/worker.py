@@ -57,6 +57,11 @@ class WorkerScheduler:
         self.drafts = any(draft_config.depth for draft_config in policy.draft_configs)
         """Whether the policy ever drafts."""
 
+    @property
+    def asks_policy(self) -> bool:
+        """Whether the policy is asked in the rollout that is on; without a drafter nothing is drafted."""
+        return self._may_draft
+
     def handle(self, event: WorkerEvent) -> tuple[SetDraftConfig, ...]:
         """Take one event in; return the draft configuration of the interval that starts now, if one does."""
         handler = _TRANSITIONS.get((self.state, type(event)))

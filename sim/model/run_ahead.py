@@ -67,8 +67,8 @@ class RunAhead:
             (draft,) = drafts
             if draft.resume_cost != "none":
                 self._spend("switch", engine.switch_s(draft.resume_cost))
-            start_s, batch = self._t_s, len(pool.running)
-            self._t_s = engine.at_once(draft, start_s)
+            batch = len(pool.running)
+            start_s = self._decode(draft, pool)
             timeline.book(engine.decode_cause(draft), step, self._t_s)
             interval = engine.decision_interval
             state.decided(interval, batch)
@@ -77,6 +77,21 @@ class RunAhead:
         self._scheduler.handle(RolloutEnded(self._t_s, self._worker))
         ids = np.concatenate([np.empty(0, np.int64), *self._ids])
         return Report(self._t_s, ids, np.concatenate([np.empty(0), *self._finish_s]))
+
+    def _decode(self, draft: SetDraftConfig, pool: RequestPool) -> float:
+        """Let time pass until the scheduler has to be told of an interval; returns when that one began."""
+        if self._early or not self._scheduler.asks_policy:
+            start_s = self._t_s
+            self._t_s = self._engine.at_once(draft, start_s)
+            return start_s
+        told = self._engine.until_asked(draft, self._t_s)
+        if told.intervals:
+            self._state.decided_alike(
+                draft.draft_config, told.intervals, told.request_steps, told.accepted_tokens
+            )
+            self._note(pool, told.finished, told.finish_s)
+        self._t_s = told.ended_s
+        return told.begun_s
 
     def _admit(self, pool: RequestPool) -> Drafts:
         """Prefill what fits, chunk by chunk; returns the decision for the batch that forms, if any."""

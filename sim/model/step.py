@@ -36,6 +36,13 @@ class SimulatedStep(StepState, kw_only=True):
         if interval.draft_config.depth:
             self.largest_draft_batch = max(self.largest_draft_batch, batch)
 
+    def decided_alike(
+        self, draft_config: DraftConfig, intervals: int, request_steps: int, accepted_tokens: int
+    ) -> None:
+        """Count decision intervals in a row under one draft configuration, all together."""
+        self.count(draft_config, request_steps, (accepted_tokens,))
+        self.decisions += intervals
+
     def prefilled(self, draft_config: DraftConfig, step: PrefillStep) -> None:
         """Count what was decoded in an engine step that prefilled."""
         self.count(draft_config, step.request_steps, step.accepted_by_position)

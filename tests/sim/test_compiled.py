@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from array import array
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,15 @@ from tlt.sim.config import resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines import choice
+from tlt.sim.model.engines.engine import Told
 from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
+from tltsched.commands import SetDraftConfig
 from tltsched.event_log import Recorder
-from tltsched.policies.estimators.exponents import PLAIN, Exponents
+from tltsched.policies.estimators.arithmetic import PLAIN, Arithmetic
+from tltsched.policies.estimators.exponents import Exponents
+from tltsched.policies.estimators.histories import GONE, NEW
 
 WORLD: dict[str, Any] = {
     "hardware": {"gpus": 16, "tp": 4},
@@ -76,6 +81,38 @@ def test_compiled_code_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_numba
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"draft_configs": ["off", "4_4_16", "8_4_24", "8_4_48"]},
+        {"draft_configs": ["off", "8_4_24"], "decision_engine_steps": 20, "switch_cost_s": 0.05},
+        {}, {"switch_cost_s": 0.05}, {"hysteresis": 0.0}, {"probe_every_engine_steps": 200},
+        {"by_request": False},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_a_policy_that_goes_on_in_compiled_code_decides_as_it_does_by_events(
+    fields: dict[str, Any], spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = any("_" in text for text in fields.get("draft_configs", ()))
+    settings = WORLD | {
+        "policy": {"kind": "goodput"} | fields,
+        "workload": WORLD["workload"] | {"steps": 3, "prompts_per_step": 4, "max_response_tokens": 16384},
+        "acceptance": {"kind": "published_tree" if trees else "geometric", "request_spread": spread},
+    }
+    config = resolve(settings)
+    made, found = Simulation(config, load_workload(config.workload, config.run.seed)), []
+    told = intervals_told(monkeypatch)
+    for switch, recorder in (("0", Recorder(lambda _: None)), ("1", None)):
+        monkeypatch.setenv(choice.SWITCH, switch)
+        found.append(made.run(recorder, counts=DraftCounts()))
+    assert_alike(*found)
+    eligible = fields.get("by_request", True) and not fields.get("probe_every_engine_steps")
+    assert (sum(told) > 0.3 * found[0].log.decisions) if eligible else not sum(told)
+    pd.testing.assert_frame_equal(found[0].draft_table(), found[1].draft_table(), check_exact=True)
+
+
+@needs_numba
 @pytest.mark.parametrize("kv", ["recompute", "stale"])
 def test_compiled_code_takes_a_drafter_that_changes_in_mid_rollout(
     kv: str, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +152,39 @@ def test_sums_and_draws_are_those_of_numpy() -> None:
         assert numbers.rank(keys[:n]).tolist() == keys[:n].argsort(kind="stable").tolist()
 
 
+def intervals_told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the intervals of each call that policies are told of in compiled code."""
+    from tlt.sim.model.engines.compiled.engine import CompiledJumpEngine
+
+    told, plain = list[int](), CompiledJumpEngine.until_asked
+
+    def spied(engine: CompiledJumpEngine, draft: SetDraftConfig, begun_s: float) -> Told:
+        found = plain(engine, draft, begun_s)
+        told.append(found.intervals)
+        return found
+
+    monkeypatch.setattr(CompiledJumpEngine, "until_asked", spied)
+    return told
+
+
+def tokens_of(does: Arithmetic, hazard: float, depth: int, nodes: tuple[float, ...]) -> list[float]:
+    """Return the tokens of two trees and of chains of up to three."""
+    trees, chains = array("d", (0.0, 0.0)), array("d", (0.0, 0.0, 0.0))
+    does.tokens_of_trees(array("d", (hazard, 2 * hazard)), array("q", (depth, 1)), nodes, trees)
+    does.tokens_of_chains(array("d", (hazard, 2 * hazard, 3 * hazard)), nodes, chains)
+    return [*trees, *chains]
+
+
+def learned(does: Arithmetic, estimate: float, accepted: int, hazards: list[float]) -> list[float]:
+    """Return what is known of four requests: one that is done, one that had no drafts, one known, one new."""
+    known, after = array("d", (0.5, 0.2, 3.0, 1.5, estimate, 0.1, 5.0, 5.0 * estimate)), array("d", bytes(96))
+    rows, steps = array("q", (GONE, 0, 1, NEW)), array("q", (7, 0, 64, 100))
+    told = array("q", (7, 0, accepted, accepted))
+    sums = does.learn(rows, steps, told, known, after, array("d", hazards), 100.0, 0.25)
+    weighed = does.weigh(rows, steps, known)
+    return [*sums, *after, *weighed, *does.weigh(array("q", (0, 1)), array("q", (3, 4)), known)]
+
+
 @pytest.mark.slow
 @needs_numba
 def test_estimates_are_those_of_the_plain_functions() -> None:
@@ -130,8 +200,8 @@ def test_estimates_are_those_of_the_plain_functions() -> None:
                 does.mean_survival(hazard, nodes),
                 does.hazard_of_accepted(share * depth, depth, nodes, hazard),
                 does.mean_accepted(hazard, depth, nodes),
-                does.tokens_of_tree(hazard, depth, nodes),
-                does.tokens_of_chain((hazard, share, 0.5 * hazard), nodes),
+                *tokens_of(does, hazard, depth, nodes),
+                *learned(does, share, int(100 * share), [hazard, 2 * hazard]),
             ]
             if does is PLAIN:
                 expected = found

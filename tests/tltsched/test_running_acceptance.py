@@ -276,14 +276,14 @@ def test_what_is_held_is_taken_in_where_another_draft_configuration_follows() ->
     ours.observe(interval({1: 0.8}, 4))
     ours.skip((1,))
     ours.observe(Outcome(chain(2), 64, 64, 1.0, (40, 20), (), ((2, 64, 60),)))
-    assert set(ours.requests._known) == {2}  # 1 finished before what was held of it was taken in
+    assert set(ours.requests.known) == {2}  # 1 finished before what was held of it was taken in
 
 
 def test_who_was_withdrawn_while_intervals_were_held_is_not_known() -> None:
     ours = running(2000.0)
     ours.observe(interval({1: 0.8, 2: 0.8}, 1))
     ours.observe(interval({2: 0.8}, 400))
-    assert set(ours.requests._known) == {2}
+    assert set(ours.requests.known) == {2}
 
 
 def test_a_tree_is_scaled_as_chains_are() -> None:
@@ -368,7 +368,7 @@ class Running(RuleBasedStateMachine):
     def it_knows_those_that_were_told_and_are_not_done(self) -> None:
         if not hasattr(self, "both"):
             return
-        known = set(self.both[0].requests._known)
+        known = set(self.both[0].requests.known)
         assert known <= self.told - self.finished
         if self.sure:  # what was held is taken in with it
             assert known == self.known

@@ -134,54 +134,52 @@ class GoodputPolicy:
         self.draft_configs: tuple[DraftConfig, ...] = tuple(
             parse_draft_config(text) for text in config.draft_configs
         )
-        self._config = config
-        self._times = required_times("goodput", times, self.draft_configs)
+        self.config = config
+        self.times = required_times("goodput", times, self.draft_configs)
         self._drafting = tuple(draft_config for draft_config in self.draft_configs if draft_config.depth > 0)
         tree_prior = {parse_draft_config(text): length for text, length in config.tree_prior.items()}
         population = AcceptanceEstimate(config.acceptance_prior, tree_prior, config.memory_request_steps)
         self.acceptance = RunningAcceptance(population, config.request_spread, config.request_memory_steps)
-        self._switch_s = config.switch_cost_s / config.decision_engine_steps
-        self._current: DraftConfig | None = None
-        self._engine_steps_off = 0
+        self.switch_s = config.switch_cost_s / config.decision_engine_steps
+        self.current: DraftConfig | None = None
+        self.engine_steps_off = 0
 
     def begin_rollout(self) -> None:
         """Forget which is in use: the caches are empty, so any may be taken up freely; and who runs."""
         self.acceptance.begin_rollout()
-        self._current = None
-        self._engine_steps_off = 0
+        self.current = None
+        self.engine_steps_off = 0
 
     def choose(self, batch: Batch) -> Choice:
         """Return the draft configuration of the highest score, for one decision interval."""
-        every = self._config.probe_every_engine_steps
-        if every and self._engine_steps_off >= every and self._drafting:
+        every = self.config.probe_every_engine_steps
+        if every and self.engine_steps_off >= every and self._drafting:
             # A probe does not become the one in use, so going back to OFF has no hysteresis to overcome.
             scores = self._scores(self._drafting, batch)
-            return Choice(self._drafting[scores.index(max(scores))], self._config.decision_engine_steps)
-        scores, current = self._scores(self.draft_configs, batch), self._current
+            return Choice(self._drafting[scores.index(max(scores))], self.config.decision_engine_steps)
+        scores, current = self._scores(self.draft_configs, batch), self.current
         best = max(scores)
-        if current is None or best > scores[self.draft_configs.index(current)] * (
-            1 + self._config.hysteresis
-        ):
-            self._current = current = self.draft_configs[scores.index(best)]
-        return Choice(current, self._config.decision_engine_steps)
+        if current is None or best > scores[self.draft_configs.index(current)] * (1 + self.config.hysteresis):
+            self.current = current = self.draft_configs[scores.index(best)]
+        return Choice(current, self.config.decision_engine_steps)
 
     def observe(self, outcome: Outcome) -> None:
         """Update the acceptance estimate, or count the engine steps that ran without drafts."""
         if outcome.draft_config == OFF:
-            self._engine_steps_off += outcome.engine_steps
+            self.engine_steps_off += outcome.engine_steps
             self.acceptance.skip(outcome.finished)
         else:
-            self._engine_steps_off = 0
+            self.engine_steps_off = 0
             self.acceptance.observe(outcome)
 
     def _scores(self, draft_configs: tuple[DraftConfig, ...], batch: Batch) -> list[float]:
         """Return expected tokens per second of the batch under each draft configuration."""
-        current, requests = self._current, batch.requests
+        current, requests = self.current, batch.requests
         scores = []
-        for draft_config in draft_configs:
-            seconds = self._times.engine_step_s(draft_config, batch)
+        tokens_under = self.acceptance.tokens_per_engine_steps(draft_configs, requests)
+        for draft_config, tokens in zip(draft_configs, tokens_under, strict=True):
+            seconds = self.times.engine_step_s(draft_config, batch)
             if current is not None and draft_config != current:
-                seconds += self._switch_s
-            tokens = self.acceptance.tokens_per_engine_step(draft_config, requests)
+                seconds += self.switch_s
             scores.append(requests * tokens / seconds)
         return scores

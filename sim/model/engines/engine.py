@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -69,6 +70,21 @@ class PrefillStep(msgspec.Struct, frozen=True):
     accepted_by_position: tuple[int, ...]
 
 
+class Told(NamedTuple):
+    """Decision intervals that a policy was told of without an event, and when the one behind them passed."""
+
+    intervals: int
+    request_steps: int
+    accepted_tokens: int
+    finished: Ints  # indices into the submission, [finished]
+    finish_s: Floats  # seconds of the run, [finished]
+    begun_s: float  # of the interval that nobody was told of
+    ended_s: float
+
+
+_NOBODY, _NEVER_S = np.empty(0, np.int64), np.empty(0)
+
+
 class Engine:
     """What both modes share: the pool, the costs, the acceptance process."""
 
@@ -89,9 +105,8 @@ class Engine:
         self.held_tokens = 0
         self.halted = False  # set during a decision interval: no further stretch is to begin
 
-    @staticmethod
-    def quicken(policy: Policy) -> None:
-        """Have a policy that this engine is to serve work with compiled functions, where there are any."""
+    def quicken(self, policy: Policy) -> None:
+        """Have the policy that this engine is to serve work with compiled functions, where there are any."""
         del policy
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
@@ -207,6 +222,13 @@ class Engine:
         for seconds in self.run(draft):
             begun_s += seconds
         return begun_s
+
+    def until_asked(self, draft: SetDraftConfig, begun_s: float) -> Told:
+        """Carry out decision intervals that nothing cuts, up to one of which the policy has to be told.
+
+        Those before it were told to the policy that was quickened, which went on as before after each.
+        """
+        return Told(0, 0, 0, _NOBODY, _NEVER_S, begun_s, self.at_once(draft, begun_s))
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
         """Take requests, [n], out between two decision intervals.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, isfinite
 
 from tltsched.draft_config import DraftConfig
@@ -36,11 +37,11 @@ class AcceptanceEstimate:
         tree_prior: dict[DraftConfig, float],
         memory_request_steps: float,
     ) -> None:
-        self._accepted = list(survival_prior)
-        self._reached = [1.0, *survival_prior[:-1]]
-        self._positions_seen = 0
-        self._tree_length = dict(tree_prior)
-        self._memory_request_steps = memory_request_steps
+        self.accepted = list(survival_prior)
+        self.reached = [1.0, *survival_prior[:-1]]
+        self.positions_seen = 0
+        self.tree_length = dict(tree_prior)
+        self.memory_request_steps = memory_request_steps
         # Tokens per engine step and survival of a chain, by depth, as far as they were asked for since.
         self._chain_tokens = [1.0]
         self._chain_survival: list[float] = []
@@ -51,34 +52,35 @@ class AcceptanceEstimate:
         `shares` of its request-steps had the drafts up to each position accepted; positions that are left
         out had none. Of a tree only their sum counts, the accepted drafts of a request-step.
         """
-        keep = exp(-request_steps / self._memory_request_steps)
+        keep = exp(-request_steps / self.memory_request_steps)
         if not draft_config.is_chain:
-            self._tree_length[draft_config] = keep * self.tokens_per_engine_step(draft_config) + (
-                1 - keep
-            ) * (1 + sum(shares))
+            self.tree_length[draft_config] = keep * self.tokens_per_engine_step(draft_config) + (1 - keep) * (
+                1 + sum(shares)
+            )
             return
-        for position in range(len(self._accepted), draft_config.depth):
+        for position in range(len(self.accepted), draft_config.depth):
             # Reached for the first time: it starts at the rate that was extrapolated to it.
             rate = self._rate(position)
-            self._reached.append(self._accepted[-1])
-            self._accepted.append(self._accepted[-1] * rate)
-        reached = 1.0
-        for position in range(draft_config.depth):
-            share = shares[position] if position < len(shares) else 0.0
-            self._accepted[position] = keep * self._accepted[position] + (1 - keep) * share
-            self._reached[position] = keep * self._reached[position] + (1 - keep) * reached
-            reached = share
-        self._positions_seen = max(self._positions_seen, draft_config.depth)
+            self.reached.append(self.accepted[-1])
+            self.accepted.append(self.accepted[-1] * rate)
+        shares += (0.0,) * (draft_config.depth - len(shares))
+        fade(self.accepted, self.reached, keep, shares[: draft_config.depth])
+        self.positions_seen = max(self.positions_seen, draft_config.depth)
+        self._chain_tokens, self._chain_survival = [1.0], []
+
+    def know(self, accepted: list[float], reached: list[float], positions_seen: int) -> None:
+        """Take what a driver has worked out of chains with the functions below."""
+        self.accepted, self.reached, self.positions_seen = accepted, reached, positions_seen
         self._chain_tokens, self._chain_survival = [1.0], []
 
     def as_tree(self, draft_config: DraftConfig) -> bool:
         """Return whether a draft configuration has an accepted length of its own."""
-        return not draft_config.is_chain and draft_config in self._tree_length
+        return not draft_config.is_chain and draft_config in self.tree_length
 
     def tokens_per_engine_step(self, draft_config: DraftConfig) -> float:
         """Return the expected tokens that one request emits in an engine step, the bonus token included."""
         if self.as_tree(draft_config):
-            return self._tree_length[draft_config]
+            return self.tree_length[draft_config]
         self.survival(draft_config.depth)
         return self._chain_tokens[draft_config.depth]
 
@@ -92,7 +94,23 @@ class AcceptanceEstimate:
 
     def _rate(self, position: int) -> float:
         """Return the chance that a position is accepted, given that the one before it was."""
-        last = (self._positions_seen or len(self._accepted)) - 1
-        position = min(position, last)
-        reached = self._reached[position]
-        return min(1.0, self._accepted[position] / reached) if reached > 0 else 0.0
+        return rate_at(self.accepted, self.reached, self.positions_seen, position)
+
+
+# Functions of numbers and of rows of them, which a driver may compile as they are.
+
+
+def fade(accepted: list[float], reached: list[float], keep: float, shares: Sequence[float]) -> None:
+    """Let the shares of an interval, a position each, replace a share 1 - keep of what was known."""
+    before = 1.0
+    for position in range(len(shares)):
+        share = shares[position]
+        accepted[position] = keep * accepted[position] + (1 - keep) * share
+        reached[position] = keep * reached[position] + (1 - keep) * before
+        before = share
+
+
+def rate_at(accepted: list[float], reached: list[float], positions_seen: int, position: int) -> float:
+    """Return the chance that a position is accepted, given that the one before it was."""
+    at = min(position, (positions_seen or len(accepted)) - 1)
+    return min(1.0, accepted[at] / reached[at]) if reached[at] > 0 else 0.0

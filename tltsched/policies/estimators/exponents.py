@@ -3,14 +3,14 @@
 A request of log-exponent x has the survival s ** exp(x), s being that of the median request: 0 is the median,
 above it drafts are accepted less often. With the hazard h = -ln s it is exp(-h exp(x)).
 
-The functions of `Arithmetic` take and return numbers alone, so that a driver may compile them as they are.
+The functions take and return numbers and columns of them alone, so that a driver may compile them as they are
+(tltsched.policies.estimators.arithmetic).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
 from math import exp, log, sqrt
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,8 +37,16 @@ class Exponents(msgspec.Struct, frozen=True, gc=False):
 
     def nodes(self) -> tuple[float, ...]:
         """Return the exponents at which the batch is looked at, with WEIGHTS."""
-        spread = sqrt(max(self.variance, 0.0))
-        return tuple([exp(self.mean + spread * node) for node in NODES])
+        return nodes_of(self.mean, self.variance)
+
+
+def nodes_of(middle: float, variance: float) -> tuple[float, float, float, float, float]:
+    """Return the exponents at which a batch of this mean and variance is looked at."""
+    spread, (n0, n1, n2, n3, n4) = sqrt(max(variance, 0.0)), NODES
+    return (
+        exp(middle + spread * n0), exp(middle + spread * n1), exp(middle + spread * n2),
+        exp(middle + spread * n3), exp(middle + spread * n4),
+    )  # fmt: skip
 
 
 def mean(at_nodes: tuple[float, ...]) -> float:
@@ -96,27 +104,32 @@ def mean_accepted(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
     return mean((v0, v1, accepted_in_a_row(hazard * e2, depth), v3, v4))
 
 
-def tokens_of_tree(hazard: float, depth: int, nodes: tuple[float, ...]) -> float:
-    """Return the harmonic mean over a batch of 1 + accepted_in_a_row: tokens with the bonus token."""
-    slow = 0.0
-    for k in range(len(WEIGHTS)):
-        rate = exp(-hazard * nodes[k])
-        row = depth if rate >= 1 else rate * (1.0 - rate ** float(depth)) / (1.0 - rate)
-        slow += WEIGHTS[k] / (1.0 + row)
-    return 1.0 / slow
+def tokens_of_trees(
+    hazards: array[float], depths: array[int], nodes: tuple[float, ...], tokens: array[float]
+) -> None:
+    """Write the harmonic mean over a batch of 1 + accepted_in_a_row, for each tree."""
+    for tree in range(len(hazards)):
+        hazard, depth = hazards[tree], depths[tree]
+        slow = 0.0
+        for k in range(len(WEIGHTS)):
+            rate = exp(-hazard * nodes[k])
+            row = depth if rate >= 1 else rate * (1.0 - rate ** float(depth)) / (1.0 - rate)
+            slow += WEIGHTS[k] / (1.0 + row)
+        tokens[tree] = 1.0 / slow
 
 
-def tokens_of_chain(hazards: tuple[float, ...], nodes: tuple[float, ...]) -> float:
-    """Return the harmonic mean over a batch of 1 + the survivals of positions: tokens with the bonus one."""
+def tokens_of_chains(hazards: array[float], nodes: tuple[float, ...], tokens: array[float]) -> None:
+    """Write the harmonic mean over a batch of 1 + the survivals up to each position."""
     e0, e1, e2, e3, e4 = nodes
     t0 = t1 = t2 = t3 = t4 = 1.0
-    for hazard in hazards:
+    for position in range(len(hazards)):
+        hazard = hazards[position]
         t0 += exp(-hazard * e0)
         t1 += exp(-hazard * e1)
         t2 += exp(-hazard * e2)
         t3 += exp(-hazard * e3)
         t4 += exp(-hazard * e4)
-    return 1.0 / mean((1.0 / t0, 1.0 / t1, 1.0 / t2, 1.0 / t3, 1.0 / t4))
+        tokens[position] = 1.0 / mean((1.0 / t0, 1.0 / t1, 1.0 / t2, 1.0 / t3, 1.0 / t4))
 
 
 def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...], start: float = 0.0) -> float:
@@ -150,19 +163,3 @@ def hazard_of_accepted(accepted: float, depth: int, nodes: tuple[float, ...], st
         if abs(step) <= 1e-3 * hazard:
             break
     return min(hazard, LARGEST_TREE_HAZARD)
-
-
-class Arithmetic(NamedTuple):
-    """What estimates are worked out with: the functions above of these names, compiled perhaps."""
-
-    hazard_of: Callable[[float, tuple[float, ...], float], float]
-    mean_survival: Callable[[float, tuple[float, ...]], float]
-    hazard_of_accepted: Callable[[float, int, tuple[float, ...], float], float]
-    mean_accepted: Callable[[float, int, tuple[float, ...]], float]
-    tokens_of_tree: Callable[[float, int, tuple[float, ...]], float]
-    tokens_of_chain: Callable[[tuple[float, ...], tuple[float, ...]], float]
-
-
-PLAIN = Arithmetic(
-    hazard_of, mean_survival, hazard_of_accepted, mean_accepted, tokens_of_tree, tokens_of_chain
-)

@@ -12,146 +12,94 @@ inside a response. That is three numbers a request, however long it runs.
 
 from __future__ import annotations
 
-from collections.abc import Container
-from math import exp
+from array import array
+from collections.abc import Collection, Mapping
 
 from tltsched.events import DraftsByRequest
+from tltsched.policies.estimators.arithmetic import PLAIN
 from tltsched.policies.estimators.exponents import Exponents
+from tltsched.policies.estimators.histories import GONE, NEW, ROW, normal_of
 
-MOST_SCORINGS = 2  # a second one where the first moves the estimate by more than a cell
-CELL = 0.25  # width in x of the cells in which m and v are worked out once; m is linear inside a cell
-LARGEST = 3.0  # x beyond it is cut: acceptance is none or all there
+_NUMBER_BYTES = 8
+_NOBODY: Mapping[int, int] = {}
 
 
 class RequestEstimates:
     """The log-exponent of each request that ran in the last decision interval with drafts and goes on."""
 
     def __init__(self, spread: float, memory_steps: float) -> None:
-        self._prior_variance = spread * spread
-        self._memory_steps = memory_steps
-        # (estimate, variance of it, w, sum of w y) of each request
-        self._known: dict[int, tuple[float, float, float, float]] = {}
-        self._left: dict[int, tuple[float, float, float, float]] = {}  # done since the last observation
-        self._first = self._second = 0.0  # moments of those known, summed up
+        self.arithmetic = PLAIN
+        """A driver may put the same functions here, compiled."""
+        self.prior_variance = spread * spread
+        self.memory_steps = memory_steps
+        self.rows = array("d")  # of histories: estimate, variance of it, w, sum of w y
+        self.known: dict[int, int] = {}  # the row of each request
+        self._left: dict[int, int] = {}  # of those that are done since the last observation
+        self.order: tuple[int, ...] = ()  # requests of the rows
+        self.first = self.second = 0.0  # moments of those known, summed up
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
     def clear(self) -> None:
         """Forget all requests."""
-        self._known.clear()
-        self._left.clear()
-        self._first = self._second = 0.0
+        self.known, self._left, self.order = {}, {}, ()
+        self.first = self.second = 0.0
 
     def drop(self, finished: tuple[int, ...]) -> None:
         """Take out requests that are done; they are forgotten with the next observation."""
         for request in finished:
-            if request in self._known:
-                self._left[request] = gone = self._known.pop(request)
-                self._first -= gone[0]
-                self._second -= gone[0] * gone[0] + gone[1]
+            if request in self.known:
+                self._left[request] = self.known.pop(request)
+                estimate, variance = self.rows[(at := self._left[request] * ROW) : at + 2]
+                self.first -= estimate
+                self.second -= estimate * estimate + variance
 
     def estimate(self, request: int) -> tuple[float, float]:
         """Return the log-exponent of a request and the variance of the estimate."""
-        known = self._known.get(request)
-        return known[:2] if known else (0.0, self._prior_variance)
+        at = self.known.get(request, NEW) * ROW
+        return (self.rows[at], self.rows[at + 1]) if at >= 0 else (0.0, self.prior_variance)
 
     def batch(self, requests: int) -> Exponents:
         """Return the log-exponents of a batch; what is not known of is as the population."""
-        return self._normal(self._first, self._second, len(self._known), requests - len(self._known))
+        return self._normal(self.first, self.second, len(self.known), requests - len(self.known))
 
     def before(self, drafts: DraftsByRequest) -> Exponents:
         """Return the log-exponents of what ran, as they were known before, weighted by engine steps."""
-        first = second = 0.0
-        known_steps = new_steps = 0
-        for request, steps, _ in drafts:
-            known = self._known.get(request) or self._left.get(request)
-            if known is None:
-                new_steps += steps
-                continue
-            estimate, variance = known[:2]
-            known_steps += steps
-            first += steps * estimate
-            second += steps * (estimate * estimate + variance)
-        return self._normal(first, second, known_steps, new_steps)
+        if not drafts:
+            return Exponents(0.0, self.prior_variance)
+        requests, steps, _ = zip(*drafts, strict=True)
+        at = self.rows_of(requests, self._left)
+        return self._normal(*self.arithmetic.weigh(at, array("q", steps), self.rows))
 
-    def observe(self, drafts: DraftsByRequest, finished: Container[int], hazards: list[float]) -> None:
+    def observe(self, drafts: DraftsByRequest, finished: Collection[int], hazards: list[float]) -> None:
         """Take in what requests got accepted under median hazards by position; keep those that go on."""
-        prior, unknown = 1.0 / self._prior_variance, (0.0, self._prior_variance, 0.0, 0.0)
-        cells, fading = _Cells(hazards), _Fading(self._memory_steps)
-        before, after = self._known, {}
-        first = second = 0.0
-        for request, steps, accepted in drafts:
-            if request in finished:
-                continue
-            x, variance, worth, total = before.get(request, unknown)
-            if steps:
-                keep, mean_accepted = fading[steps], accepted / steps
-                worth *= keep
-                total *= keep
-                gain = gained = 0.0
-                for _ in range(MOST_SCORINGS):
-                    centre, mean, over_slope, information = cells[round(x / CELL)]
-                    own = centre + (mean_accepted - mean) * over_slope
-                    if not -LARGEST <= own <= LARGEST:
-                        own = LARGEST if own > 0 else -LARGEST
-                    gain = steps * information
-                    gained = gain * own
-                    variance = 1.0 / (worth + gain + prior)
-                    from_x, x = x, (total + gained) * variance
-                    if -CELL <= x - from_x <= CELL:
-                        break
-                worth += gain
-                total += gained
-            after[request] = (x, variance, worth, total)
-            first += x
-            second += x * x + variance
-        self._known, self._left = after, {}
-        self._first, self._second = first, second
+        requests, steps, accepted = zip(*drafts, strict=True)
+        at, after = self.rows_of(requests), array("d", bytes(ROW * _NUMBER_BYTES * len(drafts)))
+        if finished:
+            for number, request in enumerate(requests):
+                if request in finished:
+                    at[number] = GONE
+            requests = tuple([request for request in requests if request not in finished])
+        first, second = self.arithmetic.learn(
+            at, array("q", steps), array("q", accepted), self.rows, after, array("d", hazards),
+            self.memory_steps, self.prior_variance,
+        )  # fmt: skip
+        self.know(requests, after, first, second)
+
+    def know(self, requests: tuple[int, ...], rows: array[float], first: float, second: float) -> None:
+        """Know these requests alone, of which `rows` are known, with the sums of estimates and moments."""
+        if len(self.known) != len(requests) or requests != self.order:
+            self.known, self.order = dict(zip(requests, range(len(requests)), strict=True)), requests
+        self.rows, self._left, self.first, self.second = rows, {}, first, second
+
+    def rows_of(self, requests: tuple[int, ...], left: Mapping[int, int] = _NOBODY) -> array[int]:
+        """Return the rows of requests, NEW of those that are neither known nor among the `left`."""
+        if not left and requests == self.order and len(self.known) == len(requests):
+            return array("q", range(len(requests)))
+        known = {**left, **self.known} if left else self.known
+        return array("q", [known.get(request, NEW) for request in requests])
 
     def _normal(self, first: float, second: float, known: int, new: int) -> Exponents:
         """Return mean and variance of sums over `known`, and of `new` more of the population."""
-        count = known + max(new, 0)
-        if not count:
-            return Exponents(0.0, self._prior_variance)
-        mean = first / count
-        second += max(new, 0) * self._prior_variance
-        return Exponents(mean, second / count - mean * mean)
-
-
-class _Fading(dict[int, float]):
-    """What is left of a history after so many engine steps, worked out once each."""
-
-    def __init__(self, memory_steps: float) -> None:
-        super().__init__()
-        self._memory_steps = memory_steps
-
-    def __missing__(self, steps: int) -> float:
-        left = self[steps] = exp(-steps / self._memory_steps)
-        return left
-
-
-class _Cells(dict[int, tuple[float, float, float, float]]):
-    """Centre of a cell of x, and m, 1 / m' and the information of an engine step there, worked out once."""
-
-    def __init__(self, hazards: list[float]) -> None:
-        super().__init__()
-        self._hazards = hazards
-
-    def __missing__(self, index: int) -> tuple[float, float, float, float]:
-        centre = index * CELL
-        exponent = exp(centre)
-        mean = slope = second = 0.0
-        for position, hazard in enumerate(self._hazards):
-            raised = hazard * exponent
-            survival = exp(-raised)
-            mean += survival
-            slope -= raised * survival
-            second += (2 * position + 1) * survival  # E[A^2] = sum (2 j - 1) P(A >= j)
-        variance = second - mean * mean
-        if variance > 1e-9 and slope < -1e-9:
-            cell = (centre, mean, 1.0 / slope, slope * slope / variance)
-        else:
-            cell = (0.0, mean, 0.0, 0.0)  # all or nothing is accepted: it tells no requests apart
-        self[index] = cell
-        return cell
+        return Exponents(*normal_of(first, second, known, new, self.prior_variance))

@@ -9,6 +9,7 @@ import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import Pieces
+from tlt.sim.model.engines.compiled.goodput import GoodputAhead, again, ahead_of
 from tlt.sim.model.engines.compiled.interval import accepted as draw_accepted
 from tlt.sim.model.engines.compiled.interval import by_request, interval, settle
 from tlt.sim.model.engines.compiled.memory import (
@@ -25,7 +26,7 @@ from tlt.sim.model.engines.compiled.numbers import address_of
 from tlt.sim.model.engines.compiled.plan import fill, plan
 from tlt.sim.model.engines.compiled.policies import quicken
 from tlt.sim.model.engines.decode_closed_form import START, Segments, Stages, State, Trajectory
-from tlt.sim.model.engines.engine import DecisionInterval, Running
+from tlt.sim.model.engines.engine import DecisionInterval, Running, Told
 from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.engines.stages import pieces_of
@@ -36,8 +37,9 @@ from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
 from tltsched.policies.base import Policy
+from tltsched.policies.estimators.histories import ROW
 
-_NONE_S = np.empty(0)
+_NONE_S, _NOBODY = np.empty(0), np.empty(0, np.int64)
 _WHOLE = ACCEPTED - POSITION  # numbers that an interval leaves before the drafts by position
 UNLIMITED = -1  # engine steps
 
@@ -70,11 +72,12 @@ class CompiledJumpEngine(JumpEngine):
         self._memory = Memory(0, acceptance.bins, 0)
         self._drafting: dict[DraftConfig, Drafting] = {}
         self._bins = 1  # of the plan
+        self._goodput: GoodputAhead | None = None  # the policy, if it is one of that kind
 
-    @staticmethod
-    def quicken(policy: Policy) -> None:
-        """Have a policy work with compiled functions; to the last bit they do the same."""
+    def quicken(self, policy: Policy) -> None:
+        """Have the policy work with compiled functions; to the last bit they do the same."""
         quicken(policy)
+        self._goodput = ahead_of(policy)
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
@@ -140,53 +143,89 @@ class CompiledJumpEngine(JumpEngine):
 
     def at_once(self, draft: SetDraftConfig, begun_s: float) -> float:
         """Advance to the end of a decision interval begun at `begun_s`; returns the time then."""
-        if draft.draft_config != self.draft_config:
+        self._lay_out(draft.draft_config)
+        memory, pool, (done, _, request_steps, emitted, _) = self._memory, self.pool, self._state
+        most = UNLIMITED if draft.max_engine_steps is None else draft.max_engine_steps
+        interval(
+            self._state_address, memory.ints, memory.floats, pool.running, pool.emitted, pool.requests.length,
+            self._bins, self.draft_config.depth, self._position, done, request_steps, emitted,
+            draft.min_requests, most, bool(pool.waiting), pool.crowded_above_tokens(), self.tells_requests,
+        )  # fmt: skip
+        return begun_s + self._passed()
+
+    def until_asked(self, draft: SetDraftConfig, begun_s: float) -> Told:
+        """Advance through intervals after which the goodput policy goes on as before, and one more."""
+        goodput, pool = self._goodput, self.pool
+        if goodput is None or pool.waiting or draft.max_engine_steps is None:
+            return super().until_asked(draft, begun_s)
+        self._lay_out(draft.draft_config)
+        if not goodput.takes(draft.draft_config):
+            return super().until_asked(draft, begun_s)
+        memory, order, depth = self._memory, self._order, self.draft_config.depth
+        first = self._state.finished
+        left = order[first:]
+        stand, believed = goodput.stand(self._position, self._state, begun_s), goodput.believed()
+        finish_s, known_after = np.empty(len(order)), np.empty(ROW * len(left))
+        rows, known, tokens = _NOBODY, _NONE_S, _NONE_S
+        if depth:
+            rows, known = goodput.rows_of(tuple(pool.requests.ids[left].tolist()))
+        else:
+            tokens = goodput.tokens(len(left))
+        again(
+            self._state_address, memory.ints, memory.floats, pool.running, pool.emitted, pool.requests.length,
+            self._bins, depth, draft.min_requests, draft.max_engine_steps, pool.limits.kv_tokens,
+            pool.limits.held_beyond_tokens - pool.limits.most_emitted, goodput.rules, believed, stand,
+            goodput.config(draft.draft_config), rows, known, tokens, finish_s, known_after,
+        )  # fmt: skip
+        intervals, told_steps, accepted, _, self._position, done, steps, start = stand.whole.tolist()
+        begun_s, seconds, emitted, _, _ = stand.real.tolist()
+        self._state = State(done, seconds, steps, emitted, self._state.context_tokens)
+        if intervals and depth:
+            goes_on = tuple(pool.requests.ids[order[done:]].tolist())
+            goodput.told(draft.draft_config, believed, stand, goes_on, known_after[: ROW * len(goes_on)])
+        elif intervals:
+            goodput.told_off(self._position - start)
+        return Told(
+            intervals, told_steps, accepted, order[first:done], finish_s[first:done], begun_s,
+            begun_s + self._passed(),
+        )  # fmt: skip
+
+    def _lay_out(self, draft_config: DraftConfig) -> None:
+        """Plan, unless a plan under this draft configuration is on."""
+        if draft_config != self.draft_config:
             self._settle()
         if self._trajectory is None:
-            self._plan(draft.draft_config)
-        pool, before, start, most = self.pool, self._state, self._position, draft.max_engine_steps
-        position, ended, steps, crowded, context, *accepted = self._pass(
-            draft.min_requests, UNLIMITED if most is None else most, bool(pool.waiting),
-            pool.crowded_above_tokens(), self.tells_requests,
-        )  # fmt: skip
-        done, _, steps_before, _, _ = before
-        decode_s = self._state.seconds - before.seconds
-        if ended == len(self._order):
+            self._plan(draft_config)
+
+    def _passed(self) -> float:
+        """Take on what compiled code left of an interval; returns its seconds."""
+        memory, pool, before, start = self._memory, self.pool, self._state, self._position
+        position, ended, steps, crowded, context, *accepted = memory.left[
+            : _WHOLE + self.draft_config.depth
+        ].tolist()
+        seconds, emitted, held_tokens, _ = memory.state.tolist()
+        self._position, self._state = position, State(ended, seconds, steps, emitted, held_tokens)
+        done = before.finished
+        decode_s: float = seconds - before.seconds
+        kept = len(self._order) - ended
+        if kept < len(pool.running):
+            pool.go_on(pool.running[:kept], pool.running[kept:])
+        if not kept:
             self._count(ended)
         self.decision_interval = DecisionInterval(
             self.draft_config,
             position - start,
-            steps - steps_before,
+            steps - before.request_steps,
             decode_s,
-            tuple(accepted) if steps > steps_before else (),
+            tuple(accepted) if steps > before.request_steps else (),
             self._order[done:ended],
-            self._memory.finish_s[done:ended] - before.seconds if ended > done else _NONE_S,
+            memory.finish_s[done:ended] - before.seconds if ended > done else _NONE_S,
             context,
             self._told(done) if self.tells_requests and accepted and position > start else (),
         )
         if crowded:
             self._make_room()
-        return begun_s + decode_s
-
-    def _pass(
-        self, min_requests: int, most_steps: int, waits: bool, limit_tokens: float, tells: bool
-    ) -> list[int]:
-        """Go to the end of an interval; returns what it left, from POSITION on."""
-        memory, pool, depth = self._memory, self.pool, self.draft_config.depth
-        done, _, request_steps, emitted, _ = self._state
-        interval(
-            self._state_address, memory.ints, memory.floats, pool.running, pool.emitted, pool.requests.length,
-            self._bins, depth, self._position, done, request_steps, emitted, min_requests, most_steps, waits,
-            limit_tokens, tells,
-        )  # fmt: skip
-        left: list[int] = memory.left[: _WHOLE + depth].tolist()
-        seconds, emitted, context, _ = memory.state.tolist()
-        self._position, ended = left[0], left[1]
-        self._state = State(ended, seconds, left[2], emitted, context)
-        if ended > done:
-            kept = len(self._order) - ended
-            pool.go_on(pool.running[:kept], pool.running[kept:])
-        return left
+        return decode_s
 
     def _told(self, done: int) -> DraftsByRequest:
         """Return the drafts of each request that ran, from the `done`-th finish on."""

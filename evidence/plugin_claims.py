@@ -1,12 +1,14 @@
-"""What is claimed of the vLLM plugin, from engines on a CPU.
+"""What is claimed of the vLLM plugin.
 
     python -m evidence.plugin_claims versions RESULTS
     python -m evidence.plugin_claims faults RESULT
+    python -m evidence.plugin_claims serve OUT
     python -m evidence.plugin_claims trl PYTHON MODEL OUT
 
-The first reads what `make versions` wrote, the second the line of plugin/contract/faults.py. The third trains
-with TRL's GRPO four times: alone, watched, advised and in charge, as examples/trl_plugin says. PYTHON is that
-of an environment with TRL, vLLM 0.32 for CPU and the distribution tlt-vllm.
+The first reads what `make versions` wrote, the second the line of plugin/contract/faults.py, the third the
+rounds of evidence.serve_bench, on a CPU or a GPU. The last trains with TRL's GRPO four times: alone, watched,
+advised and in charge, as examples/trl_plugin says. PYTHON is that of an environment with TRL, vLLM 0.32 for
+CPU and the distribution tlt-vllm.
 """
 
 from __future__ import annotations
@@ -22,16 +24,19 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from evidence.recording import HERE, OTHERS, PROJECT, Figure, device, tlt, write
+from evidence.recording import HERE, OTHERS, PROJECT, Figure, device, tlt, write, write_raw
+from evidence.serve_bench import excess, folder_of, ratios, read_rounds, stock_arms
 from tlt.analysis.crosscheck.decisions import replay_decisions
 from tlt.plugin.versions import KNOWN
 from tlt.traces.live.engines import read_engines
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.runfolder import RunFolder
+from tltsched.errors import InputError
 
 EXAMPLE = PROJECT / "examples" / "trl_plugin"
 MODES = ("alone", "watch", "advise", "control")
 GREEDY = MODES[:2]  # those whose tokens are compared; the others sample, so that the policy learns something
+WATCH_COST, CONTROL_LOSS = 0.005, 0.01  # of the makespan, and of the goodput, at most
 TABLE = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2}  # K by batch, as control.toml says; 0 above
 ANSWER = (
     "--gpus", "1", "--tp", "1", "--set", "hardware.gpu=H100", "--set", "hardware.model=Qwen2.5-7B",
@@ -139,6 +144,62 @@ def _without_paths(text: str) -> str:
     return re.sub(r"(/[\w.-]+)+/", ".../", text.removeprefix("tlt: "))
 
 
+def serve(out: Path) -> None:
+    """Write what the plugin costs a stock server, and what it gains in charge of one, in the same rounds.
+
+    A target is met where the whole interval is within it: goodput of at least 1 - x is a makespan of at most
+    1 / (1 - x), for all arms serve the same requests. Raises InputError where an arm or a second round lacks.
+    """
+    rounds = read_rounds(out)
+    counted = [each for each in rounds if each.round]
+    arms = list(dict.fromkeys(each.arm for each in counted))
+    stock, control = stock_arms(rounds), "control"
+    watched = [arm for arm in arms if arm.endswith("+watch") and arm.removesuffix("+watch") in arms]
+    asked = [(arm, arm.removesuffix("+watch")) for arm in watched]
+    asked += [(arm, stock[0]) for arm in (control, "table") if arm in arms and stock]
+    over = {arm: ratios(rounds, arm, base) for arm, base in asked}
+    if not watched or control not in over or min(map(len, over.values())) < 2:
+        raise InputError(
+            "OUT", f"{out}, with rounds of {', '.join(arms) or 'nothing'}",
+            "two rounds or more of a static arm, the same with +watch, and control",
+            "go on: python -m evidence.serve_bench DEVICE OUT",
+        )  # fmt: skip
+    engines = {arm: read_engines(out / "plugin" / folder_of(arm) / "job") for arm in (control, *watched)}
+    stopped = sum(len(log.faults) for logs in engines.values() for log in logs)
+    about = engines[control][0].about
+    value: dict[str, Figure] = {f"{arm} over {base}": rounded(excess(over[arm])) for arm, base in asked}
+    kept = all(excess(over[arm])[2] <= WATCH_COST for arm in watched)
+    kept = kept and excess(over[control])[2] <= 1.0 / (1.0 - CONTROL_LOSS) - 1.0
+    name = f"plugin_serve_{'cpu' if 'CPU' in about.device else 'cuda'}"
+    count = {
+        "rounds, at least": float(min(map(len, over.values()))),
+        "times the plugin stopped": float(stopped),
+    }
+    write(
+        name,
+        timed=True,
+        claim=f"stock `vllm serve` with the plugin against the same without, and with the plugin in charge "
+        f"against {stock[0]}, the best of {', '.join(stock)}; {about.model}",
+        value=value | count,
+        unit={OTHERS: "share of the makespan"} | dict.fromkeys(count, "count"),
+        target="whole intervals: watching costs at most 0.5 %, in charge at least 99 % of the goodput of the "
+        "best static K; the plugin never stopped",
+        met=kept and not stopped,
+        how="measured: servers side by side, asked one at a time in turns whose order rotates, makespans of "
+        f"the same rounds compared; mean of logs and Student's 95 % interval; of {len(counted)} rounds; the "
+        "best static K is chosen on the same rounds",
+        measured_on=f"{about.device}, vLLM {about.engine_version}",
+        command="python -m evidence.serve_bench DEVICE OUT && python -m evidence.plugin_claims serve OUT",
+        raw=write_raw(f"{name}.points.jsonl", [msgspec.to_builtins(each) for each in counted]),
+    )
+
+
+def rounded(figure: tuple[float, float, float]) -> Figure:
+    """Return a share and the ends of its interval to the hundredth of a per cent."""
+    value, low, high = figure
+    return round(value, 4), round(low, 4), round(high, 4)
+
+
 def train(python: str, model: Path, mode: str, out: Path) -> list[str]:
     """Train in one mode, unless its log is there; returns a digest of the tokens of each generation."""
     log = out / f"{mode}.log"
@@ -224,7 +285,7 @@ def version_of(python: str, package: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("versions", "faults"):
-        {"versions": versions, "faults": faults}[sys.argv[1]](Path(sys.argv[2]))
+    if sys.argv[1] in ("versions", "faults", "serve"):
+        {"versions": versions, "faults": faults, "serve": serve}[sys.argv[1]](Path(sys.argv[2]))
     else:
         trl(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))

@@ -11,7 +11,8 @@ batch of requests with given lengths that queues and then drains. Arms:
 DEVICE is `cuda` (7B shape of random weights, EAGLE-3 head, synthetic acceptance; five servers on one H200,
 about eight minutes) or `cpu` (a rehearsal: SmolLM2 shape, n-gram drafts). Each round is a line of
 OUT/rounds.jsonl as soon as it is over; the same command goes on, and rounds of other arms may be added. The
-table is printed last, and `--table` prints it alone. Adaptive verification of vLLM 0.32 is for `dspark`
+table is printed last, and `--table` prints it alone; `python -m evidence.plugin_claims serve OUT` makes the
+record. Adaptive verification of vLLM 0.32 is for `dspark`
 drafters alone: not compared.
 """
 
@@ -141,6 +142,11 @@ def options_of(machine: Machine, device: str, arm: str, out: Path) -> tuple[str,
     return (*options, "--speculative-config", json.dumps(drafts))
 
 
+def folder_of(arm: str) -> str:
+    """Return the name of an arm in paths."""
+    return arm.replace(":", "-").replace("+", "-")
+
+
 def variables_of(machine: Machine, arm: str, out: Path) -> dict[str, str]:
     """Return the environment: the plugin can be found in every arm, and is asked for in some."""
     site = out / "site"
@@ -151,7 +157,7 @@ def variables_of(machine: Machine, arm: str, out: Path) -> dict[str, str]:
     variables = {"PYTHONPATH": f"{site}:{PROJECT / 'plugin'}:{PROJECT}"}
     if not arm.endswith("+watch") and arm != "control":
         return variables
-    place = out / "plugin" / arm.replace(":", "-").replace("+", "-")
+    place = out / "plugin" / folder_of(arm)
     place.mkdir(parents=True, exist_ok=True)
     mode = "control" if arm == "control" else "watch"
     policy = "goodput:off" + "".join(f"+{k}" for k in machine.ks)
@@ -178,7 +184,7 @@ def start_all(
 
     def start(numbered: tuple[int, str]) -> tuple[str, int, Any]:
         number, arm = numbered
-        name = arm.replace(":", "-").replace("+", "-")
+        name = folder_of(arm)
         serving = Serving(
             model=out / "model" / "model", device=device, max_running=machine.max_running,
             max_context_tokens=machine.max_context_tokens, memory_fraction=machine.memory_fraction,
@@ -240,16 +246,31 @@ def ratios(rounds: list[Round], arm: str, over: str) -> list[float]:
     return [one[arm] / one[over] for one in found.values() if arm in one and over in one]
 
 
-def with_interval(values: list[float]) -> str:
-    """Return the mean of ratios less one in per cent, with Student's 95 % interval."""
-    if not values:
-        return "-"
+def excess(values: list[float]) -> tuple[float, float, float]:
+    """Return the geometric mean of two ratios or more, less one, with Student's 95 % interval of the logs."""
     logs = np.log(values)
-    mean = float(np.expm1(logs.mean()))
-    if len(values) < 2:
-        return f"{mean:+.2%} (one round)"
     half = float(stats.t.ppf(0.975, len(values) - 1) * logs.std(ddof=1) / np.sqrt(len(values)))
-    return f"{mean:+.2%} [{np.expm1(logs.mean() - half):+.2%}, {np.expm1(logs.mean() + half):+.2%}]"
+    mean, low, high = np.expm1(logs.mean() + half * np.array([0.0, -1.0, 1.0])).tolist()
+    return mean, low, high
+
+
+def with_interval(values: list[float]) -> str:
+    """Return the same in per cent and words; of one ratio no interval can be told."""
+    if len(values) < 2:
+        return f"{values[0] - 1.0:+.2%} (one round)" if values else "-"
+    return "{:+.2%} [{:+.2%}, {:+.2%}]".format(*excess(values))
+
+
+def mean_s(rounds: list[Round], arm: str) -> float:
+    """Return the mean makespan of an arm in the rounds that count."""
+    return statistics.fmean(each.makespan_s for each in rounds if each.arm == arm and each.round)
+
+
+def stock_arms(rounds: list[Round]) -> list[str]:
+    """Return the arms with one K and without the plugin, the best first."""
+    arms = dict.fromkeys(each.arm for each in rounds if each.round)
+    stock = [arm for arm in arms if "+watch" not in arm and (arm == "none" or arm.startswith("static:"))]
+    return sorted(stock, key=lambda arm: mean_s(rounds, arm))
 
 
 def tell(out: Path) -> None:
@@ -259,18 +280,18 @@ def tell(out: Path) -> None:
     arms = list(dict.fromkeys(each.arm for each in counted))
     if not arms:
         sys.exit(f"no rounds in {out}")
-    mean_s = {arm: statistics.fmean(each.makespan_s for each in counted if each.arm == arm) for arm in arms}
-    statics = [arm for arm in arms if "+watch" not in arm and (arm == "none" or arm.startswith("static:"))]
-    best = min(statics or arms, key=lambda arm: mean_s[arm])
+    statics = stock_arms(rounds)
+    took_s = {arm: mean_s(rounds, arm) for arm in arms}
+    best = (statics or sorted(arms, key=took_s.__getitem__))[0]
     told = "the best static" if statics else "the best arm, for none is static without the plugin"
     print(f"vLLM {version()}; makespan over that of {best}, {told}, in the same rounds")
     print(f"{'arm':<18}{'rounds':>7}{'mean (s)':>10}  {'over ' + best:<32}over the same without the plugin")
-    for arm in sorted(arms, key=lambda arm: mean_s[arm]):
+    for arm in sorted(arms, key=took_s.__getitem__):
         stock = arm.removesuffix("+watch")
         alone = with_interval(ratios(rounds, arm, stock)) if stock != arm else ""
         count = sum(each.arm == arm for each in counted)
         told = with_interval(ratios(rounds, arm, best)) if arm != best else "-"
-        print(f"{arm:<18}{count:>7}{mean_s[arm]:>10.2f}  {told:<32}{alone}")
+        print(f"{arm:<18}{count:>7}{took_s[arm]:>10.2f}  {told:<32}{alone}")
 
 
 def main() -> None:

@@ -89,6 +89,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "plugin_trl": "The plugin in TRL's own engine: watching, advising, in charge",
         "plugin_versions": "The plugin in every version of vLLM that it knows",
         "plugin_faults": "The plugin breaks while it is in charge",
+        "plugin_serve_cuda": "The plugin in a stock server on one GPU: what watching costs, what it gains",
+        "plugin_serve_cpu": "The plugin in a stock server on a CPU: what watching costs, what it gains",
     },
     "The tool": {
         "demo": "The demonstration",
@@ -107,10 +109,10 @@ SUBJECTS: dict[str, dict[str, str]] = {
     },
 }
 # Claims that may lack a record: docs/regimes.md says of the regimes that they are not measured; the others
-# take a quiet machine for some minutes.
+# take a quiet machine for some minutes, or a GPU.
 MAY_LACK = (
     "regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed",
-    "full_size_counterfactual", "full_size_recommend",
+    "full_size_counterfactual", "full_size_recommend", "plugin_serve_cuda", "plugin_serve_cpu",
 )  # fmt: skip
 TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
 

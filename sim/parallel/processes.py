@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,10 @@ class Processes:
         self._folder = TemporaryDirectory(prefix="tlt-lengths-")
         # spawn: a fork would inherit threads of the libraries in mid-work
         self._pool = ProcessPoolExecutor(
-            count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+            count,
+            multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(os.getpid(), self._folder.name),
         )
 
     def run(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[int, Result]]:
@@ -79,12 +83,13 @@ class Processes:
         self._folder.cleanup()
 
 
-def _begin(parent: int) -> None:
-    """Watch who opened the pool: one that is killed cannot end its processes."""
+def _begin(parent: int, folder: str) -> None:
+    """Watch who opened the pool: one that is killed ends neither its processes nor its folder of lengths."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_POLL_S)
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent watch").start()

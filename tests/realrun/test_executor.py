@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from evidence.fire.processes import alive
 from tests.realrun.fakes import config_of
 from tlt.realrun.workers.executor import Lost
 from tlt.realrun.workers.local import LocalExecutor
@@ -96,7 +97,7 @@ def test_closing_ends_a_worker_that_is_at_work(tmp_path: Path) -> None:
         executor.receive()
         executor.send(0, work(100_000))
         pid = executor.pid(0)
-    assert not is_alive(pid)
+    assert not alive([pid])
 
 
 PARENT = """
@@ -131,19 +132,10 @@ def test_no_orphan_is_left_when_the_driver_is_killed(tmp_path: Path) -> None:
         assert len(pids) == 2
         parent.kill()
     for _ in range(500):
-        if not any(is_alive(pid) for pid in pids):
+        if not alive(pids):
             break
         time.sleep(0.02)
-    assert not any(is_alive(pid) for pid in pids)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that is dead and not yet waited for does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    assert not alive(pids)
 
 
 def test_workers_get_their_own_cores_if_there_are_enough(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import msgspec
 import pandas as pd
 import pytest
 
+from evidence.fire.processes import alive
 from tlt.commands.sim.sweep import best_sentences
 from tlt.sim.config import resolve
 from tlt.sim.parallel.executors import SERIAL, executor
@@ -132,17 +134,21 @@ if __name__ == "__main__":
 def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "sweeping.py"
     script.write_text(SWEEPING, encoding="utf-8")
-    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert parent.stdout is not None
     children = [int(number) for number in parent.stdout.readline().split()]
     parent.kill()
     parent.communicate()
     assert len(children) == 2
     for _ in range(200):
-        if not any(Path(f"/proc/{child}").is_dir() for child in children):
-            return
+        if not alive(children):
+            break
         time.sleep(0.1)
-    pytest.fail(f"{children} outlive their parent")
+    assert not alive(children), "they outlive their parent"
+    assert os.listdir(tmp_path) == [script.name], "its lengths outlive it"
 
 
 def test_a_parameter_of_the_schedule_is_an_axis_whichever_way_the_schedule_is_named() -> None:

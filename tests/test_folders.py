@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.sim.observed_world import lengths, write_observed
 from tlt.commands import main
+from tlt.traces.common.manifest import sealed
 from tlt.traces.results.study import MARKS, STUDY, claim
 from tltsched.errors import InputError
 
@@ -38,6 +39,20 @@ def test_the_same_question_goes_on_and_another_is_refused(tmp_path: Path) -> Non
         claim(tmp_path, "run", question)
     claim(tmp_path, "run", question, force=True)
     assert json.loads((tmp_path / STUDY).read_bytes())["command"] == "run"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{\xff}", b'{"command": '])
+def test_a_damaged_study_gives_way_to_the_same_command(tmp_path: Path, damage: bytes) -> None:
+    """It was refused with the advice to give the same command again, each time, --force or not."""
+    with sealed(tmp_path):
+        claim(tmp_path, "compare", {"a": 1})
+        (tmp_path / "comparison.json").write_text("{}")
+    whole = (tmp_path / STUDY).read_bytes()
+    (tmp_path / STUDY).write_bytes(damage)
+    with pytest.raises(InputError, match="it holds what `tlt sim compare` wrote"):
+        claim(tmp_path, "run", {"a": 1})
+    claim(tmp_path, "compare", {"a": 1})
+    assert (tmp_path / STUDY).read_bytes() == whole
 
 
 @pytest.mark.parametrize(("mark", "command"), MARKS)

@@ -25,7 +25,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def part_paths(folder: Path) -> list[Path]:
     """Return the parts of a folder by number; as text 10000 would come before 9999."""
-    return sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: int(path.stem))
+    paths = (path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())  # others are somebody's own
+    return sorted(paths, key=lambda path: int(path.stem))
 
 
 def write_part(folder: Path, run: str, step: LiveStep) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep, Loss, records_of
 from tlt.realrun.replay.workload import Workload
 from tlt.realrun.workers.messages import EngineInfo
-from tlt.traces.common.manifest import sealed
+from tlt.traces.common.manifest import MANIFEST, is_whole, sealed, verify_all
 from tlt.traces.runs.runfolder import Comparison, read_struct, write_json
 from tltsched.errors import InputError
 from tltsched.event_log import CLUSTER, Record, encode, worker_owner
@@ -86,6 +87,8 @@ class RunLog:
                 "choose another one: measurements are not overwritten",
             )  # fmt: skip
         self.complete = stamp.complete
+        if not self.complete:
+            (self.out / MANIFEST).unlink(missing_ok=True)  # what it lists is made anew, or is in the parts
         for plan in self._plans:
             for _, rollout in read_parts(self.out / PARTS / plan.folder, self._stamp.fingerprint):
                 self._kept[plan.name][rollout.step] = rollout
@@ -137,18 +140,37 @@ class RunLog:
     def note_engine(self, info: EngineInfo, warm_up_s: float) -> EngineRecord:
         """Write engine.json; raises InputError if an earlier call of this replay ran on another engine."""
         record = engine_record(info, warm_up_s, self._config)
-        path = self.out / ENGINE
-        if path.is_file():
-            before = read_struct(path, EngineRecord)
+        before = self._engine_before()
+        if before is not None:
             for field in ("engine", "engine_version", "device", "torch"):
                 if getattr(before, field) != getattr(record, field):
                     raise InputError(
                         field, getattr(record, field), f"{getattr(before, field)}, which the rest ran on",
                         "measure all rollouts on one engine: choose another --out",
                     )  # fmt: skip
-            return before
-        write_json(path, record)
+            record = before
+        write_json(self.out / ENGINE, record)
         return record
+
+    def _engine_before(self) -> EngineRecord | None:
+        """Return what the finished rollouts ran on: each run folder says it as well; None if no file does."""
+        for folder in (self.out, *(self.out / plan.folder for plan in self._plans)):
+            with suppress(InputError):
+                return read_struct(folder / ENGINE, EngineRecord)
+        return None
+
+    def mend(self, workload: Workload) -> None:
+        """Make the files of a finished replay anew that are known from its run folders and settings.
+
+        Raises InputError if a run folder is damaged: it is all that is left of its measurement.
+        """
+        folders = [self.out / plan.folder for plan in self._plans]
+        for folder in folders:
+            verify_all(folder)
+        if not is_whole(self.out) and all(map(is_whole, folders)):
+            workload.write(self.out)
+            write_json(self.out / ENGINE, read_struct(folders[0] / ENGINE, EngineRecord))
+            self.compare()
 
     def compare(self) -> None:
         """Write comparison.json, once there is a run folder of each policy."""

@@ -52,6 +52,7 @@ def replay(
     workload = workload_of(config)
     log = RunLog(out, config, plans, workload)
     if log.complete:
+        log.mend(workload)
         return
     for plan in plans:
         if plan.spec.overlaps and len(log.kept(plan.name)) < len(workload.rollouts):

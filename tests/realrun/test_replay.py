@@ -26,6 +26,7 @@ from tlt.realrun.driver.write_run import acceptance_table
 from tlt.realrun.replay.replay import replay
 from tlt.realrun.replay.workload import NaturalLengths, RecordedLengths
 from tlt.realrun.workers.executor import WorkerError
+from tlt.traces.common.manifest import is_whole, verify_all
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Origin, Trace
 from tlt.traces.runs.records import in_order
@@ -290,6 +291,38 @@ def test_a_damaged_part_is_named_and_can_be_measured_again(tmp_path: Path, damag
     with pytest.raises(InputError, match=rf"{path.name}.*delete it and the later ones beside it"):
         again(tmp_path)
     path.unlink()
+    again(tmp_path)
+    assert RunFolder(tmp_path / "out" / "none").summary().steps == 3
+
+
+@pytest.mark.parametrize("name", ["tlt-manifest.json", "engine.json", "comparison.json"])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_rollouts_and_settings_tell_is_made_anew(tmp_path: Path, name: str, stopped: bool) -> None:
+    """A damaged list of files was refused with the advice to give the same command again, each time."""
+    if stopped:
+        stopped_replay(tmp_path)
+    else:
+        again(tmp_path)
+    path = tmp_path / "out" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:10])
+    again(tmp_path)
+    verify_all(tmp_path / "out")
+    assert is_whole(tmp_path / "out")
+    assert len(path.read_bytes()) == len(whole)
+
+
+@pytest.mark.parametrize("name", ["steps.parquet", "tlt-manifest.json"])
+def test_a_damaged_measurement_is_named_and_not_taken_as_finished(tmp_path: Path, name: str) -> None:
+    again(tmp_path)
+    (tmp_path / "out" / "none" / name).write_bytes(b"{}")
+    with pytest.raises(InputError, match=rf"{name}.*restore a copy.*measured in another folder"):
+        again(tmp_path)
+
+
+def test_a_file_that_somebody_put_beside_the_parts_is_left_alone(tmp_path: Path) -> None:
+    part = min(stopped_replay(tmp_path))
+    (part.parent / "copy.msgpack").write_bytes(part.read_bytes())
     again(tmp_path)
     assert RunFolder(tmp_path / "out" / "none").summary().steps == 3
 

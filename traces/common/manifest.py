@@ -20,9 +20,13 @@ from tltsched.errors import InputError
 
 MANIFEST = "tlt-manifest.json"
 SEALED = (".json", ".jsonl", ".parquet")
-# What reports make of the other files whenever they are asked for, and the stamps of runs that grow.
-LEFT_OUT = ("answer.json", "crosscheck.json", "trace.json", "train.json", "replay.json", "training.json")
-AGAIN = "run the command that made it again, or restore a copy"
+STAMPS = ("replay.json", "training.json")  # of runs that grow: never listed
+# What reports make of the other files whenever they are asked for.
+LEFT_OUT = ("answer.json", "crosscheck.json", "trace.json", "train.json", *STAMPS)
+AGAIN = (
+    "restore a copy, or make it again: what was simulated by the same command, what was measured in another "
+    "folder"
+)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +68,7 @@ def seal_also(folder: Path, name: str) -> None:
 
 def verify(path: Path) -> None:
     """Raise InputError if a file is not as its folder's manifest has it; nothing without a manifest."""
-    if (path.parent / MANIFEST).is_file():
+    if path.name not in STAMPS and (path.parent / MANIFEST).is_file():
         expected = _read(path.parent).get(path.name)
         if expected is not None and path.is_file():
             _compare(path, expected)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tlt.traces.common.manifest import MANIFEST
+from tlt.traces.common.manifest import MANIFEST, verify
 from tlt.traces.results.answer import ANSWER
 from tlt.traces.results.counterfactual import COUNTERFACTUAL
 from tlt.traces.results.kstar import KSTAR
@@ -62,7 +62,8 @@ class Study(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 def claim(folder: Path, command: str, question: Mapping[str, Any], *, force: bool = False) -> None:
     """Take a folder for one command and question, and make it if it does not exist.
 
-    Raises InputError if it holds another result; with `force` that is removed.
+    Raises InputError if it holds another result; with `force` that is removed. A study.json that is damaged
+    says no question: the same command makes it anew.
     """
     study = Study(command=command, question=_flat(question))
     held = _held(folder)
@@ -84,9 +85,20 @@ def wrote(folder: Path) -> str:
 
 
 def _held(folder: Path) -> Study | None:
-    if (folder / STUDY).is_file():
-        return read_struct(folder / STUDY, Study)
+    path = folder / STUDY
+    if path.is_file() and _is_readable(path):
+        return read_struct(path, Study)
     return next((Study(command=name, question={}) for mark, name in MARKS if (folder / mark).is_file()), None)
+
+
+def _is_readable(path: Path) -> bool:
+    """Return whether a file is the JSON that was written, of this version or another."""
+    try:
+        verify(path)
+        msgspec.json.decode(path.read_bytes())
+    except (InputError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _same(held: Study, study: Study) -> bool:

@@ -86,7 +86,8 @@ def simulated_told(policy: MeasuredPolicy, calibration: Calibration, seed: int) 
 def hits_where_turns_went(policy: MeasuredPolicy) -> float:
     """Return the share of contexts that the model of the cache finds where a run's turns went.
 
-    It is told of turns when they are sent to workers and when they end; each is admitted when it is sent.
+    It is told of turns when they are sent to workers and when they end; each is admitted when it is sent, and
+    all but its newest token is cached: with drafts a little less is.
     """
     assert policy.sessions is not None
     ids = np.unique(policy.sessions.step)

@@ -176,6 +176,8 @@ class Engine:
         before = pool.emitted[pool.running]
         after = np.minimum(before + tokens, pool.requests.length[pool.running])
         pool.emitted[pool.running] = after
+        if pool.last_tokens is not None:
+            pool.last_tokens[pool.running] = after - before
         if self.counts is not None and draft_config.depth:
             ids, once = pool.requests.ids[pool.running], np.ones((len(tokens), 1), np.int64)
             gained = (after - before)[:, None]

@@ -22,6 +22,7 @@ from tlt.sim.model.engines.engine import DecisionInterval, Engine, Running
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.engines.stages import draw_stages, pieces_of, plain_stages, spans
 from tlt.traces.common.arrays import Floats, Ints
+from tlt.traces.runs.request_acceptance import bins
 from tltsched.commands import SetDraftConfig
 from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
@@ -67,8 +68,28 @@ class JumpEngine(Engine):
         finished = self._order[before.finished : after.finished]
         if len(finished):
             self.pool.emitted[finished] = self.pool.requests.length[finished]
+            self._draw_last(finished)
             self.pool.retire()
         return finished
+
+    def _draw_last(self, finished: Ints) -> None:
+        """Draw what those who finish, [finished], have emitted in their last engine steps, if anybody asks.
+
+        Ends fall anywhere: an engine step of n tokens holds one n times as often as one of a single token, at
+        each of its places alike. So c tokens of it count with a chance of P(n >= c) / E[n].
+        """
+        pool = self.pool
+        if pool.last_tokens is None:
+            return
+        pool.last_tokens[finished] = 1
+        if self.draft_config.depth:
+            exponents = pool.requests.exponent[finished]
+            here = bins(pool.emitted[finished] - 1).clip(max=exponents.shape[1] - 1)
+            ends = exponents[np.arange(len(finished)), here][:, None]
+            survival = self.acceptance.survival(self.draft_config, ends, self.drafter_exponent)[:, 0]
+            upto = 1.0 + np.pad(survival.cumsum(axis=1), ((0, 0), (1, 0)))  # P(n >= 1) is 1
+            draws = self.rng.random(len(finished)) * upto[:, -1]
+            pool.last_tokens[finished] += (draws[:, None] >= upto[:, :-1]).sum(axis=1)
 
     def _drawn(self, trajectory: Trajectory, after: State) -> tuple[tuple[int, ...], float]:
         """Return drafts accepted by position from now until `after`, and the share of steps left then."""

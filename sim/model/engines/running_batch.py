@@ -83,6 +83,7 @@ class RequestPool:
         self.prefilling = PrefillQueue()
         self.waiting: deque[int] = deque(range(len(submission.ids)))
         self.preemptions = 0
+        self.last_tokens: Ints | None = None  # that each emitted in its last engine step; None: nobody asks
         self._prefilled_groups: set[int] = set()
 
     def pending(self) -> bool:

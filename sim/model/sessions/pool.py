@@ -46,6 +46,7 @@ class SessionPool(RequestPool):
         super().__init__(submission, limits, step)
         self.cache = PrefixCache(limits.block_tokens, limits.drops_block)
         self.counts = CacheCounts()
+        self.last_tokens: Ints = np.ones(len(submission.ids), np.int64)
         self._place = {request: place for place, request in enumerate(submission.ids.tolist())}
         self._holding: set[int] = set()  # places whose contexts are in use
         self._preempted: set[int] = set()
@@ -58,6 +59,7 @@ class SessionPool(RequestPool):
         fresh = TurnSubmission(*(getattr(more, field)[~known] for field in more.__struct_fields__))
         first = len(self.requests.ids)
         super().submit(fresh)
+        self.last_tokens = np.concatenate([self.last_tokens, np.ones(len(fresh.ids), np.int64)])
         self._place.update(zip(fresh.ids.tolist(), range(first, len(self.requests.ids)), strict=True))
         rows = np.flatnonzero(known)
         places = np.array([self._place[ids[row]] for row in rows.tolist()], np.int64)
@@ -99,6 +101,7 @@ class SessionPool(RequestPool):
         """Let turns, [n], decode whose context is whole: the prefill of what is new emits the first token."""
         fresh = done[self.emitted[done] == self.requests.begun[done]]
         self.emitted[fresh] += 1
+        self.last_tokens[fresh] = 1
         self.running = np.concatenate([self.running, done])
 
     def go_on(self, running: Ints, finished: Ints) -> None:
@@ -150,9 +153,10 @@ class SessionPool(RequestPool):
             self._holding.remove(place)
             if not self.limits.prefix_caching:
                 continue
-            begun = self.emitted[place] > requests.begun[place]
-            # The token that was sampled last is not in the cache.
-            computed = int(requests.prompt_tokens[place] + self.emitted[place]) - 1 if begun else 0
+            emitted = int(self.emitted[place] - requests.begun[place])
+            # An engine step is cached up to what was known as it began: what it emits comes with the next.
+            last = min(int(self.last_tokens[place]), emitted)
+            computed = int(requests.prompt_tokens[place] + self.emitted[place]) - last if emitted else 0
             self.cache.release(
                 int(requests.ids[place]), int(requests.group[place]), int(requests.shared[place]), computed,
                 self.limits.keeps_waiting,

@@ -17,11 +17,15 @@ from tlt.traces.results.answer import LEFT_BEHIND
 from tlt.traces.results.bounds import Bounds, read_bounds
 from tlt.traces.results.what_if import WhatIf, read_what_if
 from tlt.traces.runs.batch_acceptance import read_batch_acceptance
+from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.request_acceptance import read_acceptance
 from tlt.traces.runs.runfolder import CAUSES, Advice, RunFolder, ScheduleFacts, SessionFacts, Summary
+from tlt.traces.runs.stalls import READ, stalls
 from tlt.traces.sources import RunSource, open_runs
 from tltsched.errors import InputError
 from tltsched.schedules import PRESETS
+
+STOOD_STILL = 0.02  # of the RL steps' seconds: what was measured with more is not that of a policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Run:
     schedule: tuple[ScheduleFacts, pd.DataFrame] | None = None  # None: plain synchronous
     sessions: tuple[SessionFacts, pd.DataFrame] | None = None  # None: single responses
     acceptance: pd.DataFrame | None = None  # ACCEPTANCE_COLUMNS; None: no drafts, or not counted by request
+    stalled_s: float = 0.0  # in which a worker stood still, of all steps; of a measured run
 
     def keeps_order(self) -> bool:
         """Return whether each step trains on the responses to its own prompts."""
@@ -68,6 +73,11 @@ class Run:
     def tokens(self) -> int:
         """Return the response tokens that it trained on."""
         return int(self.responses["response_tokens"].sum())
+
+    def stood_still(self) -> str:
+        """Return for how long workers stood still where that is too much to rank it; empty: it can be."""
+        total_s = float(self.step_seconds().sum())
+        return f"{self.stalled_s:,.3g} of {total_s:,.3g} s" if self.stalled_s > STOOD_STILL * total_s else ""
 
     def left_behind(self) -> int:
         """Return the responses that are under way or put off at its end."""
@@ -182,7 +192,17 @@ def load_run(path: Path) -> Run:
         schedule=folder.schedule(),
         sessions=folder.sessions(),
         acceptance=read_acceptance(path),
+        stalled_s=_stalled_s(path),
     )
+
+
+def _stalled_s(path: Path) -> float:
+    """Return the seconds in which a worker of a run stood still, the longest stall of each step."""
+    engine_steps = read_engine_steps(path, *READ)
+    longest_s: dict[int, float] = {}
+    for stall in stalls(engine_steps) if engine_steps is not None else ():
+        longest_s[stall.step] = max(stall.seconds, longest_s.get(stall.step, 0.0))
+    return sum(longest_s.values())
 
 
 def load_runs(path: Path) -> RunSet:

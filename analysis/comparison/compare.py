@@ -56,6 +56,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     token_factor: float = 1.0  # the reference's trained tokens over its own
     left_behind: int = 0  # responses under way or put off at the end
     unsettled: bool = False  # too many of those to rank it
+    stood_still: str = ""  # for how long workers did, where that is too much to rank it
     trainer_share: float | None = None  # of the workers, where some train and do nothing else
 
 
@@ -122,6 +123,7 @@ def _row(run: Run, runs: RunSet) -> Row:
         token_factor=runs.token_factor(run),
         left_behind=run.left_behind(),
         unsettled=run.unsettled(),
+        stood_still=run.stood_still(),
         trainer_share=_trainer_share(run),
     )
 

@@ -22,14 +22,15 @@ HOUR_S = 3600.0
 def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> Answer:
     """Return the answer over a table and the runs it was made from; `price` is USD per GPU-hour.
 
-    A single run has no rival. One that knows lengths in advance, or leaves too much behind, is none, unless
-    it is the baseline. The best policy is recommended if its gain's interval lies above 1.
+    A single run has no rival. One that knows lengths in advance, leaves too much behind, or was measured
+    while a worker stood still is none, unless it is the baseline; nothing is held against a baseline that
+    stood still. The best policy is recommended if its gain's interval lies above 1.
     """
     rows = {row.policy: row for row in table.rows}
     baseline = table.rows[0]
     by_token = any(row.token_factor != 1.0 for row in table.rows)
     total_s = {run.policy: float(runs.counted_seconds(run)[0].sum()) for run in runs.runs}
-    ranked = [row.policy for row in table.rows if row is baseline or not unranked(row)]
+    ranked = [row.policy for row in table.rows if row is baseline or not unranked(row, baseline)]
     order = sorted(ranked, key=lambda policy: total_s[policy])  # stable: the baseline wins a tie
     best = rows[order[0]]
     is_gain = best is not baseline and best.speedup.above(1.0)
@@ -49,7 +50,9 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
         is_gain=is_gain,
         gain=best.speedup,
         regrets=regrets,
-        policies=tuple(_policy(run, rows[run.policy], runs, by_token, order, price) for run in runs.runs),
+        policies=tuple(
+            _policy(run, rows[run.policy], baseline, runs, by_token, order, price) for run in runs.runs
+        ),
         acceptance=assumed,
         ceilings=tuple(ceilings(runs.bounds, runs.runs[0])) if runs.bounds is not None else (),
         headline=said[0],
@@ -59,8 +62,11 @@ def judge(table: ComparisonTable, runs: RunSet, price: float | None = None) -> A
     )
 
 
-def unranked(row: Row) -> str:
+def unranked(row: Row, baseline: Row) -> str:
     """Return why a policy cannot be ranked; empty: it can."""
+    for each in (row, baseline):
+        if each.stood_still:
+            return f"a worker of {each.policy} stood still for {each.stood_still}: measure it again"
     return why_unranked(row.schedule.clairvoyant, row.left_behind, row.unsettled)
 
 
@@ -70,9 +76,10 @@ def _regrets(runs: RunSet, ranked: list[str], recommended: str) -> Regrets | Non
 
 
 def _policy(
-    run: Run, row: Row, runs: RunSet, by_token: bool, order: list[str], price: float | None
+    run: Run, row: Row, baseline: Row, runs: RunSet, by_token: bool, order: list[str], price: float | None
 ) -> PolicyAnswer:
     base = runs.runs[0]
+    why = "" if row.policy in order else unranked(row, baseline)
     counted_s, base_s = runs.counted_seconds(run), runs.counted_seconds(base)
     saved_s, gain = mean_difference_s(base_s, counted_s), speedup(base_s, counted_s)
     if run is base:
@@ -84,7 +91,7 @@ def _policy(
     return PolicyAnswer(
         policy=row.policy,
         rank=order.index(row.policy) + 1 if row.policy in order else 0,
-        unranked="" if row.policy in order else unranked(row),
+        unranked=why,
         figure=per_token_s if by_token else mean_s,
         step_s=mean_s,
         rollout_s=row.rollout_s * row.token_factor,

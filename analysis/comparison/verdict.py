@@ -108,6 +108,13 @@ def _gain_sentence(told: Told) -> str:
             f"{interval_words(saved_s, ' s')} a step."
         )
     by = ", by seconds a trained token," if told.by_token else ""
+    if baseline.stood_still:
+        return (
+            f"Nothing is held against {baseline.policy}: a worker stood still for {baseline.stood_still} "
+            "of its RL steps, which no policy is the reason for. Measure it again."
+        )
+    if best is baseline and len(told.ranked) == 1 and any(row.stood_still for row in told.table.rows):
+        return f"Nothing is held against {baseline.policy}: no other policy can be ranked."
     if best is baseline:
         return f"Stay with {baseline.policy}: no other policy{by} was faster over {steps} steps."
     if best.speedup.interval is None:
@@ -161,7 +168,14 @@ def _unranked_sentence(rows: Sequence[Row]) -> str:
     words = []
     if knowing:
         words.append(f"Not ranked, since nobody can know lengths in advance: {', '.join(knowing)}.")
-    behind = [f"{row.policy} ({row.left_behind:,})" for row in rows if not row.schedule.clairvoyant]
+    still = [f"{row.policy} ({row.stood_still})" for row in rows if row.stood_still]
+    if still:
+        words.append(f"Not ranked, since a worker stood still: {', '.join(still)}. Measure again.")
+    behind = [
+        f"{row.policy} ({row.left_behind:,})"
+        for row in rows
+        if row.unsettled and not row.schedule.clairvoyant
+    ]
     if behind:
         words.append(
             f"Not ranked, since too many responses are under way or put off at the end: {', '.join(behind)}. "

@@ -17,6 +17,9 @@ from tests.realrun.fakes import config_of
 from tests.realrun.test_calibrate import MAKE, config
 from tests.realrun.test_executor import prepare, work
 from tests.realrun.test_replay import FAKES, check_run
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.ranking import judge
+from tlt.analysis.load import load_runs
 from tlt.realrun.calibrate import background_load
 from tlt.realrun.calibrate.background_load import neighbours
 from tlt.realrun.calibrate.sweep import calibrate
@@ -25,8 +28,10 @@ from tlt.realrun.workers import vital_signs
 from tlt.realrun.workers.executor import Lost, WorkerError
 from tlt.realrun.workers.local import LocalExecutor
 from tlt.realrun.workers.machine import shown_environment
-from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS
-from tlt.traces.runs.runfolder import RunFolder
+from tlt.traces.common.manifest import MANIFEST
+from tlt.traces.results.answer import Answer
+from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS, ENGINE_STEPS
+from tlt.traces.runs.runfolder import RunFolder, write_table
 from tlt.traces.runs.stalls import stalls
 
 
@@ -132,6 +137,30 @@ def test_a_stall_is_told_from_a_long_engine_step() -> None:
     compiled["compiled"] = compiled["seconds"] > 1
     assert stalls(compiled) == []
     assert stalls(compiled.iloc[:0]) == []
+
+
+@pytest.mark.parametrize("who", ["none", "static-2"])
+def test_what_was_measured_while_a_worker_stood_still_is_not_ranked(tmp_path: Path, who: str) -> None:
+    """A stop of 60 s made the other policy 7.43 times as fast once, the fastest in every resample."""
+    out = tmp_path / "out"
+    replay(config_of(tmp_path), ("none", "static:2"), out, lambda _: None, None, f"{FAKES}:make_engine")
+    before = answered(out)
+    assert [each.rank for each in before.policies] in ([1, 2], [2, 1])
+    (out / who / MANIFEST).unlink()
+    rows = pd.read_parquet(out / who / ENGINE_STEPS)
+    rows.loc[len(rows) // 2, "seconds"] = 60.0
+    write_table(out / who / ENGINE_STEPS, rows)
+    after = answered(out)
+    assert (after.recommended, after.is_gain, after.regrets) == ("none", False, None)
+    assert after.headline.startswith("Nothing is held against none: ")
+    (why,) = [each.unranked for each in after.policies if each.policy != "none"]
+    assert why.startswith(f"a worker of {who.replace('-', ':')} stood still for 60 of ")
+    assert after.of("static:2").rank == 0
+
+
+def answered(out: Path) -> Answer:
+    runs = load_runs(out)
+    return judge(compare(runs), runs)
 
 
 def test_secrets_and_paths_are_not_written_down() -> None:

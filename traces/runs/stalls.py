@@ -12,6 +12,7 @@ import pandas as pd
 
 TIMES_USUAL = 20.0  # so many times the usual longest pause of a rollout is no engine step
 LEAST_S = 1.0
+READ = ("step", "worker", "t_s", "seconds", "prompt_tokens", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Stall:
 
 
 def stalls(engine_steps: pd.DataFrame) -> list[Stall]:
-    """Return the stalls of a run (ENGINE_STEP_COLUMNS), in order of step and worker.
+    """Return the stalls of a run (READ of ENGINE_STEP_COLUMNS), in order of step and worker.
 
     A pause is an engine step, or the time to the next one of the same batch; compilations are told apart.
     """

@@ -49,6 +49,7 @@ class RunAhead:
         self._step = state.step
         self._t_s = now_s
         self._joined = 0
+        self._asks_seldom = False  # whether the policy may be told of intervals without an event
         self._early: tuple[int, ...] = ()  # finished in engine steps that prefilled, and not told yet
         self._ids: list[Ints] = []
         self._finish_s: list[Floats] = []
@@ -58,6 +59,7 @@ class RunAhead:
         engine, state, timeline, step = self._engine, self._state, self._timeline, self._step
         self._scheduler.handle(RolloutBegan(self._t_s, self._worker, step, drafter_version))
         engine.submit(pool, drafter_exponent)
+        self._asks_seldom = engine.asks_seldom and self._scheduler.asks_policy
         drafts: Drafts = ()
         while len(pool.running) or pool.pending():
             if pool.waiting or pool.prefilling or self._joined:
@@ -80,7 +82,7 @@ class RunAhead:
 
     def _decode(self, draft: SetDraftConfig, pool: RequestPool) -> float:
         """Let time pass until the scheduler has to be told of an interval; returns when that one began."""
-        if self._early or not self._scheduler.asks_policy:
+        if self._early or not self._asks_seldom:
             start_s = self._t_s
             self._t_s = self._engine.at_once(draft, start_s)
             return start_s

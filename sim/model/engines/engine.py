@@ -103,6 +103,7 @@ class Engine:
         # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
         self.just_finished: Ints = np.empty(0, np.int64)
         self.held_tokens = 0
+        self.asks_seldom = False  # whether `until_asked` may do more than `at_once`
         self.halted = False  # set during a decision interval: no further stretch is to begin
 
     def quicken(self, policy: Policy) -> None:

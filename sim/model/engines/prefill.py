@@ -26,7 +26,7 @@ class Chunk(msgspec.Struct, frozen=True):
     done: Ints
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """The context of one request, computed up to `at` of `end` tokens; up to `again` it was so before."""
 
     index: int
@@ -65,7 +65,8 @@ class PrefillQueue:
                 done.append(part.index)
             left -= to - at
             pairs += float(to * to - at * at)
-            again += max(min(to, part.again) - at, 0)
+            if part.again > at:
+                again += min(to, part.again) - at
         tokens = max(budget_tokens, 1) - left
         return Chunk(float(tokens), pairs, again / max(tokens, 1), np.asarray(done, np.int64))
 

@@ -78,6 +78,7 @@ class CompiledJumpEngine(JumpEngine):
         """Have the policy work with compiled functions; to the last bit they do the same."""
         quicken(policy)
         self._goodput = ahead_of(policy)
+        self.asks_seldom = self._goodput is not None
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""

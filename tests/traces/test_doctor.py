@@ -17,6 +17,8 @@ from tests.traces.doctor_faults import (
     PROBLEM,
     Spoil,
     context_ends,
+    one_full_worker,
+    stands_still,
     the_chain_breaks,
     too_slow,
 )
@@ -71,6 +73,23 @@ def test_a_fault_is_found(check: str, spoil: Spoil, severity: str, tmp_path: Pat
     (finding,) = found(look(run.write(tmp_path / "run")), check)
     assert finding.severity == severity
     assert all((finding.found, finding.why, finding.todo, finding.source))
+
+
+def test_a_rollout_in_which_a_worker_stood_still_says_nothing_of_placement(tmp_path: Path) -> None:
+    """A stall of 60 s was advised against by placing requests otherwise."""
+    run, unequal = healthy(), healthy()
+    one_full_worker(unequal)
+    step = run.engine_steps["step"][5]  # where stands_still puts it
+    mine, slow = run.responses["step"] == step, unequal.responses["worker"] == 0
+    unequal.responses.loc[slow, "finish_s"] += 60.0
+    run.responses = run.responses.where(~mine, unequal.responses)
+    run.steps.loc[run.steps["step"] == step, ["rollout_end_s", "end_s"]] += 60.0
+    assert found(look(run.write(tmp_path / "untold")), "dispatch")
+    stands_still(run)
+    diagnosis = look(run.write(tmp_path / "told"))
+    assert found(diagnosis, "stalls")
+    assert not found(diagnosis, "dispatch")
+    assert ran(diagnosis, "dispatch")
 
 
 def test_a_position_that_breaks_is_named(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import pandas as pd
 
 from tlt.traces.doctor.base import CannotRunError, Check, Limits, Sign, grade
 from tlt.traces.doctor.needs import need_run
-from tlt.traces.doctor.subject import Member, Subject
+from tlt.traces.doctor.subject import Member, RunTables, Subject
 from tlt.traces.runs.runfolder import CAUSES
+from tlt.traces.runs.stalls import stalls
 from tltsched.dispatch import longest_first
 from tltsched.events import Request
 
@@ -38,13 +39,14 @@ def _dispatch(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     if not run.keeps_order():
         raise CannotRunError("responses are carried over steps, so a step's tokens are not its workers' load")
     rollouts_s = dict(zip(run.steps["step"], run.steps["rollout_end_s"] - run.steps["start_s"], strict=True))
+    still = _stood_still(run)
     found = [
         _step(rows, run.summary.workers, float(rollouts_s[step]))
         for step, rows in run.responses.groupby("step")
-        if step in rollouts_s
+        if step in rollouts_s and step not in still
     ]
     if not found:
-        raise CannotRunError("no responses")
+        raise CannotRunError("no responses in rollouts in which all workers went on")
     skew, best, saved_s, rollout_s = np.array(found, dtype=np.float64).T
     share = float(saved_s.sum() / rollout_s.sum()) if rollout_s.sum() > 0 else 0.0
     severity = grade(share, SAVED_NOTICE, SAVED_PROBLEM)
@@ -66,6 +68,11 @@ def _dispatch(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     ]
 
 
+def _stood_still(run: RunTables) -> set[int]:
+    """Return the steps in which a worker stood still: their time says nothing of placement or policy."""
+    return set() if run.engine_steps is None else {stall.step for stall in stalls(run.engine_steps)}
+
+
 def _step(rows: pd.DataFrame, workers: int, rollout_s: float) -> tuple[float, float, float, float]:
     """Return the fullest worker over the mean, the same longest first, and the seconds saved and taken."""
     tokens = rows["response_tokens"].to_numpy(np.int64)
@@ -85,8 +92,9 @@ def _step(rows: pd.DataFrame, workers: int, rollout_s: float) -> tuple[float, fl
 def _idle(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
     del subject, limits
     run = need_run(member)
-    seconds = run.intervals["end_s"] - run.intervals["start_s"]
-    by_cause = seconds.groupby(run.intervals["cause"].astype(str)).sum()
+    intervals = run.intervals[~run.intervals["step"].isin(_stood_still(run))]
+    seconds = intervals["end_s"] - intervals["start_s"]
+    by_cause = seconds.groupby(intervals["cause"].astype(str)).sum()
     total = float(by_cause.sum())
     if not total:
         raise CannotRunError("no intervals")

@@ -131,7 +131,7 @@ def _stalled(member: Member, subject: Subject, limits: Limits) -> list[Sign]:
             found="; ".join(stall.text() for stall in found[:MOST_TOLD])
             + (f"; {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""),
             why="A process that was stopped or a machine that was paused is measured as the policy: "
-            "speedups over this run, idle time and what placement would save all hold it.",
+            "a run with much of it is not ranked, and what placement would save is told of the others.",
             todo="Look at what else ran on the machine, and measure the run again.",
             source=f"{ENGINE_STEPS}: t_s, seconds",
         )

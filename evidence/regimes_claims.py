@@ -1,8 +1,8 @@
 """The record of evidence.regimes: `python -m evidence.regimes_claims FOLDER [OTHER_CALIBRATION]`
 
 FOLDER is what `python -m evidence.regimes` left. Every rollout is simulated with the calibration of the same
-folder, and with OTHER_CALIBRATION, of another session, as a row of its own. Writes regimes_DEVICE.json, a
-table and the points.
+folder, and with OTHER_CALIBRATION, of another session, as a row of its own; where the folder has none, with
+the first of those alone. Writes regimes_DEVICE.json, a table and the points.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def rows_of(replay: Path, names: tuple[str, ...], calibration: Path) -> list[Row
         }  # fmt: skip
     rows = []
     for number, regime in enumerate(names[: len(measured[runs[0]])]):
-        for run in runs:
+        for run in (run for run in runs if number < len(measured[run])):
             was, now = measured[run][number], simulated[run][number]
             gain = (simulated[runs[0]][number] / now) / (measured[runs[0]][number] / was) - 1.0
             rows.append(
@@ -129,7 +129,10 @@ def main(folder: Path, others: list[Path]) -> None:
     device, tp = machine.settings["engine.device"], machine.settings.get("workers.tp", 1)
     again = {len(machine.regimes): f"{machine.repeated}, again"}
     names = tuple(again.get(number, regime.name) for number, regime in enumerate(rollouts(machine)))
-    own = folder / "calibration.json"
+    own, calibrated = folder / "calibration.json", "calibrated in processes of its own before"
+    if not own.is_file() and others:
+        own, *others = others
+        calibrated = "calibrated before on another machine of the kind"
     rows = rows_of(folder / "replay", names, own)
     served = served_row(folder, machine, own)
     rows += [] if served is None else [served]
@@ -163,8 +166,8 @@ def main(folder: Path, others: list[Path]) -> None:
         unit={OTHERS: "share"},
         target=f"makespan within {AIM_S:.0%} and speedup within {AIM_SPEEDUP:.0%} in every regime",
         met=max(makespans) <= AIM_S and max(gains) <= AIM_SPEEDUP,
-        how="modelled against measured, the largest error over policies with its sign; calibrated in "
-        "processes of its own before; forced lengths, synthetic acceptance, random weights",
+        how="modelled against measured, the largest error over policies with its sign; "
+        f"{calibrated}; forced lengths, synthetic acceptance, random weights",
         measured_on=f"{tp} x {law.device}, vLLM {law.engine_version}",
         command=f"python -m evidence.regimes {device}{f'-tp{tp}' if tp > 1 else ''} FOLDER && "
         "python -m evidence.regimes_claims FOLDER",

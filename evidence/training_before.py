@@ -1,4 +1,4 @@
-"""What two workers will take, before they are run: `python -m evidence.training_before OUT.json`
+"""What two workers will take, before they are run: `python -m evidence.training_before OUT.json [FOLDER]`
 
 Everything comes from the committed run on four H200: lengths, acceptance and how requests differ in it,
 seconds of the phases a token, step times of the calibration and what the engines of that run took over them.
@@ -10,8 +10,8 @@ Since that run, heads are no longer probed while all wait, hidden states reach t
 a hand-over waits for less training: for policies that train, log-probabilities are taken to last
 as long as with a frozen drafter, and a stop HAND_OVER_S. Step times over two GPUs (TP 2) are the roofline's.
 
-The file says when and of which sources it was made; `python -m evidence.measure training_x2` holds it against
-what came.
+The file says when and of which sources it was made. With FOLDER, which `evidence.training_runs cuda` left,
+nothing is predicted: what the file says is held against what came.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import datetime
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from tlt.traces.common.settings import convert, merge
 from tlt.traces.common.settings import settings_of as settings_in
 from tlt.traces.results.predicted_training import TrainingFit
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
-from tlt.traces.runs.runfolder import RunFolder, run_name, write_json
+from tlt.traces.runs.runfolder import RunFolder, read_struct, run_name, write_json
 from tltsched.draft_config import OFF, chain
 
 WORKERS_BEFORE, WORKERS = 4, 2
@@ -176,8 +177,40 @@ def expected(name: str, config: TrainConfig, drift: float, folder: Path) -> Expe
     )
 
 
+def against(expected_rows: Sequence[Expected], comparison: Path) -> list[str]:
+    """Return a line a policy: seconds measured, as predicted, and the error; last the order by step seconds.
+
+    Raises InputError for a folder without these policies.
+    """
+    lines, measured = [], {}
+    for row in expected_rows:
+        table = RunFolder(comparison / run_name(row.policy)).steps()
+        rollout_s = float((table["rollout_end_s"] - table["start_s"]).mean())
+        step_s = measured[row.policy] = float((table["end_s"] - table["start_s"]).mean())
+        lines.append(
+            f"{row.policy}: rollout {rollout_s:.2f} s, predicted {row.rollout_s:.2f} "
+            f"({row.rollout_s / rollout_s - 1:+.1%}); step {step_s:.2f} s, predicted {row.step_s:.2f} "
+            f"({row.step_s / step_s - 1:+.1%})"
+        )
+    wanted = [row.policy for row in sorted(expected_rows, key=lambda row: row.step_s)]
+    came = sorted(measured, key=lambda policy: measured[policy])
+    lines.append(f"order, fastest first: predicted {', '.join(wanted)}; came {', '.join(came)}")
+    return lines
+
+
+def compare(path: Path, folder: Path) -> None:
+    """Print both comparisons."""
+    before = read_struct(path, Before)
+    for name, rows in (("policies", before.policies), ("moving", before.moving)):
+        print(f"{name}, predicted {before.made}")
+        print("\n".join(against(rows, folder / name)))
+
+
 def main() -> None:
-    """Predict, and write the file."""
+    """Predict, and write the file; or compare."""
+    if len(sys.argv) == 3:
+        compare(Path(sys.argv[1]), Path(sys.argv[2]))
+        return
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     same, moved = config_of({}), config_of(CUDA.moving)

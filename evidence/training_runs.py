@@ -10,7 +10,7 @@ Stages into the folder OUT, each left out where its result is there (`--stages` 
 
 DEVICE is `cuda` (two workers on two GPUs; about 20 minutes on two H200) or `cpu`, a rehearsal: nothing is
 warmed up, and figures mean nothing. A stage that runs out of its time goes on where it was when called again.
-`python -m evidence.training_before` predicts it, `python -m evidence.measure training_x2` makes the records.
+`python -m evidence.training_before` predicted it, and holds what came against that.
 """
 
 from __future__ import annotations

@@ -108,8 +108,11 @@ def least_tp(model: str, gpu: str) -> int | None:
     return None
 
 
-def step_times(model: str, gpu: str, tp: int) -> tuple[Coefficients, str]:
-    """Return step times and where they come from: m measured, b borrowed from another GPU, a assumed."""
+def step_times(model: str, gpu: str, tp: int) -> tuple[Coefficients, str, int]:
+    """Return step times, where they come from, and the most drafts that were measured here (0: none were).
+
+    m: measured, b: borrowed from another GPU, a: assumed.
+    """
     calibrations = [load(name) for name in shipped_names() if not name.endswith("-one-run")]
     of_model = [
         each for each in calibrations
@@ -117,16 +120,17 @@ def step_times(model: str, gpu: str, tp: int) -> tuple[Coefficients, str]:
     ]  # fmt: skip
     here = [each for each in of_model if each.is_of(model, gpu, tp)]
     if here:
-        return here[-1].coefficients, here[-1].provenance[0]
+        deepest = max(point.draft_config.depth for point in here[-1].points)
+        return here[-1].coefficients, here[-1].provenance[0], deepest
     assumed = roofline(model_shape(model), gpu_spec(gpu), Parallel(tp=tp), Assumptions())
     if not of_model:
-        return assumed, "a"
+        return assumed, "a", 0
     known = gpu_of(of_model[-1].device)
     assert known is not None
     there = assumed_for(of_model[-1])
     plain = [point for point in of_model[-1].points if point.draft_config == OFF]
     factor = float(np.exp(np.mean([np.log(p.engine_step_s / predict_s(there, p)) for p in plain])))
-    return assumed.scaled(factor, factor, 1.0), "b"
+    return assumed.scaled(factor, factor, 1.0), "b", 0
 
 
 def best_k(law: Coefficients, batch: int) -> int:
@@ -148,12 +152,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     tp: int | None
     best_k: tuple[int, ...] = ()
     source: str = ""
+    deepest: int = 0  # most drafts that were measured here; 0: none were
 
     def text(self) -> str:
-        """Return it as the table shows it."""
+        """Return it as the table shows it; more drafts than were measured are marked."""
         if self.tp is None:
             return "-"
-        return f"TP {self.tp}: {', '.join(map(str, self.best_k))} {self.source}"
+        best = (f"{k}*" if 0 < self.deepest < k else str(k) for k in self.best_k)
+        return f"TP {self.tp}: {', '.join(best)} {self.source}"
 
 
 def cell_of(model: str, gpu: str) -> Cell:
@@ -161,10 +167,9 @@ def cell_of(model: str, gpu: str) -> Cell:
     tp = least_tp(model, gpu)
     if tp is None:
         return Cell(model=model, gpu=gpu, tp=None)
-    law, source = step_times(model, gpu, tp)
-    return Cell(
-        model=model, gpu=gpu, tp=tp, source=source, best_k=tuple(best_k(law, each) for each in BATCHES)
-    )
+    law, source, deepest = step_times(model, gpu, tp)
+    best = tuple(best_k(law, each) for each in BATCHES)
+    return Cell(model=model, gpu=gpu, tp=tp, source=source, best_k=best, deepest=deepest)
 
 
 def models_by_gpus() -> None:

@@ -92,7 +92,7 @@ def prepare(machine: Machine, device: str, out: Path) -> None:
         if device == "cpu":
             shutil.copytree(out / "smollm2" / "model", out / "model")
         else:
-            _need(warm_up(machine, device, out, tasks), out)
+            _need(warm_up(machine.warm_up_tokens, device, out, tasks), out)
     if not (out / "eagle3" / "config.json").is_file():
         training = shared(machine, device, out / "model", out / "eagle3") | tasks
         training |= {"rollout.max_response_tokens": machine.max_response_tokens}
@@ -101,11 +101,11 @@ def prepare(machine: Machine, device: str, out: Path) -> None:
         _need(tlt(out, 1500, "real", "drafter", "warm-up", *arguments), out)
 
 
-def warm_up(machine: Machine, device: str, out: Path, tasks: dict[str, Any]) -> bool:
-    """Train the model on worked solutions; returns whether it ended well."""
+def warm_up(tokens: int, device: str, out: Path, tasks: dict[str, Any]) -> bool:
+    """Train OUT/smollm2 on `tokens` of worked solutions into OUT/model; returns whether it ended well."""
     command = [
         sys.executable, "-m", WARM_UP, str(out / "smollm2" / "model"), "--out", str(out / "model"),
-        "--tokens", str(machine.warm_up_tokens), "--device", device, "--config", str(CONFIG), *sets(tasks),
+        "--tokens", str(tokens), "--device", device, "--config", str(CONFIG), *sets(tasks),
     ]  # fmt: skip
     with (out / "log.txt").open("ab") as log:
         return subprocess.run(command, cwd=PROJECT, stdout=log, stderr=log, check=False).returncode == 0

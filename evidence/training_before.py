@@ -233,7 +233,9 @@ def main() -> None:
         ).stdout.strip(),
         rests_on="evidence/runs/h200-smollm2-train (four H200, 20 steps, 2026-11-28) and its calibration",
         changed="two workers; update passes of 32,768 tokens; 16 steps; moving: learning rate 5e-5 and 4 "
-        f"optimizer steps a step, drift {faster:.0f} times that of the first run, point estimate",
+        f"optimizer steps a step, drift {faster:.0f} times that of the first run, point estimate; assumed: a "
+        f"hand-over of {HAND_OVER_S} s and log-probabilities as long as with a frozen drafter, for policies "
+        "that train",
         policies=found[0],
         moving=found[1],
         moving_without_drift=found[2],

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from evidence.natural import CONFIG, WARM_UP, sets
+from evidence.natural import CONFIG, sets, warm_up
 from evidence.recording import PROJECT, RUNS
 from evidence.regimes import tlt
 
@@ -94,22 +94,13 @@ def prepare(machine: Machine, device: str, out: Path) -> bool:
     if not (out / "model" / "config.json").is_file():
         if not machine.warm_up_tokens:
             shutil.copytree(out / "smollm2" / "model", out / "model")
-        elif not _warm_up(machine, device, out):
+        elif not warm_up(machine.warm_up_tokens, device, out, {}):
             return False
     if (out / "eagle3" / "config.json").is_file():
         return True
     learning = ("--responses", str(machine.head_responses), "--tokens", str(machine.head_tokens))
     arguments = ("--config", str(CONFIG), *sets(settings), *learning, "--out", str(out / "eagle3"))
     return tlt(out, 900, "real", "drafter", "warm-up", *arguments)
-
-
-def _warm_up(machine: Machine, device: str, out: Path) -> bool:
-    command = [
-        sys.executable, "-m", WARM_UP, str(out / "smollm2" / "model"), "--out", str(out / "model"),
-        "--tokens", str(machine.warm_up_tokens), "--device", device, "--config", str(CONFIG),
-    ]  # fmt: skip
-    with (out / "log.txt").open("ab") as log:
-        return subprocess.run(command, cwd=PROJECT, stdout=log, stderr=log, check=False).returncode == 0
 
 
 def train(

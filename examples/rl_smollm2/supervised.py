@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from tlt.realrun.config import Dtype
-from tlt.realrun.models.folder import RECORD, Prepared
+from tlt.realrun.models.folder import RECORD, Prepared, copy_all_but_weights
 from tlt.realrun.training.policy.model import PolicyModel, Sample
 from tlt.realrun.training.policy.packing import Pack
 from tlt.traces.runs.runfolder import read_struct, write_json
@@ -246,9 +246,7 @@ def _write(folder: Path, out: Path, policy: PolicyModel, recipe: Recipe) -> Warm
     place = out.with_name(f"{out.name}.partial-{os.getpid()}")
     place.mkdir(parents=True)
     try:
-        for path in sorted(folder.iterdir()):
-            if path.is_file() and ".safetensors" not in path.suffixes and path.name != RECORD:
-                shutil.copy(path, place / path.name)
+        copy_all_but_weights(folder, place)
         weights = {name: weight.contiguous().cpu() for name, weight in policy.state().items()}
         save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
         write_json(place / RECORD, record)

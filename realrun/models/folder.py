@@ -61,6 +61,13 @@ def making(folder: Path, record: Prepared, report: Report) -> Iterator[Path | No
     report(f"{folder} written")
 
 
+def copy_all_but_weights(source: Path, place: Path) -> None:
+    """Copy a model folder's configuration, tokenizer and the like, but neither weights nor its record."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and ".safetensors" not in path.suffixes and path.name != RECORD:
+            shutil.copy(path, place / path.name)
+
+
 def turn_ends(folder: Path) -> tuple[int, ...]:
     """Return the tokens at which an engine ends a response of the model in `folder`, as vLLM reads them."""
     for name in ("generation_config.json", "config.json"):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tlt.realrun.models.folder import RECORD, Prepared, Report, making, save_weights
+from tlt.realrun.models.folder import Prepared, Report, copy_all_but_weights, making, save_weights
 from tlt.realrun.training.checkpoints import STAMP, Stamp, newest_checkpoint
 from tlt.realrun.training.flat_state import MOMENTS, read_state
 from tlt.realrun.training.trainer import POLICY
@@ -45,9 +44,7 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
     record = Prepared(kind="model", name=stamp.config.model.name, weights=f"trained, {step} RL steps")
     with making(out, record, report) as place:
         if place is not None:
-            for path in sorted(source.iterdir()):
-                if path.is_file() and ".safetensors" not in path.suffixes and path.name != RECORD:
-                    shutil.copy(path, place / path.name)
+            copy_all_but_weights(source, place)
             save_weights(place, _weights(saved, getattr(torch, stamp.config.model.dtype)))
     return out
 

@@ -134,9 +134,8 @@ class TrainingService(Service):
             rewards = trainer.rewards()
         elif order.phase == "logprob":
             trainer.log_probs()
-            probes = trainer.probes(
-                needed=len(self._engines) > 1
-            )  # by them it is chosen which drafter serves
+            chooses = len(self._engines) > 1  # by probes, which drafter serves
+            probes = trainer.probes(needed=chooses)
         elif order.phase == "policy_update":
             self._facts |= trainer.update_policy(order)
         else:

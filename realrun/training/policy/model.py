@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,10 +152,12 @@ class PolicyModel:
             with self.autocast(), _Inputs(self.model.model.layers, aux_layers) as inputs:
                 hidden = self.hidden(packed)
                 rows = self.rows(packed, hidden, [len(sample.prompt) for sample in mine], temperature)
-            features = self._features(mine, packed, inputs.states, hidden, step) if aux_layers else ()
+            features: Sequence[Features | None] = [None] * len(mine)
+            if aux_layers:
+                features = self._features(mine, packed, inputs.states, hidden, step)
             # Waits for all that the device was told before, the copies of features too.
             by_sample = rows.log_probs.float().cpu().split([len(sample.response) for sample in mine])
-            for sample, log_probs, known in zip_longest(mine, by_sample, features):
+            for sample, log_probs, known in zip(mine, by_sample, features, strict=True):
                 yield Scored(sample, log_probs.clone(), known)
 
     def _features(

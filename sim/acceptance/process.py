@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -82,6 +83,20 @@ class Acceptance:
         return np.broadcast_to(
             self._of_all(draft_config, drafter_exponent)[2], (*exponents.shape, draft_config.depth)
         )
+
+    def survivals(
+        self, draft_configs: Sequence[DraftConfig], exponents: Floats, drafter_exponent: float
+    ) -> Floats:
+        """Return them under each draft configuration, 0 beyond its depth, [configs, ..., deepest]."""
+        base = np.zeros((len(draft_configs), max(each.depth for each in draft_configs)))
+        for place, draft_config in enumerate(draft_configs):
+            if draft_config.depth:
+                base[place, : draft_config.depth] = self.base(draft_config)
+        of_each = base.reshape(len(base), *(1 for _ in exponents.shape), base.shape[1])
+        if self.population.is_uniform:
+            raised = of_each**drafter_exponent
+            return np.broadcast_to(raised, (len(base), *exponents.shape, base.shape[1]))
+        return np.asarray(of_each ** (exponents[..., None] * drafter_exponent), np.float64)
 
     def _of_all(self, draft_config: DraftConfig, drafter_exponent: float) -> tuple[float, float, Floats]:
         """Return mean, variance and survivals where no requests differ."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tlt.sim.model.engines.engine import DecisionInterval, Engine
+from tlt.sim.model.engines.engine import DecisionInterval, Engine, Stretch
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.step import SimulatedStep
 from tlt.traces.common.arrays import Floats, Ints
@@ -49,6 +49,7 @@ class RunAhead:
         self._step = state.step
         self._t_s = now_s
         self._joined = 0
+        self._asks_policy = False
         self._asks_seldom = False  # whether the policy may be told of intervals without an event
         self._early: tuple[int, ...] = ()  # finished in engine steps that prefilled, and not told yet
         self._ids: list[Ints] = []
@@ -59,7 +60,8 @@ class RunAhead:
         engine, state, timeline, step = self._engine, self._state, self._timeline, self._step
         self._scheduler.handle(RolloutBegan(self._t_s, self._worker, step, drafter_version))
         engine.submit(pool, drafter_exponent)
-        self._asks_seldom = engine.asks_seldom and self._scheduler.asks_policy
+        self._asks_policy = self._scheduler.asks_policy
+        self._asks_seldom = engine.asks_seldom and self._asks_policy
         drafts: Drafts = ()
         while len(pool.running) or pool.pending():
             if pool.waiting or pool.prefilling or self._joined:
@@ -69,9 +71,15 @@ class RunAhead:
             (draft,) = drafts
             if draft.resume_cost != "none":
                 self._spend("switch", engine.switch_s(draft.resume_cost))
+            if self._asks_policy and not self._early:
+                stretches = engine.to_the_end(draft, self._t_s)
+                if stretches is not None:
+                    for stretch in stretches:
+                        self._pass(stretch, pool)
+                    continue
             batch = len(pool.running)
             start_s = self._decode(draft, pool)
-            timeline.book(engine.decode_cause(draft), step, self._t_s)
+            timeline.book(engine.decode_cause(draft.draft_config), step, self._t_s)
             interval = engine.decision_interval
             state.decided(interval, batch)
             drafts = self._observe(interval, pool, start_s)
@@ -89,11 +97,26 @@ class RunAhead:
         told = self._engine.until_asked(draft, self._t_s)
         if told.intervals:
             self._state.decided_alike(
-                draft.draft_config, told.intervals, told.request_steps, told.accepted_tokens
+                draft.draft_config,
+                len(pool.running),
+                told.intervals,
+                told.request_steps,
+                told.accepted_tokens,
             )
             self._note(pool, told.finished, told.finish_s)
         self._t_s = told.ended_s
         return told.begun_s
+
+    def _pass(self, stretch: Stretch, pool: RequestPool) -> None:
+        """Take on intervals that the scheduler is not told of."""
+        self._spend("switch", stretch.switch_s)
+        self._state.decided_alike(
+            stretch.draft_config, stretch.batch, stretch.intervals, stretch.request_steps,
+            stretch.accepted_tokens,
+        )  # fmt: skip
+        self._note(pool, stretch.finished, stretch.finish_s)
+        self._t_s = stretch.ended_s
+        self._timeline.book(self._engine.decode_cause(stretch.draft_config), self._step, self._t_s)
 
     def _admit(self, pool: RequestPool) -> Drafts:
         """Prefill what fits, chunk by chunk; returns the decision for the batch that forms, if any."""

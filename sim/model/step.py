@@ -37,11 +37,13 @@ class SimulatedStep(StepState, kw_only=True):
             self.largest_draft_batch = max(self.largest_draft_batch, batch)
 
     def decided_alike(
-        self, draft_config: DraftConfig, intervals: int, request_steps: int, accepted_tokens: int
+        self, draft_config: DraftConfig, batch: int, intervals: int, request_steps: int, accepted_tokens: int
     ) -> None:
-        """Count decision intervals in a row under one draft configuration, all together."""
+        """Count decision intervals in a row, all with drafts or all without, that began with `batch`."""
         self.count(draft_config, request_steps, (accepted_tokens,))
         self.decisions += intervals
+        if draft_config.depth:
+            self.largest_draft_batch = max(self.largest_draft_batch, batch)
 
     def prefilled(self, draft_config: DraftConfig, step: PrefillStep) -> None:
         """Count what was decoded in an engine step that prefilled."""

@@ -208,7 +208,7 @@ class Worker:
             start_s, batch = env.now, len(pool.running)
             yield from self._run(draft, pool)
             interval = engine.decision_interval
-            self._book(self.engine.decode_cause(draft))
+            self._book(self.engine.decode_cause(draft.draft_config))
             self.listener.state.decided(interval, batch)
             drafts = self._observe(interval, pool, start_s)
         self._report(*self._take_early())
@@ -245,7 +245,7 @@ class Worker:
 
     def _run(self, draft: SetDraftConfig, pool: RequestPool) -> Process:
         """Let one decision interval pass."""
-        self._activity = self.engine.decode_cause(draft)
+        self._activity = self.engine.decode_cause(draft.draft_config)
         if not self.watch:
             for seconds in self.engine.run(draft):
                 yield self.env.timeout(seconds)
@@ -256,7 +256,7 @@ class Worker:
             cut_s = yield from self._pass(left_s)
             if cut_s is not None:
                 yield self.env.timeout(running.send(cut_s))
-            self._book(self.engine.decode_cause(draft))
+            self._book(self.engine.decode_cause(draft.draft_config))
             self._tell(pool)
             self.engine.halted = self._must_stop()
             left_s = next(running, None)

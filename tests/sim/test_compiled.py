@@ -15,8 +15,10 @@ from tlt.sim.config import resolve
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.draft_counts import DraftCounts
 from tlt.sim.model.engines import choice
-from tlt.sim.model.engines.engine import Told
+from tlt.sim.model.engines.engine import Stretch, Told
 from tlt.sim.model.engines.jump_engine import JumpEngine
+from tlt.sim.model.engines.running_batch import RequestPool
+from tlt.sim.model.run_ahead import RunAhead
 from tlt.sim.simulation import Simulation
 from tlt.sim.workload import load_workload
 from tltsched.commands import SetDraftConfig
@@ -112,6 +114,44 @@ def test_a_policy_that_goes_on_in_compiled_code_decides_as_it_does_by_events(
     pd.testing.assert_frame_equal(found[0].draft_table(), found[1].draft_table(), check_exact=True)
 
 
+BANDITS: list[dict[str, Any]] = [
+    {"window": 5, "epsilon": 0.5, "decision_engine_steps": 7},
+    {"window": 1, "epsilon": 0.0, "decision_engine_steps": 64},
+    {"thresholds": [1], "strategies": ["8_8_16", "6_8_16", "4_8_16"], "epsilon": 1.0},
+    {"thresholds": [1, 2], "strategies": ["8_8_32", "8_8_16", "4_8_16"], "decision_engine_steps": 1},
+]
+
+
+@needs_numba
+@pytest.mark.parametrize("fields", BANDITS)
+@pytest.mark.parametrize(
+    "around",
+    [None, {}, {"latch": True, "threshold_requests": 9}, {"warmup_engine_steps": 0}, {"when_off": "k0"}],
+)
+def test_a_bandit_in_compiled_code_decides_as_the_pure_one(
+    fields: dict[str, Any], around: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = {"strategies": ["10_8_64", "8_8_64", "8_8_32", "8_8_16", "4_8_16"], "thresholds": [1, 3, 8]}
+    policy = {"kind": "beg_mab"} | usual | fields
+    if around is not None:
+        policy = {"kind": "threshold", "inner": policy} | around
+    settings = WORLD | {
+        "policy": policy,
+        "workload": WORLD["workload"] | {"steps": 2, "max_response_tokens": 16384},
+        "acceptance": {"kind": "published_tree", "request_spread": 0.5},
+        "engine": {"max_running": 6 if around else 256},  # the rest of a rollout, or all of it
+    }
+    config = resolve(settings)
+    made, found = Simulation(config, load_workload(config.workload, config.run.seed)), []
+    told = intervals_passed(monkeypatch)
+    for switch, counts in (("0", None), ("1", None), ("1", DraftCounts())):
+        monkeypatch.setenv(choice.SWITCH, switch)
+        found.append(made.run(counts=counts))
+    assert_alike(found[0], found[1])
+    assert_alike(found[0], found[2])
+    assert sum(told) > 0.6 * found[0].log.decisions, "intervals of two runs"
+
+
 @needs_numba
 @pytest.mark.parametrize("kv", ["recompute", "stale"])
 def test_compiled_code_takes_a_drafter_that_changes_in_mid_rollout(
@@ -165,6 +205,18 @@ def intervals_told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(CompiledJumpEngine, "until_asked", spied)
     return told
+
+
+def intervals_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the intervals of each stretch that no scheduler is told of."""
+    passed, plain = list[int](), RunAhead._pass
+
+    def spied(ahead: RunAhead, stretch: Stretch, pool: RequestPool) -> None:
+        passed.append(stretch.intervals)
+        plain(ahead, stretch, pool)
+
+    monkeypatch.setattr(RunAhead, "_pass", spied)
+    return passed
 
 
 def tokens_of(does: Arithmetic, hazard: float, depth: int, nodes: tuple[float, ...]) -> list[float]:

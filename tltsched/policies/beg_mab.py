@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from itertools import chain
 from math import inf
-from typing import Literal
+from typing import Literal, Protocol
 
 from tltsched.commands import ResumeCost
 from tltsched.draft_config import DraftConfig
@@ -79,6 +79,16 @@ class BegMabConfig(PolicyConfig, tag="beg_mab", frozen=True):
         return ReleasedBegMab(self, rng) if self.variant == "released" else PaperBegMab(self, rng)
 
 
+class Rewards(Protocol):
+    """The last so many rewards of a strategy."""
+
+    def add(self, value: float, count: int) -> None:
+        """Append `value` `count` times."""
+
+    def median(self) -> float | None:
+        """Return the median; None: there are none."""
+
+
 class BegMabPolicy:
     """What the variants share: buckets, and the pick inside one."""
 
@@ -86,15 +96,15 @@ class BegMabPolicy:
         self.when_off: WhenOff = "not_configured"
         self.resume_cost: ResumeCost = "none"
         self.draft_configs: tuple[DraftConfig, ...] = tuple(map(parse_draft_config, config.strategies))
-        self._config, self._rng = config, rng
+        self.config, self.rng = config, rng
         widths = sorted({arm.verify_tokens for arm in self.draft_configs}, reverse=True)
-        self._buckets = [
+        self.buckets = [
             tuple(arm for arm in self.draft_configs if arm.verify_tokens == width) for width in widths
         ]
         # A bucket of one strategy leaves nothing to decide, so its choice holds to the bucket's edge.
         self._single = [
             Choice(arms[0], None, edge) if len(arms) == 1 else None
-            for arms, edge in zip(self._buckets, config.thresholds, strict=True)
+            for arms, edge in zip(self.buckets, config.thresholds, strict=True)
         ]
 
     def begin_rollout(self) -> None:
@@ -102,17 +112,17 @@ class BegMabPolicy:
 
     def choose(self, batch: Batch) -> Choice:
         """Return the strategy to use for this batch."""
-        bucket = bucket_of(self._config.thresholds, batch.requests)
+        bucket = bucket_of(self.config.thresholds, batch.requests)
         if (single := self._single[bucket]) is not None:
             return single
-        lowest = max(self._config.thresholds[bucket], self._group(batch.requests))
-        arms = self._buckets[bucket]
-        if self._rng.random() < self._config.epsilon:
-            arm = arms[self._rng.randrange(len(arms))]
+        lowest = max(self.config.thresholds[bucket], self._group(batch.requests))
+        arms = self.buckets[bucket]
+        if self.rng.random() < self.config.epsilon:
+            arm = arms[self.rng.randrange(len(arms))]
         else:
             scores = [self._score(batch.requests, arm) for arm in arms]
             arm = arms[scores.index(max(scores))]
-        return Choice(arm, self._config.decision_engine_steps, lowest)
+        return Choice(arm, self.config.decision_engine_steps, lowest)
 
     def observe(self, outcome: Outcome) -> None:
         """Record the reward of a decision interval as often as it had engine steps."""
@@ -132,19 +142,20 @@ class PaperBegMab(BegMabPolicy):
 
     def __init__(self, config: BegMabConfig, rng: Rng) -> None:
         super().__init__(config, rng)
-        self._rewards = {arm: Window(config.window) for arm in self.draft_configs}
+        self.rewards: dict[DraftConfig, Rewards] = {arm: Window(config.window) for arm in self.draft_configs}
+        """A driver may put others here that answer alike."""
 
     def observe(self, outcome: Outcome) -> None:
         """Record tokens per second, bonus tokens included: a * batch is what an engine step emits."""
         emitted_tokens = sum(outcome.accepted_by_position) + outcome.request_steps
-        self._rewards[outcome.draft_config].add(emitted_tokens / outcome.decode_s, outcome.engine_steps)
+        self.rewards[outcome.draft_config].add(emitted_tokens / outcome.decode_s, outcome.engine_steps)
 
     def _group(self, requests: int) -> int:  # noqa: ARG002 (all batches share the rewards)
         return 1
 
     def _score(self, requests: int, arm: DraftConfig) -> float:  # noqa: ARG002 (all batches share the rewards)
         # The paper does not say what a strategy scores before its first reward: +inf, so that each is tried.
-        median = self._rewards[arm].median()
+        median = self.rewards[arm].median()
         return inf if median is None else median
 
 
@@ -166,8 +177,8 @@ class ReleasedBegMab(BegMabPolicy):
         arm, steps = outcome.draft_config, outcome.engine_steps
         group = self._group(outcome.request_steps // steps)
         if group not in self._rewards[arm]:
-            self._rewards[arm][group] = Window(self._config.window)
-            self._accept_lengths[arm][group] = Window(self._config.window)
+            self._rewards[arm][group] = Window(self.config.window)
+            self._accept_lengths[arm][group] = Window(self.config.window)
         rewards, lengths = self._rewards[arm][group], self._accept_lengths[arm][group]
         accept_length = 1 + sum(outcome.accepted_by_position) / outcome.request_steps
         batches_per_s = outcome.request_steps / outcome.decode_s
@@ -176,7 +187,7 @@ class ReleasedBegMab(BegMabPolicy):
             lengths.add(accept_length, 1)
             steps -= 1
             self._refresh(arm)
-        elif self._rng.random() < 1 - (1 - RELEASED_REFRESH) ** steps:
+        elif self.rng.random() < 1 - (1 - RELEASED_REFRESH) ** steps:
             self._refresh(arm)
         if steps:
             rewards.add(self._stable_length[arm] * batches_per_s, steps)

@@ -56,32 +56,32 @@ class ThresholdPolicy:
         self.when_off: WhenOff = config.when_off
         self.resume_cost: ResumeCost = config.resume_cost
         self.draft_configs: tuple[DraftConfig, ...] = tuple(dict.fromkeys((OFF, *inner.draft_configs)))
-        self._config, self._inner = config, inner
+        self.config, self.inner = config, inner
         self._above = Choice(OFF, None, config.threshold_requests + 1)
-        self._engine_steps_under = 0
-        self._counting = self._enabled = False
+        self.engine_steps_under = 0
+        self.counting = self.enabled = False
 
     def begin_rollout(self) -> None:
         """Release the latch; what the inner policy learned stays."""
-        self._engine_steps_under = 0
-        self._counting = self._enabled = False
-        self._inner.begin_rollout()
+        self.engine_steps_under = 0
+        self.counting = self.enabled = False
+        self.inner.begin_rollout()
 
     def choose(self, batch: Batch) -> Choice:
         """Return OFF above T and in warm-up, else what the inner policy chooses."""
-        under = batch.requests <= self._config.threshold_requests
+        under = batch.requests <= self.config.threshold_requests
         if not under:
-            self._engine_steps_under = 0
-        left = self._config.warmup_engine_steps - self._engine_steps_under
-        self._enabled = (under and left <= 0) or (self._enabled and self._config.latch)
-        self._counting = under and not self._enabled
-        if self._enabled:
-            return self._inner.choose(batch)
+            self.engine_steps_under = 0
+        left = self.config.warmup_engine_steps - self.engine_steps_under
+        self.enabled = (under and left <= 0) or (self.enabled and self.config.latch)
+        self.counting = under and not self.enabled
+        if self.enabled:
+            return self.inner.choose(batch)
         return Choice(OFF, left) if under else self._above
 
     def observe(self, outcome: Outcome) -> None:
         """Count the engine steps of a warm-up; tell the inner policy what drafting did."""
         if outcome.draft_config.depth > 0:
-            self._inner.observe(outcome)
-        elif self._counting:
-            self._engine_steps_under += outcome.engine_steps
+            self.inner.observe(outcome)
+        elif self.counting:
+            self.engine_steps_under += outcome.engine_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -79,6 +79,20 @@ class Told(NamedTuple):
     finished: Ints  # indices into the submission, [finished]
     finish_s: Floats  # seconds of the run, [finished]
     begun_s: float  # of the interval that nobody was told of
+    ended_s: float
+
+
+class Stretch(NamedTuple):
+    """Decision intervals in a row that nobody is told of, all of them with drafts or all without."""
+
+    switch_s: float  # that drafting cost before the first of them
+    draft_config: DraftConfig  # of the last one
+    batch: int  # requests as the first of them began
+    intervals: int
+    request_steps: int  # with drafts
+    accepted_tokens: int
+    finished: Ints  # indices into the submission, [finished]
+    finish_s: Floats  # seconds of the run, [finished]
     ended_s: float
 
 
@@ -194,9 +208,9 @@ class Engine:
         context = self.context()
         return self.costs.switch_s(resume_cost, float(context.sum()), float(np.dot(context, context)))
 
-    def decode_cause(self, draft: SetDraftConfig) -> str:
+    def decode_cause(self, draft_config: DraftConfig) -> str:
         """Return what the time of a decision interval is booked to."""
-        if draft.draft_config.depth:
+        if draft_config.depth:
             return "speculate"
         return "decode_off" if self.costs.when_off == "k0" else "decode"
 
@@ -232,6 +246,14 @@ class Engine:
         Those before it were told to the policy that was quickened, which went on as before after each.
         """
         return Told(0, 0, 0, _NOBODY, _NEVER_S, begun_s, self.at_once(draft, begun_s))
+
+    def to_the_end(self, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch] | None:
+        """Go on to the end of the rollout, the policy that was quickened being asked without a scheduler.
+
+        None: not from here, or not this policy. A decision stands open from `begun_s` on.
+        """
+        del draft, begun_s
+        return None
 
     def withdraw(self, ids: Ints) -> tuple[Ints, Ints]:
         """Take requests, [n], out between two decision intervals.

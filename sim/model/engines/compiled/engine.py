@@ -2,53 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import Pieces
+from tlt.sim.model.engines.compiled.bandit import Bandit, bandit_of
 from tlt.sim.model.engines.compiled.goodput import GoodputAhead, again, ahead_of
 from tlt.sim.model.engines.compiled.interval import accepted as draw_accepted
 from tlt.sim.model.engines.compiled.interval import by_request, interval, settle
 from tlt.sim.model.engines.compiled.memory import (
     ACCEPTED,
     EVENTS,
+    HELD,
     KV_S,
-    POSITION,
     Memory,
     segments_of,
     span_of,
     stages_of,
 )
+from tlt.sim.model.engines.compiled.memory import PLANNED as PLANS
+from tlt.sim.model.engines.compiled.memory import POSITION as LEFT_BEHIND
 from tlt.sim.model.engines.compiled.numbers import address_of
 from tlt.sim.model.engines.compiled.plan import fill, plan
 from tlt.sim.model.engines.compiled.policies import quicken
+from tlt.sim.model.engines.compiled.rollout import (
+    CONFIG,
+    DRAFTING,
+    EMITTED,
+    FINISHED,
+    INTERVALS,
+    LEAST,
+    LEFT,
+    MOST,
+    NOW_S,
+    PLANNED,
+    POSITION,
+    REAL,
+    REQUEST_STEPS,
+    SECONDS,
+    UNLIMITED,
+    WHOLE,
+    Batch,
+    Journey,
+    Tables,
+)
 from tlt.sim.model.engines.decode_closed_form import START, Segments, Stages, State, Trajectory
-from tlt.sim.model.engines.engine import DecisionInterval, Running, Told
+from tlt.sim.model.engines.engine import DecisionInterval, Running, Stretch, Told
 from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.engines.stages import pieces_of
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.runs.request_acceptance import from_tokens
-from tltsched.commands import SetDraftConfig
-from tltsched.draft_config import DraftConfig
+from tltsched.commands import ResumeCost, SetDraftConfig
+from tltsched.draft_config import OFF, DraftConfig
 from tltsched.events import DraftsByRequest
-from tltsched.policies.base import Policy
+from tltsched.policies.base import Policy, WhenOff
 from tltsched.policies.estimators.histories import ROW
 
 _NONE_S, _NOBODY = np.empty(0), np.empty(0, np.int64)
-_WHOLE = ACCEPTED - POSITION  # numbers that an interval leaves before the drafts by position
-UNLIMITED = -1  # engine steps
-
-
-class Drafting(NamedTuple):
-    """What a draft configuration needs: moments of requests in rows, and which rows are filled."""
-
-    moments: Floats
-    known: np.ndarray
+_WHOLE = ACCEPTED - LEFT_BEHIND  # numbers that an interval leaves before the drafts by position
 
 
 class Late(Trajectory):
@@ -70,14 +85,23 @@ class CompiledJumpEngine(JumpEngine):
         self._state_address = address_of(rng)
         self._edges: Ints = from_tokens(np.arange(1, acceptance.bins)).astype(np.int64)
         self._memory = Memory(0, acceptance.bins, 0)
-        self._drafting: dict[DraftConfig, Drafting] = {}
+        self._places: dict[DraftConfig, int] = {}  # of draft configurations in arrays
+        self._moments = np.empty((0, 0))  # [configs, ...]
+        self._known = np.empty(0, bool)  # of which requests these are filled in
+        self._fixed_s, self._kv_s = np.empty((0, 0)), np.empty(0)
         self._bins = 1  # of the plan
         self._goodput: GoodputAhead | None = None  # the policy, if it is one of that kind
+        self._pilot: Bandit | None = None  # the same
+        self._when_off: WhenOff = "not_configured"
+        self._resume_cost: ResumeCost = "none"
 
     def quicken(self, policy: Policy) -> None:
         """Have the policy work with compiled functions; to the last bit they do the same."""
         quicken(policy)
+        self._know_configs((OFF, *policy.draft_configs))
         self._goodput = ahead_of(policy)
+        self._pilot = bandit_of(policy)
+        self._when_off, self._resume_cost = policy.when_off, policy.resume_cost
         self.asks_seldom = self._goodput is not None
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
@@ -92,14 +116,13 @@ class CompiledJumpEngine(JumpEngine):
 
     def _forget(self) -> None:
         """Work out moments anew, of other requests or under another exponent of the drafter."""
-        for drafting in self._drafting.values():
-            drafting.known[:] = False
+        self._known[:] = False
 
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
         pool, costs, depth = self.pool, self.costs.of(draft_config), draft_config.depth
         requests, running = pool.requests, pool.running
-        moments = self._moments(draft_config)
-        memory = self._memory
+        self._fill(draft_config)
+        memory, moments = self._memory, self._moments[self._places[draft_config]]
         self._bins = memory.bins if depth else 1
         plan(
             self._state_address, memory.ints, memory.floats, moments, running, pool.emitted, requests.length,
@@ -191,6 +214,70 @@ class CompiledJumpEngine(JumpEngine):
             begun_s + self._passed(),
         )  # fmt: skip
 
+    def to_the_end(self, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch] | None:
+        """Go on to the end of the rollout behind a decision, if the policy is one that can be compiled."""
+        pool = self.pool
+        if self._pilot is None or pool.waiting or not self._pilot.takes(draft.draft_config):
+            return None
+        # What a plan has for a request is at most its length, an engine step, and rounding in each bin.
+        most_tokens = self.acceptance.bins + 1 + (self.acceptance.bins + 1) * (int(self._depths.max()) + 1)
+        running, requests = pool.running, pool.requests
+        ends = requests.prompt_tokens[running] + requests.length[running] + most_tokens
+        if int(ends.sum()) > pool.crowded_above_tokens():
+            return None
+        return self._stretches(self._pilot, draft, begun_s)
+
+    def _stretches(self, pilot: Bandit, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch]:
+        """Go on to the end; compiled code hands over where the time goes to something else."""
+        pool, running, drafts = self.pool, self.pool.running, list(self._places)
+        requests = pool.requests
+        batch = Batch(running, pool.emitted, requests.length, requests.prompt_tokens)
+        n, config, most = len(running), draft.draft_config, draft.max_engine_steps
+        journey = Journey(np.zeros(WHOLE, np.int64), np.zeros(REAL), np.empty(n, np.int64), np.empty(n))
+        whole, real = journey.whole, journey.real
+        whole[CONFIG], whole[LEFT] = self._places[config], n
+        whole[MOST], whole[LEAST] = UNLIMITED if most is None else most, draft.min_requests
+        real[NOW_S] = begun_s
+        rule, off = pilot.begin(), False
+        while left := int(whole[LEFT]):
+            config = drafts[whole[CONFIG]]
+            pool.running = running[:left]
+            switch_s = 0.0
+            if off and config.depth and self._when_off == "drafter_dropped":
+                switch_s = self.switch_s(self._resume_cost)
+                real[NOW_S] += switch_s
+            self._lay_out(config)
+            off = not config.depth
+            whole[PLANNED], whole[DRAFTING] = whole[CONFIG], not off
+            whole[POSITION], whole[FINISHED], whole[REQUEST_STEPS] = (
+                self._position, self._state.finished, self._state.request_steps,
+            )  # fmt: skip
+            real[SECONDS], real[EMITTED] = self._state.seconds, self._state.emitted_tokens
+            pilot.roll(self._tables(), batch, np.inf, self.counts is None, pilot.tells, rule, journey)
+            self._catch_up(drafts[whole[PLANNED]], whole.tolist(), real.tolist())
+            intervals, request_steps, accepted, noted = whole[INTERVALS:LEFT].tolist()
+            yield Stretch(
+                switch_s, self.draft_config, left, intervals, request_steps, accepted,
+                journey.ids[:noted].copy(),
+                journey.finish_s[:noted].copy(), float(real[NOW_S]),
+            )  # fmt: skip
+        pool.running = running[:0]
+        self._count(len(self._order))
+
+    def _catch_up(self, draft_config: DraftConfig, whole: list[int], real: list[float]) -> None:
+        """Stand where compiled code has come to."""
+        self.draft_config, self._order = draft_config, self._memory.order[: self._memory.ints[PLANS]]
+        self._position = whole[POSITION]
+        held = float(self._memory.floats[HELD])
+        self._state = State(whole[FINISHED], real[SECONDS], whole[REQUEST_STEPS], real[EMITTED], held)
+
+    def _tables(self) -> Tables:
+        memory = self._memory
+        return Tables(
+            self._state_address, memory.ints, memory.floats, self._moments, self._depths,
+            self._fixed_s, self._kv_s, self._edges,
+        )  # fmt: skip
+
     def _lay_out(self, draft_config: DraftConfig) -> None:
         """Plan, unless a plan under this draft configuration is on."""
         if draft_config != self.draft_config:
@@ -242,33 +329,44 @@ class CompiledJumpEngine(JumpEngine):
             return
         pool, memory, draft_config = self.pool, self._memory, self.draft_config
         settle(
-            self._state_address, memory.ints, memory.floats, self._drafting[draft_config].moments,
+            self._state_address, memory.ints, memory.floats, self._moments[self._places[draft_config]],
             pool.emitted, pool.requests.length, self._bins, draft_config.depth, done, position,
         )  # fmt: skip
         if self.counts is not None and self._drafts is not None:
             self._drafts.end_early(done, memory.shares[1, : len(self._order) - done].copy(), position)
             self.counts.add(self._drafts)
 
-    def _moments(self, draft_config: DraftConfig) -> Floats:
-        """Return moments in which those of the running requests are filled in."""
-        pool, depth = self.pool, draft_config.depth
-        if len(pool.emitted) > self._memory.requests or depth > self._memory.depth:
-            requests = max(2 * self._memory.requests, len(pool.emitted))
-            self._memory = Memory(requests, self.acceptance.bins, max(depth, self._memory.depth))
-            self._drafting.clear()
-        memory = self._memory
-        if draft_config not in self._drafting:
-            cells = memory.requests * memory.bins
-            known = np.full(memory.requests, not depth)
-            self._drafting[draft_config] = Drafting(np.zeros((3 + depth) * cells), known)
-        moments, known = self._drafting[draft_config]
-        if depth and not (has := known[pool.running]).all():
-            rows = pool.running[~has]
-            exponents = pool.requests.exponent[rows]
-            survival = self.acceptance.survival(draft_config, exponents, self.drafter_exponent)
-            fill(memory.ints, moments, rows, np.ascontiguousarray(survival))
-            known[rows] = True
-        return moments
+    def _know_configs(self, draft_configs: Iterable[DraftConfig]) -> None:
+        """Give draft configurations a place in arrays, those that have one as well."""
+        known = dict.fromkeys((*self._places, *draft_configs))
+        self._places = {draft_config: place for place, draft_config in enumerate(known)}
+        costs = [self.costs.of(draft_config) for draft_config in self._places]
+        self._depths = np.array([draft_config.depth for draft_config in self._places], np.int64)
+        self._fixed_s = np.array([cost.fixed_s for cost in costs])
+        self._kv_s = np.array([cost.context_s_per_token for cost in costs])
+        self._make_memory(self._memory.requests)
+
+    def _make_memory(self, requests: int) -> None:
+        """Make room for so many requests; moments have to be filled in anew."""
+        bins, configs, deepest = self.acceptance.bins, len(self._places), int(self._depths.max())
+        self._memory = Memory(requests, bins, deepest)
+        self._moments = np.zeros((configs, (3 + deepest) * requests * bins))
+        self._known = np.zeros(requests, bool)
+
+    def _fill(self, draft_config: DraftConfig) -> None:
+        """Have moments of the running requests: if drafts are made, those under any draft configuration."""
+        pool = self.pool
+        if draft_config not in self._places:
+            self._know_configs((draft_config,))
+        if len(pool.emitted) > self._memory.requests:
+            self._make_memory(max(2 * self._memory.requests, len(pool.emitted)))
+        if not draft_config.depth or (known := self._known[pool.running]).all():
+            return
+        rows = pool.running[~known]
+        exponents = pool.requests.exponent[rows]
+        survival = self.acceptance.survivals(list(self._places), exponents, self.drafter_exponent)
+        fill(self._memory.ints, self._moments, self._depths, rows, survival)
+        self._known[rows] = True
 
     def _by_position(
         self, held: Floats, running: int, request_steps: int, emitted: float, left: float

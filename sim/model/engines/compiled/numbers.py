@@ -36,6 +36,9 @@ _multinomial = _external(
         types.CPointer(types.int64),
     ),
 )  # fmt: skip
+_uniform = _external("random_standard_uniform", types.float64(_ADDRESS))
+_whole = _external("random_interval", types.int64(_ADDRESS, types.int64))
+_WORD = 2**32 - 1
 TINY = float(np.finfo(float).tiny)
 
 
@@ -59,6 +62,24 @@ def uniforms(state, count):
     drawn = np.empty(count)
     if count:
         _uniforms(state, count, drawn.ctypes)
+    return drawn
+
+
+@compiled
+def uniform(state):
+    """Draw one uniform number."""
+    return _uniform(state)
+
+
+@compiled
+def below(state, stop):
+    """Draw a whole number below `stop` from 32 bits of a Mersenne twister as random.Random does."""
+    bits = 0
+    while stop >> bits:
+        bits += 1
+    drawn = stop
+    while drawn >= stop:
+        drawn = int(_whole(state, _WORD)) >> (32 - bits)
     return drawn
 
 

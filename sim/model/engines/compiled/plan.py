@@ -13,21 +13,24 @@ from tlt.sim.model.engines.compiled.numbers import normals, pairwise, rank
 
 
 @compiled
-def fill(ints, moments, rows, survival):
-    """process.moments_of: what follows from survivals, [n, bins, depth], of some requests, into `moments`."""
-    n, bins, depth = survival.shape
-    mean, variance, cube, kept = at.moments_of(ints, moments, depth)
-    odd = np.empty(depth)
-    for i in range(n):
-        row = rows[i]
-        for b in range(bins):
-            whole = pairwise(survival[i, b], depth)
-            for d in range(depth):
-                kept[row, b, d] = survival[i, b, d]
-                odd[d] = survival[i, b, d] * (2.0 * (d + 1) - 1.0)
-            m = 1.0 + whole
-            mean[row, b], cube[row, b] = m, m * m * m
-            variance[row, b] = max(pairwise(odd, depth) - whole * whole, 0.0)
+def fill(ints, moments, depths, rows, survival):
+    """process.moments_of: what follows from survivals, [configs, n, bins, deepest], of some requests."""
+    configs, n, bins, deepest = survival.shape
+    odd = np.empty(deepest)
+    for c in range(configs):
+        depth = depths[c]
+        mean, variance, cube, kept = at.moments_of(ints, moments[c], depth)
+        for i in range(n):
+            row = rows[i]
+            for b in range(bins):
+                here = survival[c, i, b]
+                whole = pairwise(here, depth)
+                for d in range(depth):
+                    kept[row, b, d] = here[d]
+                    odd[d] = here[d] * (2.0 * (d + 1) - 1.0)
+                m = 1.0 + whole
+                mean[row, b], cube[row, b] = m, m * m * m
+                variance[row, b] = max(pairwise(odd, depth) - whole * whole, 0.0)
 
 
 @compiled

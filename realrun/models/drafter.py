@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.models.folder import Prepared, Report, making, save_weights, silent
 from tlt.realrun.models.target import target_config
 from tlt.realrun.models.weights import layer_weights
@@ -53,9 +52,10 @@ def make_draft_model(
         if place is None:
             return folder
         import torch
+        from safetensors.torch import load_file
 
         generator = torch.Generator().manual_seed(seed)
-        weights = read_tensors(model_folder / "model.safetensors")
+        weights = load_file(model_folder / "model.safetensors")
         for name, tensor in weights.items():
             if tensor.dim() == 2:  # norms stay
                 shake = torch.randn(tensor.shape, generator=generator) * noise * tensor.float().std()
@@ -71,15 +71,7 @@ def aux_layers(layers: int) -> tuple[int, ...]:
 
 
 def head_config(target: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
-    """Return the config.json of an EAGLE-3 head for a target with that config.json.
-
-    Raises InputError for a target that no Llama layer can be made after.
-    """
-    if target.get("intermediate_size") is None:
-        raise InputError(
-            "target of the head", "a config.json without intermediate_size", "that of a dense decoder",
-            "take another model, or restore a copy of it",
-        )  # fmt: skip
+    """Return the config.json of an EAGLE-3 head for a target with that config.json."""
     layers = list(aux_layers(target["num_hidden_layers"]))
     return {
         **_llama_fields(target),
@@ -95,7 +87,7 @@ def head_config(target: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
 
 def rope_theta(config: dict[str, Any]) -> float:
     """Return the base of the rotary embedding; published configs hold it in one of two places."""
-    return float((config.get("rope_parameters") or config).get("rope_theta") or DEFAULT_ROPE_THETA)
+    return float((config.get("rope_parameters") or config).get("rope_theta", DEFAULT_ROPE_THETA))
 
 
 def _llama_fields(target: dict[str, Any]) -> dict[str, Any]:
@@ -105,8 +97,7 @@ def _llama_fields(target: dict[str, Any]) -> dict[str, Any]:
         "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
         "max_position_embeddings", "rms_norm_eps", "hidden_act", "bos_token_id", "eos_token_id",
     )  # fmt: skip
-    fields: dict[str, Any] = {"num_key_value_heads": heads}
-    fields |= {name: target[name] for name in same if target.get(name) is not None}
+    fields = {name: target[name] for name in same if target.get(name) is not None}
     fields["rope_parameters"] = {"rope_type": "default", "rope_theta": rope_theta(target)}  # never scaled
     fields["head_dim"] = target.get("head_dim") or target["hidden_size"] // heads
     dtype = target.get("torch_dtype") or target.get("dtype") or "bfloat16"

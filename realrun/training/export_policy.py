@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 
-from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.models.folder import Prepared, Report, copy_all_but_weights, making, save_weights
 from tlt.realrun.training.checkpoints import STAMP, Stamp, newest_checkpoint
-from tlt.realrun.training.flat_state import MOMENTS
+from tlt.realrun.training.flat_state import MOMENTS, read_state
 from tlt.realrun.training.trainer import POLICY
-from tlt.traces.common.manifest import verify_all
 from tlt.traces.runs.runfolder import read_struct
 from tltsched.errors import InputError
 
@@ -22,7 +20,7 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
 
     Everything but the weights is copied from the model that the run started from: the folder that its
     settings name, or `model_folder` where that has moved. Weights are in the number format of its settings.
-    Raises InputError for a folder that is no policy of a training run or has no whole checkpoint, for a model
+    Raises InputError for a folder that is no policy of a training run or has no checkpoint, for a model
     folder without config.json, and for an `out` that holds something.
     """
     if not (run / STAMP).is_file():
@@ -37,7 +35,6 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
             "RUN_FOLDER", f"{run} without a checkpoint", "a run with checkpoint_every above 0",
             "train again with checkpoint_every = 1",
         )  # fmt: skip
-    verify_all(saved)
     source = model_folder or Path(stamp.config.model.folder)
     if not (source / "config.json").is_file():
         raise InputError(
@@ -54,7 +51,7 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
 
 def _weights(saved: Path, dtype: Any) -> dict[str, torch.Tensor]:
     """Return the weights of a checkpoint without what the optimizer keeps beside them."""
-    state = read_tensors(saved / POLICY)
+    state = read_state(saved / POLICY)
     return {
         name: tensor.to(dtype) for name, tensor in state.items() if name.rpartition("/")[2] not in MOMENTS
     }

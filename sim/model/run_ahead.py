@@ -50,7 +50,6 @@ class RunAhead:
         self._t_s = now_s
         self._joined = 0
         self._asks_policy = False
-        self._asks_seldom = False  # whether the policy may be told of intervals without an event
         self._early: tuple[int, ...] = ()  # finished in engine steps that prefilled, and not told yet
         self._ids: list[Ints] = []
         self._finish_s: list[Floats] = []
@@ -61,7 +60,6 @@ class RunAhead:
         self._scheduler.handle(RolloutBegan(self._t_s, self._worker, step, drafter_version))
         engine.submit(pool, drafter_exponent)
         self._asks_policy = self._scheduler.asks_policy
-        self._asks_seldom = engine.asks_seldom and self._asks_policy
         drafts: Drafts = ()
         while len(pool.running) or pool.pending():
             if pool.waiting or pool.prefilling or self._joined:
@@ -78,7 +76,7 @@ class RunAhead:
                         self._pass(stretch, pool)
                     continue
             batch = len(pool.running)
-            start_s = self._decode(draft, pool)
+            start_s, self._t_s = self._t_s, engine.at_once(draft, self._t_s)
             timeline.book(engine.decode_cause(draft.draft_config), step, self._t_s)
             interval = engine.decision_interval
             state.decided(interval, batch)
@@ -87,25 +85,6 @@ class RunAhead:
         self._scheduler.handle(RolloutEnded(self._t_s, self._worker))
         ids = np.concatenate([np.empty(0, np.int64), *self._ids])
         return Report(self._t_s, ids, np.concatenate([np.empty(0), *self._finish_s]))
-
-    def _decode(self, draft: SetDraftConfig, pool: RequestPool) -> float:
-        """Let time pass until the scheduler has to be told of an interval; returns when that one began."""
-        if self._early or not self._asks_seldom:
-            start_s = self._t_s
-            self._t_s = self._engine.at_once(draft, start_s)
-            return start_s
-        told = self._engine.until_asked(draft, self._t_s)
-        if told.intervals:
-            self._state.decided_alike(
-                draft.draft_config,
-                len(pool.running),
-                told.intervals,
-                told.request_steps,
-                told.accepted_tokens,
-            )
-            self._note(pool, told.finished, told.finish_s)
-        self._t_s = told.ended_s
-        return told.begun_s
 
     def _pass(self, stretch: Stretch, pool: RequestPool) -> None:
         """Take on intervals that the scheduler is not told of."""

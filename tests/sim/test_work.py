@@ -45,7 +45,7 @@ BOUNDS = {
 COMPILED = {
     "none": Work(16, 81, 17_828),
     "tlt": Work(452, 153, 23_625),
-    "goodput_trees": Work(428, 81, 42_254),
+    "goodput_trees": Work(428, 81, 23_618),
     "tlt@tail_batching": Work(221, 1_493, 169_911),
     "tlt@bounded_async": Work(363, 2_277, 211_868),
 }

@@ -70,18 +70,6 @@ class PrefillStep(msgspec.Struct, frozen=True):
     accepted_by_position: tuple[int, ...]
 
 
-class Told(NamedTuple):
-    """Decision intervals that a policy was told of without an event, and when the one behind them passed."""
-
-    intervals: int
-    request_steps: int
-    accepted_tokens: int
-    finished: Ints  # indices into the submission, [finished]
-    finish_s: Floats  # seconds of the run, [finished]
-    begun_s: float  # of the interval that nobody was told of
-    ended_s: float
-
-
 class Stretch(NamedTuple):
     """Decision intervals in a row that nobody is told of, all of them with drafts or all without."""
 
@@ -94,9 +82,6 @@ class Stretch(NamedTuple):
     finished: Ints  # indices into the submission, [finished]
     finish_s: Floats  # seconds of the run, [finished]
     ended_s: float
-
-
-_NOBODY, _NEVER_S = np.empty(0, np.int64), np.empty(0)
 
 
 class Engine:
@@ -117,7 +102,6 @@ class Engine:
         # Of the stretch that was yielded last: who finishes at its end, and the contexts of the others then.
         self.just_finished: Ints = np.empty(0, np.int64)
         self.held_tokens = 0
-        self.asks_seldom = False  # whether `until_asked` may do more than `at_once`
         self.halted = False  # set during a decision interval: no further stretch is to begin
 
     def quicken(self, policy: Policy) -> None:
@@ -239,13 +223,6 @@ class Engine:
         for seconds in self.run(draft):
             begun_s += seconds
         return begun_s
-
-    def until_asked(self, draft: SetDraftConfig, begun_s: float) -> Told:
-        """Carry out decision intervals that nothing cuts, up to one of which the policy has to be told.
-
-        Those before it were told to the policy that was quickened, which went on as before after each.
-        """
-        return Told(0, 0, 0, _NOBODY, _NEVER_S, begun_s, self.at_once(draft, begun_s))
 
     def to_the_end(self, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch] | None:
         """Go on to the end of the rollout, the policy that was quickened being asked without a scheduler.

@@ -185,15 +185,17 @@ class RunningAcceptance:
         self.tree_hazards[draft_config] = hazard
         return hazard
 
-    def know_chains(self, hazards: list[float]) -> None:
-        """Take the hazards by position that a driver has worked out for the population as it is."""
-        self.chain_hazards, self._batch = hazards, None
+    def know_trees(self, trees: list[tuple[DraftConfig, float, float, float]]) -> None:
+        """Take what a driver has worked out of trees: accepted length, and a hazard with what it is for.
 
-    def know_tree(self, tree: DraftConfig, length: float, hazard: float) -> None:
-        """Take the accepted length of a tree that a driver has worked out, and its hazard."""
-        self.population.tree_length[tree] = length
-        self.solved[tree] = length - 1.0, hazard
-        self.tree_hazards[tree], self._batch = hazard, None
+        The population is as it is to be then; a hazard that is for less than 0 is none.
+        """
+        for tree, length, accepted, hazard in trees:
+            self.population.tree_length[tree] = length
+            if accepted >= 0.0:
+                self.solved[tree] = accepted, hazard
+        self.tree_hazards.clear()
+        self._forget()
 
     def _forget(self) -> None:
         """Forget what was worked out for the present."""

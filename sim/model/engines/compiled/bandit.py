@@ -7,6 +7,7 @@ numbers in arrays. Rewards and the generator are shared: policy and compiled cod
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from tlt.sim.model.engines.compiled import memory as at
 from tlt.sim.model.engines.compiled.cache import compiled
 from tlt.sim.model.engines.compiled.numbers import address_of, below, uniform
 from tlt.sim.model.engines.compiled.rollout import CONFIG, LEAST, MOST, UNLIMITED, roll_with
+from tlt.sim.model.engines.engine import DecisionInterval
 from tlt.traces.common.arrays import Floats, Ints
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.policies.base import Policy, Rng
@@ -235,11 +237,15 @@ class Bandit:
         del draft_config
         return True
 
-    def begin(self) -> Rule:
+    def begin(self, requests: Ints) -> Rule:
         """Return the rule as it stands behind the decision that is open."""
+        del requests
         if isinstance(policy := self._policy, ThresholdPolicy):
             self.rule.marks[:] = policy.engine_steps_under, policy.counting, policy.enabled
         return self.rule
+
+    def end(self, requests: Ints, last: Callable[[], DecisionInterval]) -> None:
+        """Have the policy know what was learned: it shares all of that."""
 
 
 def bandit_of(policy: Policy) -> Bandit | None:

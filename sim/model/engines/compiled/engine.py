@@ -9,7 +9,7 @@ import numpy as np
 from tlt.sim.acceptance.process import Acceptance
 from tlt.sim.model.draft_counts import Pieces
 from tlt.sim.model.engines.compiled.bandit import Bandit, bandit_of
-from tlt.sim.model.engines.compiled.goodput import GoodputAhead, again, ahead_of
+from tlt.sim.model.engines.compiled.goodput import GoodputPilot, goodput_of
 from tlt.sim.model.engines.compiled.interval import accepted as draw_accepted
 from tlt.sim.model.engines.compiled.interval import by_request, interval, settle
 from tlt.sim.model.engines.compiled.memory import (
@@ -28,6 +28,9 @@ from tlt.sim.model.engines.compiled.numbers import address_of
 from tlt.sim.model.engines.compiled.plan import fill, plan
 from tlt.sim.model.engines.compiled.policies import quicken
 from tlt.sim.model.engines.compiled.rollout import (
+    BEGAN_POSITION,
+    BEGAN_REQUEST_STEPS,
+    BEGAN_SECONDS,
     CONFIG,
     DRAFTING,
     EMITTED,
@@ -49,7 +52,7 @@ from tlt.sim.model.engines.compiled.rollout import (
     Tables,
 )
 from tlt.sim.model.engines.decode_closed_form import START, Segments, Stages, State, Trajectory
-from tlt.sim.model.engines.engine import DecisionInterval, Running, Stretch, Told
+from tlt.sim.model.engines.engine import DecisionInterval, Running, Stretch
 from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.engines.stages import pieces_of
@@ -60,10 +63,12 @@ from tltsched.commands import ResumeCost, SetDraftConfig
 from tltsched.draft_config import OFF, DraftConfig
 from tltsched.events import DraftsByRequest
 from tltsched.policies.base import Policy, WhenOff
-from tltsched.policies.estimators.histories import ROW
 
-_NONE_S, _NOBODY = np.empty(0), np.empty(0, np.int64)
+_NONE_S = np.empty(0)
 _WHOLE = ACCEPTED - LEFT_BEHIND  # numbers that an interval leaves before the drafts by position
+
+
+Pilot = Bandit | GoodputPilot
 
 
 class Late(Trajectory):
@@ -90,8 +95,7 @@ class CompiledJumpEngine(JumpEngine):
         self._known = np.empty(0, bool)  # of which requests these are filled in
         self._fixed_s, self._kv_s = np.empty((0, 0)), np.empty(0)
         self._bins = 1  # of the plan
-        self._goodput: GoodputAhead | None = None  # the policy, if it is one of that kind
-        self._pilot: Bandit | None = None  # the same
+        self._pilot: Pilot | None = None  # the policy, if it is one that can go on in compiled code
         self._when_off: WhenOff = "not_configured"
         self._resume_cost: ResumeCost = "none"
 
@@ -99,10 +103,8 @@ class CompiledJumpEngine(JumpEngine):
         """Have the policy work with compiled functions; to the last bit they do the same."""
         quicken(policy)
         self._know_configs((OFF, *policy.draft_configs))
-        self._goodput = ahead_of(policy)
-        self._pilot = bandit_of(policy)
+        self._pilot = bandit_of(policy) or goodput_of(policy, self._places)
         self._when_off, self._resume_cost = policy.when_off, policy.resume_cost
-        self.asks_seldom = self._goodput is not None
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
@@ -177,43 +179,6 @@ class CompiledJumpEngine(JumpEngine):
         )  # fmt: skip
         return begun_s + self._passed()
 
-    def until_asked(self, draft: SetDraftConfig, begun_s: float) -> Told:
-        """Advance through intervals after which the goodput policy goes on as before, and one more."""
-        goodput, pool = self._goodput, self.pool
-        if goodput is None or pool.waiting or draft.max_engine_steps is None:
-            return super().until_asked(draft, begun_s)
-        self._lay_out(draft.draft_config)
-        if not goodput.takes(draft.draft_config):
-            return super().until_asked(draft, begun_s)
-        memory, order, depth = self._memory, self._order, self.draft_config.depth
-        first = self._state.finished
-        left = order[first:]
-        stand, believed = goodput.stand(self._position, self._state, begun_s), goodput.believed()
-        finish_s, known_after = np.empty(len(order)), np.empty(ROW * len(left))
-        rows, known, tokens = _NOBODY, _NONE_S, _NONE_S
-        if depth:
-            rows, known = goodput.rows_of(tuple(pool.requests.ids[left].tolist()))
-        else:
-            tokens = goodput.tokens(len(left))
-        again(
-            self._state_address, memory.ints, memory.floats, pool.running, pool.emitted, pool.requests.length,
-            self._bins, depth, draft.min_requests, draft.max_engine_steps, pool.limits.kv_tokens,
-            pool.limits.held_beyond_tokens - pool.limits.most_emitted, goodput.rules, believed, stand,
-            goodput.config(draft.draft_config), rows, known, tokens, finish_s, known_after,
-        )  # fmt: skip
-        intervals, told_steps, accepted, _, self._position, done, steps, start = stand.whole.tolist()
-        begun_s, seconds, emitted, _, _ = stand.real.tolist()
-        self._state = State(done, seconds, steps, emitted, self._state.context_tokens)
-        if intervals and depth:
-            goes_on = tuple(pool.requests.ids[order[done:]].tolist())
-            goodput.told(draft.draft_config, believed, stand, goes_on, known_after[: ROW * len(goes_on)])
-        elif intervals:
-            goodput.told_off(self._position - start)
-        return Told(
-            intervals, told_steps, accepted, order[first:done], finish_s[first:done], begun_s,
-            begun_s + self._passed(),
-        )  # fmt: skip
-
     def to_the_end(self, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch] | None:
         """Go on to the end of the rollout behind a decision, if the policy is one that can be compiled."""
         pool = self.pool
@@ -227,7 +192,7 @@ class CompiledJumpEngine(JumpEngine):
             return None
         return self._stretches(self._pilot, draft, begun_s)
 
-    def _stretches(self, pilot: Bandit, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch]:
+    def _stretches(self, pilot: Pilot, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch]:
         """Go on to the end; compiled code hands over where the time goes to something else."""
         pool, running, drafts = self.pool, self.pool.running, list(self._places)
         requests = pool.requests
@@ -238,7 +203,7 @@ class CompiledJumpEngine(JumpEngine):
         whole[CONFIG], whole[LEFT] = self._places[config], n
         whole[MOST], whole[LEAST] = UNLIMITED if most is None else most, draft.min_requests
         real[NOW_S] = begun_s
-        rule, off = pilot.begin(), False
+        policy, off = pilot.begin(requests.ids), False
         while left := int(whole[LEFT]):
             config = drafts[whole[CONFIG]]
             pool.running = running[:left]
@@ -253,7 +218,7 @@ class CompiledJumpEngine(JumpEngine):
                 self._position, self._state.finished, self._state.request_steps,
             )  # fmt: skip
             real[SECONDS], real[EMITTED] = self._state.seconds, self._state.emitted_tokens
-            pilot.roll(self._tables(), batch, np.inf, self.counts is None, pilot.tells, rule, journey)
+            pilot.roll(self._tables(), batch, np.inf, self.counts is None, pilot.tells, policy, journey)
             self._catch_up(drafts[whole[PLANNED]], whole.tolist(), real.tolist())
             intervals, request_steps, accepted, noted = whole[INTERVALS:LEFT].tolist()
             yield Stretch(
@@ -263,6 +228,7 @@ class CompiledJumpEngine(JumpEngine):
             )  # fmt: skip
         pool.running = running[:0]
         self._count(len(self._order))
+        pilot.end(requests.ids, lambda: self._last(whole, real))
 
     def _catch_up(self, draft_config: DraftConfig, whole: list[int], real: list[float]) -> None:
         """Stand where compiled code has come to."""
@@ -270,6 +236,22 @@ class CompiledJumpEngine(JumpEngine):
         self._position = whole[POSITION]
         held = float(self._memory.floats[HELD])
         self._state = State(whole[FINISHED], real[SECONDS], whole[REQUEST_STEPS], real[EMITTED], held)
+
+    def _last(self, whole: Ints, real: Floats) -> DecisionInterval:
+        """Return the last interval of a rollout, as compiled code has left it."""
+        memory, depth = self._memory, self.draft_config.depth
+        position, first, steps = whole[BEGAN_POSITION : BEGAN_REQUEST_STEPS + 1].tolist()
+        return DecisionInterval(
+            self.draft_config,
+            self._position - position,
+            self._state.request_steps - steps,
+            self._state.seconds - float(real[BEGAN_SECONDS]),
+            tuple(memory.ints[ACCEPTED : ACCEPTED + depth].tolist()),
+            self._order[first:],
+            _NONE_S,
+            0,
+            self._told(first),
+        )
 
     def _tables(self) -> Tables:
         memory = self._memory

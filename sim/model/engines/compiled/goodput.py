@@ -1,15 +1,15 @@
-"""Decisions of the goodput policy that change nothing, in compiled code.
+"""The goodput policy in compiled code: what it learns of an interval, and its scores.
 
-Most decision intervals end with the policy going on under its draft configuration. While it does, intervals,
-what it learns of them and its scores follow one another here without an event. Its own functions are compiled
-as they stand, and put together as in RunningAcceptance.observe and GoodputPolicy.choose. An interval after
-which it would choose anew, or somebody would have to look at the batch, is left to the policy itself: it is
-run, and not told yet.
+Its own functions of numbers are compiled as they stand, and put together here as in RunningAcceptance and
+GoodputPolicy. What is known of the population is lent to compiled code for a rollout; what is known of the
+requests that run lives and dies there. An interval too short to be taken in by itself can only be the last
+one of a rollout: the policy is told of it in Python.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from math import exp
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from tlt.sim.model.engines.compiled import memory as at
 from tlt.sim.model.engines.compiled.cache import compiled
-from tlt.sim.model.engines.compiled.interval import interval
 from tlt.sim.model.engines.compiled.policies import MADE
-from tlt.sim.model.engines.decode_closed_form import State
+from tlt.sim.model.engines.compiled.rollout import CONFIG, FINISHED, LEAST, MOST, roll_with
+from tlt.sim.model.engines.engine import DecisionInterval
 from tlt.traces.common.arrays import Floats, Ints
-from tltsched.draft_config import OFF, DraftConfig
-from tltsched.policies.base import Policy
-from tltsched.policies.estimators.histories import GONE, ROW
+from tltsched.draft_config import DraftConfig
+from tltsched.policies.base import Outcome, Policy
+from tltsched.policies.estimators.histories import GONE, NEW, ROW
 from tltsched.policies.estimators.running import FEWEST_ENGINE_STEPS
 from tltsched.policies.goodput import GoodputPolicy
 from tltsched.step_times import StepTimeTable
@@ -38,319 +38,366 @@ tokens_of_chains, tokens_of_trees = MADE["tokens_of_chains"], MADE["tokens_of_tr
 
 
 class Rules(NamedTuple):
-    """What does not change in a run: settings of the policy, and times by draft configuration, [configs]."""
+    """What does not change in a run. Draft configurations go by their order in the policy, [configs]."""
 
+    places: Ints  # of each in the engine
+    configs: Ints  # of each place of the engine
     depths: Ints
+    chains: np.ndarray  # whether each is one
     fixed_s: Floats  # [configs, batch sizes], as far as each is known
     sizes: Ints  # how many are known
     kv_s: Floats
     average: tuple[float, ...]  # nodes of the population
     # Request-steps and engine steps of a request to forget over, variance of the population, switch_s,
-    # hysteresis.
+    # hysteresis, engine steps of a decision.
     numbers: Floats
 
 
 class Believed(NamedTuple):
-    """What the policy has learned of the population, by position and by draft configuration."""
+    """What the policy has learned of the population, by position and by draft configuration, [configs]."""
 
-    accepted: Floats
+    accepted: Floats  # room for the deepest; POSITIONS of them are known
     reached: Floats
-    chain_hazards: Floats  # [deepest that goes by position]
-    # By draft configuration: whether it is a tree with a length of its own, that length, its hazard, and what
-    # the hazard was found for last.
-    is_tree: np.ndarray
+    chain_hazards: Floats  # up to the deepest that goes by position
+    is_tree: np.ndarray  # a tree with a length of its own, that length, its hazard, and what that is for
     lengths: Floats
     hazards: Floats
     solved: Floats
 
 
-class Stand(NamedTuple):
-    """Where an engine stands: whole numbers and numbers. `again` takes it on."""
+class Known(NamedTuple):
+    """What is known of requests by index into the submission, [n], and what that sums to."""
 
-    # Intervals told, request-steps and accepted drafts in them; positions seen; engine step, finished,
-    # request-steps at the begin of the interval that is not told; engine step at the begin of the first.
-    whole: Ints
-    # When that interval began, seconds and emitted tokens of the trajectory then; sums of the estimates of
-    # those that run and of their second moments.
-    real: Floats
-
-
-TOLD, TOLD_STEPS, TOLD_ACCEPTED, SEEN, POSITION, FINISHED, REQUEST_STEPS, START = range(8)
-BEGUN_S, SECONDS, EMITTED, FIRST, SECOND = range(5)
-MEMORY, REQUEST_MEMORY, PRIOR, SWITCH_S, HYSTERESIS = range(5)
+    rows: Floats  # [n * ROW]
+    has: np.ndarray
+    sums: Floats
+    # How many are known; positions known, seen; how many chain hazards are; whether the last interval is not
+    # told.
+    counts: Ints
 
 
-@compiled
-def chain_hazards(rules, believed, positions_seen):
-    """RunningAcceptance._chain_hazards_to the deepest."""
-    survival = 1.0
-    for position in range(len(believed.chain_hazards)):
-        survival *= rate_at(believed.accepted, believed.reached, positions_seen, position)
-        believed.chain_hazards[position] = hazard_of(survival, rules.average, 0.0)
+class Goodput(NamedTuple):
+    """The policy as compiled code takes it."""
+
+    rules: Rules
+    believed: Believed
+    known: Known
 
 
-@compiled
-def observe_tree(rules, believed, config, depth, share, nodes, keep):
-    """RunningAcceptance._observe_population and _tree_hazard of a tree with a length of its own."""
-    average = rules.average
-    if nodes != average:
-        hazard = hazard_of_accepted(share, depth, nodes, believed.hazards[config])
-        share = mean_accepted(hazard, depth, average)
-    believed.lengths[config] = keep * believed.lengths[config] + (1 - keep) * (1 + share)
-    now = believed.lengths[config] - 1.0
-    if believed.solved[config] != now:
-        believed.hazards[config] = hazard_of_accepted(now, depth, average, believed.hazards[config])
-        believed.solved[config] = now
+MEMORY, REQUEST_MEMORY, PRIOR, SWITCH_S, HYSTERESIS, DECISION = range(6)
+FIRST, SECOND = range(2)
+RUNNING, POSITIONS, SEEN, HAZARDS, UNTOLD = range(5)
 
 
 @compiled
-def observe_chain(rules, believed, shares, nodes, keep, positions_seen):
-    """RunningAcceptance._observe_population of a chain, and hazards; returns positions seen."""
-    if nodes != rules.average:
-        for position in range(len(shares)):
-            known = believed.chain_hazards[position]
-            hazard = hazard_of(shares[position], nodes, known)
-            shares[position] = mean_survival(hazard, rules.average)
-    fade(believed.accepted, believed.reached, keep, shares)
-    positions_seen = max(positions_seen, len(shares))
-    chain_hazards(rules, believed, positions_seen)
-    return positions_seen
+def rate(believed, counts, position):
+    """AcceptanceEstimate._rate."""
+    n = counts[POSITIONS]
+    return rate_at(believed.accepted[:n], believed.reached[:n], counts[SEEN], position)
 
 
 @compiled
-def observe(rules, believed, stand, config, drawn, request_steps, rows, steps, accepted, known, finished):
-    """RunningAcceptance._take_held: returns what is known of those that go on, [left * ROW]."""
-    depth, numbers = len(drawn), rules.numbers
-    first, second, known_steps, new_steps = weigh(rows, steps, known)
-    middle, variance = normal_of(first, second, known_steps, new_steps, numbers[PRIOR])
-    nodes = nodes_of(middle, variance)
-    keep = exp(-request_steps / numbers[MEMORY])
-    hazards = np.empty(depth)
-    if believed.is_tree[config]:
-        observe_tree(rules, believed, config, depth, drawn.sum() / request_steps, nodes, keep)
-        for position in range(depth):
-            hazards[position] = believed.hazards[config] * (position + 1)
-    else:
-        seen = stand.whole[SEEN]
-        stand.whole[SEEN] = observe_chain(rules, believed, drawn / request_steps, nodes, keep, seen)
-        hazards[:] = believed.chain_hazards[:depth]
-    rows[:finished] = GONE
-    after = np.empty((len(rows) - finished) * ROW)
-    stand.real[FIRST], stand.real[SECOND] = learn(
-        rows, steps, accepted, known, after, hazards, numbers[REQUEST_MEMORY], numbers[PRIOR]
-    )
-    return after
-
-
-@compiled
-def tokens_of(rules, believed, stand, requests):
-    """RunningAcceptance.tokens_per_engine_steps of a batch of which all is known, [configs]."""
-    depths = rules.depths
-    middle, variance = normal_of(stand.real[FIRST], stand.real[SECOND], requests, 0, rules.numbers[PRIOR])
-    nodes = nodes_of(middle, variance)
-    tokens, of_chain = np.empty(len(depths)), np.empty(len(believed.chain_hazards))
-    tokens_of_trees(believed.hazards, depths, nodes, tokens)
-    tokens_of_chains(believed.chain_hazards, nodes, of_chain)
-    for config in range(len(depths)):
-        if not believed.is_tree[config]:
-            tokens[config] = of_chain[depths[config] - 1] if depths[config] else 1.0
+def chain_length(believed, counts, depth):
+    """AcceptanceEstimate.tokens_per_engine_step of what goes by position."""
+    survival, tokens = 1.0, 1.0
+    for position in range(depth):
+        survival *= rate(believed, counts, position)
+        tokens += survival
     return tokens
 
 
 @compiled
-def goes_on(rules, config, requests, context, tokens):
-    """GoodputPolicy.choose: whether the draft configuration in use is kept."""
-    best = own = -np.inf
-    for other in range(len(tokens)):
-        fixed_s = fixed_of(rules.fixed_s[other, : rules.sizes[other]], requests)
-        seconds = fixed_s + rules.kv_s[other] * context
-        if other != config:
-            seconds += rules.numbers[SWITCH_S]
-        score = requests * tokens[other] / seconds
-        best = max(best, score)
-        if other == config:
+def tree_hazard(rules, believed, config):
+    """RunningAcceptance._tree_hazard."""
+    now = believed.lengths[config] - 1.0
+    if believed.solved[config] != now:
+        believed.hazards[config] = hazard_of_accepted(
+            now, rules.depths[config], rules.average, believed.hazards[config]
+        )
+        believed.solved[config] = now
+    return believed.hazards[config]
+
+
+@compiled
+def chain_hazards(rules, believed, counts, depth):
+    """RunningAcceptance._chain_hazards_to: those up to a depth are there afterwards."""
+    if counts[HAZARDS] >= depth:
+        return
+    survival = 1.0
+    for position in range(depth):
+        survival *= rate(believed, counts, position)
+        if position >= counts[HAZARDS]:
+            believed.chain_hazards[position] = hazard_of(survival, rules.average, 0.0)
+    counts[HAZARDS] = depth
+
+
+@compiled
+def observe_tree(rules, believed, counts, config, share, nodes, keep):
+    """RunningAcceptance._observe_population of a tree."""
+    depth, before, start = rules.depths[config], believed.lengths[config], 0.0
+    if believed.is_tree[config]:
+        start = tree_hazard(rules, believed, config)
+    else:
+        before = chain_length(believed, counts, depth)
+    if nodes != rules.average:
+        hazard = hazard_of_accepted(share, depth, nodes, start)
+        share = mean_accepted(hazard, depth, rules.average)
+    believed.lengths[config] = keep * before + (1 - keep) * (1 + share)
+    believed.is_tree[config] = True
+
+
+@compiled
+def observe_chain(rules, believed, counts, shares, nodes, keep):
+    """RunningAcceptance._observe_population of a chain."""
+    depth, accepted, reached = len(shares), believed.accepted, believed.reached
+    if nodes != rules.average:
+        chain_hazards(rules, believed, counts, depth)
+        for position in range(depth):
+            hazard = hazard_of(shares[position], nodes, believed.chain_hazards[position])
+            shares[position] = mean_survival(hazard, rules.average)
+    for position in range(counts[POSITIONS], depth):
+        here = rate(believed, counts, position)
+        reached[position] = accepted[position - 1]
+        accepted[position] = accepted[position - 1] * here
+        counts[POSITIONS] = position + 1
+    fade(accepted, reached, keep, shares)
+    counts[SEEN] = max(counts[SEEN], depth)
+
+
+@compiled
+def forget(known, row):
+    """RequestEstimates.drop of one request."""
+    if known.has[row]:
+        known.has[row] = False
+        estimate, variance = known.rows[row * ROW], known.rows[row * ROW + 1]
+        known.sums[FIRST] -= estimate
+        known.sums[SECOND] -= estimate * estimate + variance
+        known.counts[RUNNING] -= 1
+
+
+@compiled
+def observe(policy, whole, _batch, tables, steps, request_steps, _decode_s, done):
+    """GoodputPolicy.observe of an interval in which `done` have finished."""
+    rules, believed, known = policy.rules, policy.believed, policy.known
+    config, first, ints, counts = (
+        rules.configs[whole[CONFIG]],
+        whole[FINISHED] - done,
+        tables.ints,
+        known.counts,
+    )
+    order, depth = at.order_of(ints)[first : ints[at.PLANNED]], rules.depths[config]
+    if not steps:
+        return
+    if not depth:
+        for row in order[:done]:
+            forget(known, row)
+        return
+    if steps < FEWEST:
+        counts[UNTOLD] = True
+        return
+    n, numbers, shares = len(order), rules.numbers, at.shares_of(ints)
+    rows, engine_steps, accepted = np.empty(n, np.int64), shares[0, :n], shares[1, :n]
+    for i in range(n):
+        rows[i] = order[i] if known.has[order[i]] else NEW
+    middle, variance = normal_of(*weigh(rows, engine_steps, known.rows), numbers[PRIOR])
+    nodes = nodes_of(middle, variance)
+    keep, drawn = exp(-request_steps / numbers[MEMORY]), ints[at.ACCEPTED : at.ACCEPTED + depth]
+    if rules.chains[config]:
+        observe_chain(rules, believed, counts, drawn / request_steps, nodes, keep)
+    else:
+        observe_tree(rules, believed, counts, config, drawn.sum() / request_steps, nodes, keep)
+    counts[HAZARDS] = 0
+    hazards = np.empty(depth)
+    if rules.chains[config]:
+        chain_hazards(rules, believed, counts, depth)
+        hazards[:] = believed.chain_hazards[:depth]
+    else:
+        hazard = tree_hazard(rules, believed, config)
+        for position in range(depth):
+            hazards[position] = hazard * (position + 1)
+    rows[:done] = GONE
+    after = np.empty((n - done) * ROW)
+    known.sums[FIRST], known.sums[SECOND] = learn(
+        rows, engine_steps, accepted, known.rows, after, hazards, numbers[REQUEST_MEMORY], numbers[PRIOR]
+    )
+    known.has[:] = False
+    for i in range(n - done):
+        row = order[done + i]
+        known.has[row] = True
+        known.rows[row * ROW : (row + 1) * ROW] = after[i * ROW : (i + 1) * ROW]
+    counts[RUNNING] = n - done
+
+
+@compiled
+def tokens_of(rules, believed, known, requests, tokens):
+    """RunningAcceptance.tokens_per_engine_steps, into `tokens`, [configs]."""
+    depths, counts, deepest = rules.depths, known.counts, 0
+    if not counts[RUNNING]:
+        for config in range(len(depths)):
+            own = believed.is_tree[config]
+            tokens[config] = (
+                believed.lengths[config] if own else chain_length(believed, counts, depths[config])
+            )
+        return
+    middle, variance = normal_of(
+        known.sums[FIRST],
+        known.sums[SECOND],
+        counts[RUNNING],
+        requests - counts[RUNNING],
+        rules.numbers[PRIOR],
+    )
+    nodes = nodes_of(middle, variance)
+    for config in range(len(depths)):
+        if believed.is_tree[config]:
+            tree_hazard(rules, believed, config)
+        else:
+            deepest = max(deepest, depths[config])
+    tokens_of_trees(believed.hazards, depths, nodes, tokens)
+    chain_hazards(rules, believed, counts, deepest)
+    of_chain = np.empty(deepest)
+    tokens_of_chains(believed.chain_hazards[:deepest], nodes, of_chain)
+    for config in range(len(depths)):
+        if not believed.is_tree[config]:
+            tokens[config] = of_chain[depths[config] - 1] if depths[config] else 1.0
+
+
+@compiled
+def choose(policy, whole, requests, context):
+    """GoodputPolicy.choose."""
+    rules = policy.rules
+    numbers, current = rules.numbers, rules.configs[whole[CONFIG]]
+    tokens = np.empty(len(rules.depths))
+    tokens_of(rules, policy.believed, policy.known, requests, tokens)
+    best, own, chosen = -np.inf, 0.0, current
+    for config in range(len(tokens)):
+        seconds = (
+            fixed_of(rules.fixed_s[config, : rules.sizes[config]], requests) + rules.kv_s[config] * context
+        )
+        if config != current:
+            seconds += numbers[SWITCH_S]
+        score = requests * tokens[config] / seconds
+        if score > best:
+            best, chosen = score, config
+        if config == current:
             own = score
-    return not best > own * (1 + rules.numbers[HYSTERESIS])
+    if best > own * (1 + numbers[HYSTERESIS]):
+        whole[CONFIG] = rules.places[chosen]
+    whole[MOST], whole[LEAST] = int(numbers[DECISION]), 1
 
 
-@compiled
-def saved(believed, config):
-    """Return copies of what an interval under a draft configuration may change."""
-    return (
-        believed.accepted.copy(), believed.reached.copy(), believed.chain_hazards.copy(),
-        believed.lengths[config], believed.hazards[config], believed.solved[config],
-    )  # fmt: skip
+ROLL = roll_with("roll_goodput", choose, observe)
 
 
-@compiled
-def restore(believed, config, before):
-    """Undo what was learned since."""
-    believed.accepted[:], believed.reached[:], believed.chain_hazards[:] = before[0], before[1], before[2]
-    believed.lengths[config], believed.hazards[config], believed.solved[config] = (
-        before[3], before[4], before[5],
-    )  # fmt: skip
+class GoodputPilot:
+    """A goodput policy that goes on in compiled code to the end of a rollout."""
 
+    roll = staticmethod(ROLL)
+    tells = True
 
-@compiled
-def again(
-    state, ints, floats, running, emitted, length, bins, depth, min_requests, most_steps, kv_tokens,
-    beyond_tokens, rules, believed, stand, config, rows, known, tokens, finish_s, known_after,
-):  # fmt: skip
-    """Run intervals, and tell the policy of each after which it goes on as before; the last one is not told.
-
-    rows: where each request from the first finish on stands in `known`, [left]; tokens: those of each draft
-    configuration, [configs], which hold while nothing is drafted. Writes who finished when into `finish_s`,
-    in order of finish, and what is known of those that go on into `known_after`.
-    """
-    whole, real, order = stand.whole, stand.real, at.order_of(ints)[: ints[at.PLANNED]]
-    ends_s = at.finish_s_of(ints, floats)
-    drawn, shares = ints[at.ACCEPTED : at.ACCEPTED + depth], at.shares_of(ints)
-    while True:
-        position, finished, steps = whole[POSITION], whole[FINISHED], whole[REQUEST_STEPS]
-        begun_s, seconds = real[BEGUN_S], real[SECONDS]
-        limit = kv_tokens - len(running) * beyond_tokens
-        interval(
-            state, ints, floats, running, emitted, length, bins, depth, position, finished, steps,
-            real[EMITTED], min_requests, most_steps, False, limit, depth > 0,
-        )  # fmt: skip
-        done, left = ints[at.FINISHED] - finished, len(order) - ints[at.FINISHED]
-        engine_steps, request_steps = ints[at.POSITION] - position, ints[at.REQUEST_STEPS] - steps
-        if ints[at.CROWDED] or not left or not engine_steps:
-            return
-        if (depth and engine_steps < FEWEST) or (not depth and done):
-            return
-        context = ints[at.CONTEXT]
-        if depth:
-            before, seen, first, second = saved(believed, config), whole[SEEN], real[FIRST], real[SECOND]
-            after = observe(
-                rules, believed, stand, config, drawn, request_steps, rows, shares[0, : left + done],
-                shares[1, : left + done], known, done,
-            )  # fmt: skip
-            if not goes_on(rules, config, left, context, tokens_of(rules, believed, stand, left)):
-                restore(believed, config, before)
-                whole[SEEN], real[FIRST], real[SECOND] = seen, first, second
-                return
-            known, rows = after, np.arange(left)
-            known_after[: len(known)] = known
-        elif not goes_on(rules, config, left, context, tokens):
-            return
-        for k in range(finished, finished + done):
-            finish_s[k] = begun_s + (ends_s[k] - seconds)
-        real[BEGUN_S], real[SECONDS], real[EMITTED] = (
-            begun_s + (floats[at.SECONDS] - seconds), floats[at.SECONDS], floats[at.EMITTED],
-        )  # fmt: skip
-        whole[POSITION], whole[FINISHED], whole[REQUEST_STEPS] = (
-            position + engine_steps, finished + done, steps + request_steps,
-        )  # fmt: skip
-        running = running[:left]
-        whole[TOLD] += 1
-        whole[TOLD_STEPS] += request_steps
-        if depth:
-            whole[TOLD_ACCEPTED] += drawn.sum()
-
-
-class GoodputAhead:
-    """What `again` needs of a goodput policy, and what it has the policy know afterwards."""
-
-    def __init__(self, policy: GoodputPolicy, times: StepTimeTable) -> None:
+    def __init__(self, policy: GoodputPolicy, times: StepTimeTable, places: dict[DraftConfig, int]) -> None:
+        """`places` are those that the engine gives draft configurations."""
         self._policy = policy
-        estimate, requests, configs = policy.acceptance, policy.acceptance.requests, policy.draft_configs
+        estimate, configs = policy.acceptance, policy.draft_configs
         rows = [times.rows[config] for config in configs]
         fixed_s = np.zeros((len(rows), max(len(row.fixed_s) for row in rows)))
         for config, row in enumerate(rows):
             fixed_s[config, : len(row.fixed_s)] = row.fixed_s
-        self.rules = Rules(
+        of_place = {place: config for config, place in enumerate(places[each] for each in configs)}
+        self._rules = Rules(
+            np.array([places[config] for config in configs], np.int64),
+            np.array([of_place.get(place, -1) for place in places.values()], np.int64),
             np.array([config.depth for config in configs], np.int64),
+            np.array([config.is_chain for config in configs]),
             fixed_s,
             np.array([len(row.fixed_s) for row in rows], np.int64),
             np.array([row.kv_s_per_token for row in rows]),
             estimate.average,
             np.array(
                 [
-                    estimate.population.memory_request_steps, requests.memory_steps, requests.prior_variance,
-                    policy.switch_s, policy.config.hysteresis,
+                    estimate.population.memory_request_steps, estimate.requests.memory_steps,
+                    estimate.requests.prior_variance, policy.switch_s, policy.config.hysteresis,
+                    policy.config.decision_engine_steps,
                 ]
             ),
         )  # fmt: skip
+        self._lent: Goodput | None = None
 
     def takes(self, draft_config: DraftConfig) -> bool:
-        """Return whether nothing is about to happen for the first time under a draft configuration in use."""
-        policy, estimate = self._policy, self._policy.acceptance
-        if draft_config != policy.current or estimate.held:
-            return False
-        if draft_config == OFF:
-            return True
-        if not len(estimate.requests):
-            return False
-        if draft_config.is_chain:
-            return draft_config.depth <= len(estimate.population.accepted)
-        return estimate.population.as_tree(draft_config)
-
-    def config(self, draft_config: DraftConfig) -> int:
-        """Return the place of a draft configuration in arrays, [configs]."""
-        return self._policy.draft_configs.index(draft_config)
-
-    def tokens(self, requests: int) -> Floats:
-        """Return the tokens of a request in an engine step of each draft configuration, [configs]."""
+        """Return whether a rollout may go on in compiled code behind this decision."""
         policy = self._policy
-        return np.array(policy.acceptance.tokens_per_engine_steps(policy.draft_configs, requests))
+        return draft_config == policy.current and not policy.acceptance.held
 
-    def believed(self) -> Believed:
-        """Return what the policy has learned of the population."""
+    def begin(self, requests: Ints) -> Goodput:
+        """Return the policy as it stands behind the decision that is open; `requests` are ids, [n]."""
+        estimate, n, deepest = self._policy.acceptance, len(requests), int(self._rules.depths.max())
+        known, positions = estimate.requests, len(estimate.population.accepted)
+        rows, has = np.zeros(n * ROW), np.zeros(n, bool)
+        if known.known:
+            for place, request in enumerate(requests.tolist()):
+                row = known.known.get(request, NEW) * ROW
+                if row >= 0:
+                    rows[place * ROW : (place + 1) * ROW], has[place] = known.rows[row : row + ROW], True
+        counts = [len(known), positions, estimate.population.positions_seen, 0, 0]
+        self._lent = Goodput(
+            self._rules,
+            self._believed(max(deepest, positions)),
+            Known(rows, has, np.array([known.first, known.second]), np.array(counts, np.int64)),
+        )
+        return self._lent
+
+    def _believed(self, positions: int) -> Believed:
         estimate, configs = self._policy.acceptance, self._policy.draft_configs
         population = estimate.population
-        is_tree = np.array([population.as_tree(config) for config in configs])
+        accepted, reached = np.zeros(positions), np.zeros(positions)
+        accepted[: len(population.accepted)] = population.accepted
+        reached[: len(population.reached)] = population.reached
         solved = [estimate.solved.get(config, (-1.0, 0.0)) for config in configs]
         return Believed(
-            np.array(population.accepted),
-            np.array(population.reached),
-            np.array(estimate.chain_hazards),
-            is_tree,
+            accepted,
+            reached,
+            np.zeros(positions),
+            np.array([population.as_tree(config) for config in configs]),
             np.array([population.tree_length.get(config, 0.0) for config in configs]),
             np.array([hazard for _, hazard in solved]),
             np.array([accepted for accepted, _ in solved]),
         )
 
-    def stand(self, position: int, state: State, begun_s: float) -> Stand:
-        """Return where an engine stands that is at an engine step of its trajectory."""
-        seen, moments = self._policy.acceptance.population.positions_seen, self._policy.acceptance.requests
-        return Stand(
-            np.array([0, 0, 0, seen, position, state.finished, state.request_steps, position], np.int64),
-            np.array([begun_s, state.seconds, state.emitted_tokens, moments.first, moments.second]),
+    def end(self, requests: Ints, interval: Callable[[], DecisionInterval]) -> None:
+        """Have the policy know what was learned, and learn from the last interval if it is not told.
+
+        requests: ids by index into the submission, [n].
+        """
+        assert self._lent is not None
+        _, believed, known = self._lent
+        self._lent, estimate = None, self._policy.acceptance
+        positions, seen = known.counts[POSITIONS : SEEN + 1].tolist()
+        estimate.population.know(
+            believed.accepted[:positions].tolist(), believed.reached[:positions].tolist(), seen
         )
-
-    def rows_of(self, requests: tuple[int, ...]) -> tuple[Ints, Floats]:
-        """Return the rows of requests, [n], and what is known in rows."""
-        known = self._policy.acceptance.requests
-        return np.array(known.rows_of(requests)), np.array(known.rows)
-
-    def told_off(self, engine_steps: int) -> None:
-        """Have the policy know of engine steps without drafts in which nobody finished."""
-        self._policy.engine_steps_off += engine_steps
-
-    def told(
-        self, draft_config: DraftConfig, believed: Believed, stand: Stand, requests: tuple[int, ...],
-        rows: Floats,
-    ) -> None:  # fmt: skip
-        """Have the policy know what it would have learned: of those that go on, [n], rows [n * ROW]."""
-        policy, estimate = self._policy, self._policy.acceptance
-        if draft_config.is_chain:
-            estimate.population.know(
-                believed.accepted.tolist(), believed.reached.tolist(), int(stand.whole[SEEN])
-            )
-            estimate.know_chains(believed.chain_hazards.tolist())
-        else:
-            config = self.config(draft_config)
-            estimate.know_tree(draft_config, float(believed.lengths[config]), float(believed.hazards[config]))
-        first, second = stand.real[FIRST : SECOND + 1].tolist()
-        estimate.requests.know(requests, array("d", rows.tobytes()), first, second)
-        policy.engine_steps_off = 0
+        trees = zip(
+            self._policy.draft_configs, believed.is_tree.tolist(), believed.lengths.tolist(),
+            believed.solved.tolist(), believed.hazards.tolist(), strict=True,
+        )  # fmt: skip
+        estimate.know_trees([(tree, *rest) for tree, own, *rest in trees if own])
+        left = np.flatnonzero(known.has)
+        rows = known.rows.reshape(-1, ROW)[left]
+        first, second = known.sums.tolist()
+        estimate.requests.know(tuple(requests[left].tolist()), array("d", rows.tobytes()), first, second)
+        if known.counts[UNTOLD]:
+            last = interval()
+            self._policy.observe(
+                Outcome(
+                    last.draft_config, last.engine_steps, last.request_steps, last.decode_s,
+                    last.accepted_by_position, tuple(requests[last.finished].tolist()), last.by_request,
+                )
+            )  # fmt: skip
 
 
-def ahead_of(policy: Policy) -> GoodputAhead | None:
+def goodput_of(policy: Policy, places: dict[DraftConfig, int]) -> GoodputPilot | None:
     """Return what a policy needs to go on in compiled code; None: it is none that can."""
     if not isinstance(policy, GoodputPolicy) or not isinstance(policy.times, StepTimeTable):
         return None
-    if not policy.wants_requests or policy.config.probe_every_engine_steps:
+    config = policy.config
+    if not policy.wants_requests or config.probe_every_engine_steps or config.decision_engine_steps < FEWEST:
         return None
-    return GoodputAhead(policy, policy.times)
+    return GoodputPilot(policy, policy.times, places)

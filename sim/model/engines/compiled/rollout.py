@@ -22,8 +22,10 @@ from tlt.traces.common.arrays import Floats, Ints
 # the plan that is on, or NO_PLAN; where the interval begins.
 CONFIG, MOST, LEAST, PLANNED, POSITION, FINISHED, REQUEST_STEPS = range(7)
 # What was done since Python looked last; requests that are left; whether the time goes to drafting.
-INTERVALS, DRAFT_STEPS, ACCEPTED, NOTED, LEFT, DRAFTING, WHOLE = range(7, 14)
-NOW_S, SECONDS, EMITTED, REAL = range(4)  # of the run; of the plan where the interval begins
+INTERVALS, DRAFT_STEPS, ACCEPTED, NOTED, LEFT, DRAFTING = range(7, 13)
+BEGAN_POSITION, BEGAN_FINISHED, BEGAN_REQUEST_STEPS, WHOLE = range(13, 17)  # where the last interval began
+# Of the run; of the plan where the interval begins; where the last one did.
+NOW_S, SECONDS, EMITTED, BEGAN_SECONDS, REAL = range(5)
 NO_PLAN = -1
 UNLIMITED = -1  # engine steps
 
@@ -123,6 +125,8 @@ def roll(tables, batch, limit_tokens, plans, tells, policy, journey):
             replan(tables, batch, running, whole, config)
             real[SECONDS], real[EMITTED] = 0.0, 0.0
         position, steps_before, seconds_before = whole[POSITION], whole[REQUEST_STEPS], real[SECONDS]
+        whole[BEGAN_POSITION], whole[BEGAN_FINISHED] = position, whole[FINISHED]
+        whole[BEGAN_REQUEST_STEPS], real[BEGAN_SECONDS] = steps_before, seconds_before
         interval(
             tables.state, ints, tables.floats, running, batch.emitted, batch.length,
             ints[at.BINS] if depth else 1, depth, position, whole[FINISHED], steps_before, real[EMITTED],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -110,7 +111,10 @@ def replayed(trace: Trace, config: WorkloadConfig) -> Trace:
 def steps_of(trace: Trace, sessions: Sessions | None = None) -> list[StepRequests]:
     """Return the responses step by step, in the order of the trace; with `sessions` which each of them is."""
     places = None if sessions is None else _places(sessions)
-    return [_step(rows, places) for _, rows in trace.rows.groupby("step", sort=True)]
+    rows = trace.rows.sort_values("step", kind="stable", ignore_index=True)
+    cuts = np.flatnonzero(np.diff(rows["step"].to_numpy())) + 1
+    edges = [0, *cuts.tolist(), len(rows)]
+    return [_step(rows.iloc[low:high], places) for low, high in pairwise(edges) if high > low]
 
 
 def _places(sessions: Sessions) -> dict[tuple[int, int, int], int]:

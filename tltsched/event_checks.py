@@ -200,9 +200,10 @@ def check_left(
     placed = view.placed.get(event.worker)
     if placed is None:
         return f"worker {event.worker} does not exist or was lost"
-    if not once(_rows(event.requests)) or not placed.keys() >= set(event.requests).difference(held):
+    requests = set(_rows(event.requests))
+    if len(requests) != len(event.requests) or not placed.keys() >= requests.difference(held):
         return f"worker {event.worker} does not generate all of these requests"
-    if not set(event.requests).isdisjoint(held):
+    if not requests.isdisjoint(held):
         return f"worker {event.worker} does not generate all of these requests yet"
     return ""
 

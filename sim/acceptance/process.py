@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -53,6 +52,7 @@ class Acceptance:
         averaged = survival_of == "run" and not population.is_uniform and len(lengths)
         self._sample = sample_of(population, lengths, offset) if averaged else None
         self._survival: dict[DraftConfig, Floats] = {}
+        self._tables: dict[tuple[DraftConfig, ...], Floats] = {}
         self._alike: dict[tuple[DraftConfig, float], tuple[float, float, Floats]] = {}
 
     def is_of(self, law: AcceptanceLaw, population: Population, survival_of: SurvivalOf) -> bool:
@@ -85,18 +85,24 @@ class Acceptance:
         )
 
     def survivals(
-        self, draft_configs: Sequence[DraftConfig], exponents: Floats, drafter_exponent: float
+        self, draft_configs: tuple[DraftConfig, ...], exponents: Floats, drafter_exponent: float
     ) -> Floats:
         """Return them under each draft configuration, 0 beyond its depth, [configs, ..., deepest]."""
-        base = np.zeros((len(draft_configs), max(each.depth for each in draft_configs)))
-        for place, draft_config in enumerate(draft_configs):
-            if draft_config.depth:
-                base[place, : draft_config.depth] = self.base(draft_config)
+        base = self._bases(draft_configs)
         of_each = base.reshape(len(base), *(1 for _ in exponents.shape), base.shape[1])
         if self.population.is_uniform:
-            raised = of_each**drafter_exponent
-            return np.broadcast_to(raised, (len(base), *exponents.shape, base.shape[1]))
+            return np.broadcast_to(of_each**drafter_exponent, (len(base), *exponents.shape, base.shape[1]))
         return np.asarray(of_each ** (exponents[..., None] * drafter_exponent), np.float64)
+
+    def _bases(self, draft_configs: tuple[DraftConfig, ...]) -> Floats:
+        """Return what `base` says of each, 0 beyond its depth, [configs, deepest]."""
+        if draft_configs not in self._tables:
+            table = np.zeros((len(draft_configs), max(each.depth for each in draft_configs)))
+            for place, draft_config in enumerate(draft_configs):
+                if draft_config.depth:
+                    table[place, : draft_config.depth] = self.base(draft_config)
+            self._tables[draft_configs] = table
+        return self._tables[draft_configs]
 
     def _of_all(self, draft_config: DraftConfig, drafter_exponent: float) -> tuple[float, float, Floats]:
         """Return mean, variance and survivals where no requests differ."""

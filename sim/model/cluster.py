@@ -134,14 +134,14 @@ class Cluster(Listener):
 
     def _step_began(self) -> StepBegan:
         """Draw the fresh requests of the step; a schedule that carries nothing over gets the trace's step."""
-        groups, samples = self.stream.groups_of(self.state.step)
+        groups = samples = 0
         schedule = self.scheduler.schedule
         if schedule.syncs():
             self.version = self.state.step
         if self.spec.keeps_order:
             self.requests, fresh = Requests(self.acceptance.bins), self.stream.steps[self.state.step]
-            groups = samples = 0
         else:
+            groups, samples = self.stream.groups_of(self.state.step)
             self._batch = groups * samples
             fresh = self.stream.draw(schedule.fresh_groups(groups), schedule.samples(samples))
         count = len(fresh.group)
@@ -156,8 +156,8 @@ class Cluster(Listener):
             start(self.tools.turns, self.requests, ids, fresh.session)
         hints = fresh.response_tokens if self.knows_lengths else np.zeros(count, np.int64)
         columns = (ids, fresh.group, self.requests.prompt_tokens[ids], hints)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return StepBegan(self.env.now, self.state.step, tuple(Request(*row) for row in rows), groups, samples)
+        fresh_requests = tuple(map(Request, *(column.tolist() for column in columns)))
+        return StepBegan(self.env.now, self.state.step, fresh_requests, groups, samples)
 
     @property
     def knows_lengths(self) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 import simpy
 
 from tlt.sim.model.draft_counts import Counts, DraftCounts
 from tlt.sim.model.engines.engine import DecisionInterval, PrefillStep
 from tlt.sim.model.requests import Requests
 from tlt.traces.common.arrays import Ints
-from tlt.traces.runs.step_log import Row, StepLog, StepState
+from tlt.traces.runs.step_log import Columns, Row, StepLog, StepState
 from tltsched.draft_config import DraftConfig
 
 
@@ -79,20 +78,18 @@ class SimulatedLog(StepLog):
         self.largest_draft_batch = max(self.largest_draft_batch, state.largest_draft_batch)
 
 
-def _responses(step: int, requests: Requests, ids: Ints) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "step": step,
-            "request": ids,
-            "group": requests.group[ids],
-            "worker": requests.worker[ids],
-            "prompt_tokens": requests.prompt_tokens[ids],
-            "response_tokens": requests.length[ids],
-            "truncated": requests.truncated[ids],
-            "start_s": requests.start_s[ids],
-            "finish_s": requests.finish_s[ids],
-        }
-    )
+def _responses(step: int, requests: Requests, ids: Ints) -> Columns:
+    return {
+        "step": np.full(len(ids), step),
+        "request": ids,
+        "group": requests.group[ids],
+        "worker": requests.worker[ids],
+        "prompt_tokens": requests.prompt_tokens[ids],
+        "response_tokens": requests.length[ids],
+        "truncated": requests.truncated[ids],
+        "start_s": requests.start_s[ids],
+        "finish_s": requests.finish_s[ids],
+    }
 
 
 def _schedule_row(state: SimulatedStep, requests: Requests, trained: Ints, alive: list[int]) -> Row:

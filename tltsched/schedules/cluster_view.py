@@ -79,10 +79,11 @@ class ClusterView:
 
     def take_off(self, worker: int, requests: Iterable[int]) -> None:
         """Take requests off the worker that they are placed on."""
-        placed = self.placed[worker]
+        placed, worker_of, leaving = self.placed[worker], self._worker_of, self.leaving
         for request in requests:
-            del placed[request], self._worker_of[request]
-            self.leaving.pop(request, None)
+            del placed[request], worker_of[request]
+            if leaving:
+                leaving.pop(request, None)
 
     def finish(self, requests: Iterable[int], unscored: bool) -> None:
         """Note that requests are done; `unscored`: their rewards will be told."""

@@ -6,12 +6,14 @@ in a class below these (tlt.sim.model.step, tlt.realrun.driver.step).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
 import pandas as pd
 
-from tlt.traces.runs.runfolder import STEP_COLUMNS, ScheduleFacts
+from tlt.traces.runs.runfolder import RESPONSE_COLUMNS, STEP_COLUMNS, ScheduleFacts
 from tlt.traces.runs.timeline import Timeline, intervals
 from tltsched.cluster_config import ClusterConfig
 from tltsched.draft_config import DraftConfig
@@ -19,6 +21,7 @@ from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig
 
 Row = dict[str, float | int]
+Columns = Mapping[str, Any] | pd.DataFrame
 
 
 class StepState(msgspec.Struct, kw_only=True):
@@ -63,14 +66,16 @@ class StepLog:
 
     def __init__(self) -> None:
         self.step_rows: list[Row] = []
-        self.responses: list[pd.DataFrame] = []
+        self.responses: list[Columns] = []
 
-    def add(self, state: StepState, responses: pd.DataFrame) -> None:
-        """Take in a step that is over, with a row a response (RESPONSE_COLUMNS)."""
+    def add(self, state: StepState, responses: Columns) -> None:
+        """Take in a step that is over, with a row a response: RESPONSE_COLUMNS by name, [responses] each."""
         self.step_rows.append(state.row())
         self.responses.append(responses)
 
     def tables(self, timelines: list[Timeline]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return responses, intervals and steps as tlt.traces.runs.runfolder wants them."""
-        responses = pd.concat(self.responses, ignore_index=True)
-        return responses, intervals(timelines), pd.DataFrame(self.step_rows)
+        responses = {
+            name: np.concatenate([part[name] for part in self.responses]) for name in RESPONSE_COLUMNS
+        }
+        return pd.DataFrame(responses), intervals(timelines), pd.DataFrame(self.step_rows)

@@ -130,13 +130,15 @@ class Engine:
             pool.preempt()
         batch = len(pool.running)
         chunk = pool.prefill(costs.room_tokens(self.draft_config, batch))
-        seconds = costs.mixed_s(self.draft_config, batch, self._held(), chunk.tokens, chunk.pairs)
         decodes = costs.mixes and batch > 0
+        held = self._held() if decodes else 0.0
+        seconds = costs.mixed_s(self.draft_config, batch, held, chunk.tokens, chunk.pairs)
         decoded, accepted = self._decode_once() if decodes else (pool.running[:0], ())
+        finished = decoded
         if len(chunk.done):
             self._fix()
             pool.join(chunk.done)
-        finished = np.concatenate([decoded, pool.retire() if len(chunk.done) else pool.running[:0]])
+            finished = np.concatenate([decoded, pool.retire()])
         return PrefillStep(seconds, chunk.again, finished, batch * decodes, accepted)
 
     def _held(self) -> float:

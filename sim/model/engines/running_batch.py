@@ -147,17 +147,19 @@ class RequestPool:
         if not self.may_admit():
             return 0
         candidates = np.fromiter(islice(self.waiting, self._room()), np.int64)
-        fitting = int(
-            (self._held_tokens() + self._needed(candidates).cumsum() <= self.limits.kv_tokens).sum()
-        )
+        upto = self._held_tokens() + self._needed(candidates).cumsum()
+        fitting = int(np.count_nonzero(upto <= self.limits.kv_tokens))
         count = max(fitting, 0 if len(self.running) or self.prefilling else 1)
         admitted = candidates[:count]
         for _ in range(count):
             self.waiting.popleft()
-        kept = self.kv_kept[admitted] & (self.emitted[admitted] > 0)  # a first prefill is always due
-        self.kv_kept[admitted] = False  # a preemption loses it
-        self.prefilling.add(self._parts(admitted[~kept]))
-        self.join(admitted[kept])
+        kept = self.kv_kept[admitted]
+        if kept.any():
+            kept &= self.emitted[admitted] > 0  # a first prefill is always due
+            self.kv_kept[admitted] = False  # a preemption loses it
+            self.join(admitted[kept])
+            admitted = admitted[~kept]
+        self.prefilling.add(self._parts(admitted))
         return count
 
     def _parts(self, admitted: Ints) -> list[Part]:
@@ -168,14 +170,17 @@ class RequestPool:
         columns = (requests.prompt_tokens, self.emitted, requests.group, requests.length)
         rows = zip(admitted.tolist(), *(column[admitted].tolist() for column in columns), strict=True)
         for index, prompt, emitted, group, length in rows:
-            begin, end = 0, max(prompt + emitted, 1)
-            if not emitted:
-                # An earlier response is read whole, and is taken to be as long as the one to come.
-                end += length if reuses else 0
-                if caches and group in seen:
-                    begin = max((prompt - 1) // block * block, 0)
+            end = prompt + emitted or 1
+            if emitted:
+                parts.append(Part(index, 0, end, end))
+                continue
+            begin = 0
+            if group not in seen:
                 seen.add(group)
-            parts.append(Part(index, begin, end, end if emitted else 0))
+            elif caches and prompt:
+                begin = (prompt - 1) // block * block
+            # An earlier response is read whole, and is taken to be as long as the one to come.
+            parts.append(Part(index, begin, end + length if reuses else end, 0))
         return parts
 
     def prefill(self, budget_tokens: int) -> Chunk:
@@ -185,13 +190,11 @@ class RequestPool:
     def join(self, done: Ints) -> None:
         """Let requests, [n], decode whose context is whole: the prefill of a prompt emits the first token."""
         fresh = done[self.emitted[done] == 0]
-        self.emitted[fresh] = 1 + self._reused(fresh)
+        self.emitted[fresh] = 1 + self._reused(fresh) if self._reused_share else 1
         self.running = np.concatenate([self.running, done])
 
     def _reused(self, indices: Ints) -> Ints:
         """Return the tokens that a first prefill takes over from an earlier response, for each index."""
-        if not self._reused_share:
-            return np.zeros(len(indices), np.int64)
         length = self.requests.length[indices]
         kept = np.minimum((self._reused_share * length).astype(np.int64), length - 1)
         return np.where(self.emitted[indices] == 0, kept, 0)
@@ -200,7 +203,8 @@ class RequestPool:
         """Take the finished requests out of the batch; returns their indices, [finished]."""
         done = self.remaining() <= 0
         finished = self.running[done]
-        self.go_on(self.running[~done], finished)
+        if len(finished):
+            self.go_on(self.running[~done], finished)
         return finished
 
     def go_on(self, running: Ints, finished: Ints) -> None:
@@ -225,12 +229,15 @@ class RequestPool:
 
     def _held_tokens(self) -> float:
         beyond = len(self.running) * self.limits.held_beyond_tokens
-        return float(self.context().sum()) + beyond + self._prefilling_tokens()
+        held = float(self.context().sum()) if len(self.running) else 0.0
+        return held + beyond + self._prefilling_tokens()
 
     def _prefilling_tokens(self) -> float:
         return float(self._needed(self.prefilling.indices()).sum()) if self.prefilling else 0.0
 
     def _needed(self, indices: Ints) -> Floats:
         """Return the tokens of KV cache that each needs to begin to decode, [n]."""
-        needed = self.requests.prompt_tokens[indices] + self.emitted[indices] + 1 + self._reused(indices)
-        return np.asarray(needed + self.limits.held_beyond_tokens, np.float64)
+        needed = self.requests.prompt_tokens[indices] + self.emitted[indices]
+        if self._reused_share:
+            needed += self._reused(indices)
+        return np.asarray(needed + (1 + self.limits.held_beyond_tokens), np.float64)

@@ -1,4 +1,4 @@
-"""The engine of jump mode over compiled code. Moments of a request are worked out once a rollout."""
+"""The engine of jump mode over compiled code. Survivals of a request are worked out once a rollout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tlt.sim.model.engines.compiled.memory import (
 from tlt.sim.model.engines.compiled.memory import PLANNED as PLANS
 from tlt.sim.model.engines.compiled.memory import POSITION as LEFT_BEHIND
 from tlt.sim.model.engines.compiled.numbers import address_of
-from tlt.sim.model.engines.compiled.plan import fill, plan
+from tlt.sim.model.engines.compiled.plan import plan
 from tlt.sim.model.engines.compiled.policies import quicken
 from tlt.sim.model.engines.compiled.rollout import (
     BEGAN_POSITION,
@@ -91,7 +91,7 @@ class CompiledJumpEngine(JumpEngine):
         self._edges: Ints = from_tokens(np.arange(1, acceptance.bins)).astype(np.int64)
         self._memory = Memory(0, acceptance.bins, 0)
         self._places: dict[DraftConfig, int] = {}  # of draft configurations in arrays
-        self._moments = np.empty((0, 0))  # [configs, ...]
+        self._survival = np.empty((0, 0, 0, 0))  # of requests, [configs, requests, bins, depth]
         self._known = np.empty(0, bool)  # of which requests these are filled in
         self._fixed_s, self._kv_s = np.empty((0, 0)), np.empty(0)
         self._bins = 1  # of the plan
@@ -112,22 +112,22 @@ class CompiledJumpEngine(JumpEngine):
         self._forget()
 
     def reload(self, drafter_exponent: float, kv_kept: bool) -> None:
-        """Take new weights; moments are of the drafter against those that it had."""
+        """Take new weights; survivals are of the drafter against those that it had."""
         super().reload(drafter_exponent, kv_kept)
         self._forget()
 
     def _forget(self) -> None:
-        """Work out moments anew, of other requests or under another exponent of the drafter."""
+        """Work out survivals anew, of other requests or under another exponent of the drafter."""
         self._known[:] = False
 
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
         pool, costs, depth = self.pool, self.costs.of(draft_config), draft_config.depth
         requests, running = pool.requests, pool.running
         self._fill(draft_config)
-        memory, moments = self._memory, self._moments[self._places[draft_config]]
+        memory, survival = self._memory, self._survival[self._places[draft_config]]
         self._bins = memory.bins if depth else 1
         plan(
-            self._state_address, memory.ints, memory.floats, moments, running, pool.emitted, requests.length,
+            self._state_address, memory.ints, memory.floats, survival, running, pool.emitted, requests.length,
             requests.prompt_tokens, self._edges, self._bins, depth, costs.fixed_s, costs.context_s_per_token,
         )  # fmt: skip
         self._order = memory.order[: len(running)]
@@ -256,7 +256,7 @@ class CompiledJumpEngine(JumpEngine):
     def _tables(self) -> Tables:
         memory = self._memory
         return Tables(
-            self._state_address, memory.ints, memory.floats, self._moments, self._depths,
+            self._state_address, memory.ints, memory.floats, self._survival, self._depths,
             self._fixed_s, self._kv_s, self._edges,
         )  # fmt: skip
 
@@ -311,7 +311,7 @@ class CompiledJumpEngine(JumpEngine):
             return
         pool, memory, draft_config = self.pool, self._memory, self.draft_config
         settle(
-            self._state_address, memory.ints, memory.floats, self._moments[self._places[draft_config]],
+            self._state_address, memory.ints, memory.floats, self._survival[self._places[draft_config]],
             pool.emitted, pool.requests.length, self._bins, draft_config.depth, done, position,
         )  # fmt: skip
         if self.counts is not None and self._drafts is not None:
@@ -329,14 +329,14 @@ class CompiledJumpEngine(JumpEngine):
         self._make_memory(self._memory.requests)
 
     def _make_memory(self, requests: int) -> None:
-        """Make room for so many requests; moments have to be filled in anew."""
+        """Make room for so many requests; survivals have to be filled in anew."""
         bins, configs, deepest = self.acceptance.bins, len(self._places), int(self._depths.max())
         self._memory = Memory(requests, bins, deepest)
-        self._moments = np.zeros((configs, (3 + deepest) * requests * bins))
+        self._survival = np.zeros((configs, requests, bins, deepest))
         self._known = np.zeros(requests, bool)
 
     def _fill(self, draft_config: DraftConfig) -> None:
-        """Have moments of the running requests: if drafts are made, those under any draft configuration."""
+        """Have survivals of the running requests: if drafts are made, those under any draft configuration."""
         pool = self.pool
         if draft_config not in self._places:
             self._know_configs((draft_config,))
@@ -346,8 +346,8 @@ class CompiledJumpEngine(JumpEngine):
             return
         rows = pool.running[~known]
         exponents = pool.requests.exponent[rows]
-        survival = self.acceptance.survivals(list(self._places), exponents, self.drafter_exponent)
-        fill(self._memory.ints, self._moments, self._depths, rows, survival)
+        draft_configs = tuple(self._places)
+        self._survival[:, rows] = self.acceptance.survivals(draft_configs, exponents, self.drafter_exponent)
         self._known[rows] = True
 
     def _by_position(

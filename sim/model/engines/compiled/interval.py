@@ -25,21 +25,20 @@ def passed(until, i, position, out):
 
 
 @compiled
-def settle(state, ints, floats, moments, emitted, length, bins, depth, done, position):
+def settle(state, ints, floats, survival, emitted, length, bins, depth, done, position):
     """JumpEngine._settle: add to `emitted` what requests from the `done`-th on gained in `position` steps.
 
     What each gained is left in the second of the shares, [left].
     """
     until, rate, variance = at.stages_of(ints, floats, bins)
     order, left = at.order_of(ints), ints[at.PLANNED] - done
-    survival = at.moments_of(ints, moments, depth)[3]
     tokens = np.empty(left)
     if not depth:
         tokens[:] = position
     else:
         bridge(state, until, rate, variance, done, position, tokens)
         if position <= FEW:
-            few(state, until, survival, order, emitted, length, done, position, tokens)
+            few(state, until, survival, depth, order, emitted, length, done, position, tokens)
     out = at.shares_of(ints)[1]
     for i in range(left):
         row = order[done + i]
@@ -76,9 +75,9 @@ def bridge(state, until, rate, variance, done, position, tokens):
 
 
 @compiled
-def few(state, until, survival, order, emitted, length, done, position, tokens):
+def few(state, until, survival, depth, order, emitted, length, done, position, tokens):
     """JumpEngine._counted: over few engine steps those who cannot reach their end are drawn step by step."""
-    bins, depth, left = until.shape[1], survival.shape[2], len(tokens)
+    bins, left = until.shape[1], len(tokens)
     draws = uniforms(state, position * left)
     for i in range(left):
         row = order[done + i]

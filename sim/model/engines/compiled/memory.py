@@ -94,16 +94,3 @@ def segments_of(ints, floats, depth):
 def finish_s_of(ints, floats):
     """Return the seconds at which requests finish, [requests]."""
     return floats[FRONT : FRONT + ints[REQUESTS]]
-
-
-@compiled
-def moments_of(ints, moments, depth):
-    """Return means, variances, cubes of means, [requests, bins]; survivals, [requests, bins, depth]."""
-    n, bins = ints[REQUESTS], ints[BINS]
-    cells = n * bins
-    return (
-        moments[:cells].reshape((n, bins)),
-        moments[cells : 2 * cells].reshape((n, bins)),
-        moments[2 * cells : 3 * cells].reshape((n, bins)),
-        moments[3 * cells : (3 + depth) * cells].reshape((n, bins, depth)),
-    )

@@ -13,55 +13,47 @@ from tlt.sim.model.engines.compiled.numbers import normals, pairwise, rank
 
 
 @compiled
-def fill(ints, moments, depths, rows, survival):
-    """process.moments_of: what follows from survivals, [configs, n, bins, deepest], of some requests."""
-    configs, n, bins, deepest = survival.shape
-    odd = np.empty(deepest)
-    for c in range(configs):
-        depth = depths[c]
-        mean, variance, cube, kept = at.moments_of(ints, moments[c], depth)
-        for i in range(n):
-            row = rows[i]
-            for b in range(bins):
-                here = survival[c, i, b]
-                whole = pairwise(here, depth)
-                for d in range(depth):
-                    kept[row, b, d] = here[d]
-                    odd[d] = here[d] * (2.0 * (d + 1) - 1.0)
-                m = 1.0 + whole
-                mean[row, b], cube[row, b] = m, m * m * m
-                variance[row, b] = max(pairwise(odd, depth) - whole * whole, 0.0)
+def moments(survival, depth):
+    """process.moments_of: mean and variance of the tokens of an engine step, from survivals, [depth]."""
+    odd = np.empty(depth)
+    for d in range(depth):
+        odd[d] = survival[d] * (2.0 * (d + 1) - 1.0)
+    whole = pairwise(survival, depth)
+    return 1.0 + whole, max(pairwise(odd, depth) - whole * whole, 0.0)
 
 
 @compiled
-def draw_stages(state, span, chosen, mean, variance, cube, most_tokens, until, rate):
-    """stages.draw_stages: engine steps to the end of each stage, its tokens an engine step, [n, stages]."""
+def draw_stages(state, span, chosen, survival, depth, until, rate, variance):
+    """stages.draw_stages: engine steps to the end of each stage, its tokens an engine step, [n, stages].
+
+    Writes the variance of these as well.
+    """
     n, bins = len(chosen), span.shape[1]
     z = normals(state, n)
     by_bin, spread = np.empty(bins), np.empty(bins)
     for i in range(n):
-        row = chosen[i]
         remaining, last = 0, 0
         for b in range(bins):
             remaining += span[i, b]
             if span[i, b] > 0:
                 last = b
         for b in range(bins):
-            m, v = mean[row, b], variance[row, b]
+            m, v = moments(survival[chosen[i], b], depth)
             tokens = float(span[i, b])
             if b == last:
                 tokens += ((v + m * m) / m - 1.0) / 2.0
             by_bin[b] = tokens / m
-            spread[b] = span[i, b] * v / cube[row, b]
+            spread[b] = span[i, b] * v / (m * m * m)
+            rate[i, b], variance[i, b] = m, v
         expected = pairwise(by_bin, bins)
         drawn = np.rint(expected + np.sqrt(pairwise(spread, bins)) * z[i])
-        steps = int(min(max(drawn, float(-(-remaining // most_tokens))), float(remaining)))
+        steps = int(min(max(drawn, float(-(-remaining // (depth + 1)))), float(remaining)))
         stretch = max(steps, 1) / expected
         upto = 0.0
         for b in range(bins):
             upto += by_bin[b]
             until[i, b] = int(np.rint(upto * stretch))
-            rate[i, b] = mean[row, b] / stretch
+            rate[i, b] /= stretch
         until[i, bins - 1] = steps
 
 
@@ -78,9 +70,9 @@ def spans(running, emitted, length, bins, edges, span):
 
 
 @compiled
-def jumps(n, until, rate, survival, order, context):
+def jumps(n, until, rate, survival, depth, order, context):
     """decode_closed_form._events: engine step and jump of each event, finishes first."""
-    bins, depth = until.shape[1], survival.shape[2]
+    bins = until.shape[1]
     events = n
     for i in range(n):
         for b in range(bins - 1):
@@ -152,18 +144,17 @@ def segments(step, jump, n, fixed_s, kv_s, whole, real, survival, finish_s):
 
 @compiled
 def plan(
-    state, ints, floats, moments, running, emitted, length, prompt, edges, bins, depth, fixed_s, kv_s
+    state, ints, floats, survival, running, emitted, length, prompt, edges, bins, depth, fixed_s, kv_s
 ):  # fmt: skip
     """JumpEngine._plan: stages of the running requests in order of finish, and the trajectory."""
     n = len(running)
-    mean, variance, cube, survival = at.moments_of(ints, moments, depth)
     until, rate, spread = at.stages_of(ints, floats, bins)
     order, finish, span = at.order_of(ints), at.finish_of(ints), at.span_of(ints, bins)
-    drawn, drawn_rate = np.empty((n, bins), np.int64), np.ones((n, bins))
+    drawn, drawn_rate, variance = np.empty((n, bins), np.int64), np.ones((n, bins)), np.zeros((n, bins))
     spanned = np.empty((n, bins), np.int64)
     spans(running, emitted, length, bins, edges, spanned)
     if depth:
-        draw_stages(state, spanned, running, mean, variance, cube, depth + 1, drawn, drawn_rate)
+        draw_stages(state, spanned, running, survival, depth, drawn, drawn_rate, variance)
     else:
         drawn[:] = spanned
     ranked = rank(drawn[:, bins - 1].copy())
@@ -175,9 +166,9 @@ def plan(
         for b in range(bins):
             until[i, b], rate[i, b] = drawn[ranked[i], b], drawn_rate[ranked[i], b]
             span[i, b] = spanned[ranked[i], b]
-            spread[i, b] = variance[row, b] if depth else 0.0
+            spread[i, b] = variance[ranked[i], b]
         finish[i] = until[i, bins - 1]
-    step, jump = jumps(n, until, rate, survival, order, context)
+    step, jump = jumps(n, until, rate, survival, depth, order, context)
     whole, real, held = at.segments_of(ints, floats, depth)
     ints[at.PLANNED], ints[at.EVENTS] = n, len(step)
     floats[at.PEAK] = segments(step, jump, n, fixed_s, kv_s, whole, real, held, at.finish_s_of(ints, floats))

@@ -2,7 +2,7 @@
 
 Where nobody waits and the KV cache cannot fill up, nothing but the policy decides how a rollout goes on. Its
 rule, compiled for `roll`, is asked after each interval as its scheduler would ask it. Compiled code stops
-where drafting begins or ends: the time goes to another cause then, drafting has its price, and moments of
+where drafting begins or ends: the time goes to another cause then, drafting has its price, and survivals of
 requests may be missing.
 """
 
@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from tlt.sim.model.engines.compiled import memory as at
+from tlt.sim.model.engines.compiled.bare import bare
 from tlt.sim.model.engines.compiled.cache import compiled
 from tlt.sim.model.engines.compiled.interval import interval, settle
 from tlt.sim.model.engines.compiled.plan import plan
@@ -36,7 +37,7 @@ class Tables(NamedTuple):
     state: int  # address of the generator's state
     ints: Ints  # the memory
     floats: Floats
-    moments: Floats
+    survival: Floats  # of requests, [configs, requests, bins, depth]
     depths: Ints
     fixed_s: Floats
     kv_s: Floats
@@ -68,12 +69,12 @@ def replan(tables, batch, running, whole, config):
     if before != NO_PLAN and whole[POSITION]:
         depth = tables.depths[before]
         settle(
-            tables.state, ints, floats, tables.moments[before], batch.emitted, batch.length,
+            tables.state, ints, floats, tables.survival[before], batch.emitted, batch.length,
             ints[at.BINS] if depth else 1, depth, whole[FINISHED], whole[POSITION],
         )  # fmt: skip
     depth = tables.depths[config]
     plan(
-        tables.state, ints, floats, tables.moments[config], running, batch.emitted, batch.length,
+        tables.state, ints, floats, tables.survival[config], running, batch.emitted, batch.length,
         batch.prompt_tokens, tables.edges, ints[at.BINS] if depth else 1, depth, tables.fixed_s[config],
         tables.kv_s[config],
     )  # fmt: skip
@@ -114,6 +115,7 @@ def roll(tables, batch, limit_tokens, plans, tells, policy, journey):
 
     `plans`: whether plans may be laid out here at all. `limit_tokens` is never reached.
     """
+    tables, batch, policy, journey = bare(tables), bare(batch), bare(policy), bare(journey)
     whole, real, ints = journey.whole, journey.real, tables.ints
     whole[INTERVALS], whole[DRAFT_STEPS], whole[ACCEPTED], whole[NOTED] = 0, 0, 0, 0
     while whole[LEFT]:

@@ -87,7 +87,7 @@ class Acceptance:
     def survivals(
         self, draft_configs: tuple[DraftConfig, ...], exponents: Floats, drafter_exponent: float
     ) -> Floats:
-        """Return them under each draft configuration, 0 beyond its depth, [configs, ..., deepest]."""
+        """Return them under each draft configuration, 1 beyond its depth, [configs, ..., deepest]."""
         base = self._bases(draft_configs)
         of_each = base.reshape(len(base), *(1 for _ in exponents.shape), base.shape[1])
         if self.population.is_uniform:
@@ -95,9 +95,9 @@ class Acceptance:
         return np.asarray(of_each ** (exponents[..., None] * drafter_exponent), np.float64)
 
     def _bases(self, draft_configs: tuple[DraftConfig, ...]) -> Floats:
-        """Return what `base` says of each, 0 beyond its depth, [configs, deepest]."""
+        """Return what `base` says of each, [configs, deepest], 1 beyond its depth: powers of 0 take long."""
         if draft_configs not in self._tables:
-            table = np.zeros((len(draft_configs), max(each.depth for each in draft_configs)))
+            table = np.ones((len(draft_configs), max(each.depth for each in draft_configs)))
             for place, draft_config in enumerate(draft_configs):
                 if draft_config.depth:
                     table[place, : draft_config.depth] = self.base(draft_config)

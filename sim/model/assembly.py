@@ -90,14 +90,18 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
         env = Clock(0.0)  # a float from the start, as in the records that a replay writes
         children = sequence(setup.seed, CLUSTER).spawn(setup.workers + self.trainers + 2)
         *engine_seeds, request_seed, _ = children
+        engines: list[Engine] = []  # that compute a rollout at once, one after the other
         watch = setup.cluster.schedule_spec().watches or self.sessions is not None
 
         def make_worker(index: int, listener: Listener) -> Worker:
             engine = self.engine(self.costs, self.acceptance, np.random.default_rng(engine_seeds[index]))
             scheduler = build_worker(setup, index, partial(scheduler_rng, setup.seed))
-            engine.quicken(scheduler.policy)
             recorded = RecordedWorker(scheduler, recorder)
             ahead = recorder is None  # it records in the order of time
+            if ahead and not watch:
+                engines.append(engine)
+                engine.take_turns(engines[0])
+            engine.quicken(scheduler.policy)
             return Worker(env, recorded, engine, self.limits, listener, watch, ahead, bool(self.sessions))
 
         cluster = Cluster(

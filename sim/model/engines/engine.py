@@ -108,6 +108,10 @@ class Engine:
         """Have the policy that this engine is to serve work with compiled functions, where there are any."""
         del policy
 
+    def take_turns(self, other: Engine) -> None:
+        """Use the working memory of another engine, made of the same; never are both within a rollout."""
+        del other
+
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout; the drafter serves with this exponent until the next one."""
         self.pool = pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -49,18 +49,17 @@ from tlt.sim.model.engines.compiled.rollout import (
     WHOLE,
     Batch,
     Journey,
-    Tables,
 )
+from tlt.sim.model.engines.compiled.work import Work
 from tlt.sim.model.engines.decode_closed_form import START, Segments, Stages, State, Trajectory
-from tlt.sim.model.engines.engine import DecisionInterval, Running, Stretch
+from tlt.sim.model.engines.engine import DecisionInterval, Engine, Running, Stretch
 from tlt.sim.model.engines.jump_engine import JumpEngine
 from tlt.sim.model.engines.running_batch import RequestPool
 from tlt.sim.model.engines.stages import pieces_of
 from tlt.sim.steptimes.tables import StepCosts
 from tlt.traces.common.arrays import Floats, Ints
-from tlt.traces.runs.request_acceptance import from_tokens
 from tltsched.commands import ResumeCost, SetDraftConfig
-from tltsched.draft_config import OFF, DraftConfig
+from tltsched.draft_config import DraftConfig
 from tltsched.events import DraftsByRequest
 from tltsched.policies.base import Policy, WhenOff
 
@@ -88,12 +87,7 @@ class CompiledJumpEngine(JumpEngine):
     def __init__(self, costs: StepCosts, acceptance: Acceptance, rng: np.random.Generator) -> None:
         super().__init__(costs, acceptance, rng)
         self._state_address = address_of(rng)
-        self._edges: Ints = from_tokens(np.arange(1, acceptance.bins)).astype(np.int64)
-        self._memory = Memory(0, acceptance.bins, 0)
-        self._places: dict[DraftConfig, int] = {}  # of draft configurations in arrays
-        self._survival = np.empty((0, 0, 0, 0))  # of requests, [configs, requests, bins, depth]
-        self._known = np.empty(0, bool)  # of which requests these are filled in
-        self._fixed_s, self._kv_s = np.empty((0, 0)), np.empty(0)
+        self._work = Work(costs, acceptance)
         self._bins = 1  # of the plan
         self._pilot: Pilot | None = None  # the policy, if it is one that can go on in compiled code
         self._when_off: WhenOff = "not_configured"
@@ -102,33 +96,43 @@ class CompiledJumpEngine(JumpEngine):
     def quicken(self, policy: Policy) -> None:
         """Have the policy work with compiled functions; to the last bit they do the same."""
         quicken(policy)
-        self._know_configs((OFF, *policy.draft_configs))
-        self._pilot = bandit_of(policy) or goodput_of(policy, self._places)
+        self._work.know_configs(policy.draft_configs)
+        self._pilot = bandit_of(policy) or goodput_of(policy, self._work.places)
         self._when_off, self._resume_cost = policy.when_off, policy.resume_cost
+
+    def take_turns(self, other: Engine) -> None:
+        """Work where another engine does, which was made of the same, never both within a rollout."""
+        assert isinstance(other, CompiledJumpEngine)
+        self._work = other._work
 
     def submit(self, pool: RequestPool, drafter_exponent: float) -> None:
         """Take the requests of a rollout."""
         super().submit(pool, drafter_exponent)
-        self._forget()
+        self._work.forget()
 
     def reload(self, drafter_exponent: float, kv_kept: bool) -> None:
         """Take new weights; survivals are of the drafter against those that it had."""
         super().reload(drafter_exponent, kv_kept)
-        self._forget()
+        self._work.forget()
 
-    def _forget(self) -> None:
-        """Work out survivals anew, of other requests or under another exponent of the drafter."""
-        self._known[:] = False
+    @property
+    def _memory(self) -> Memory:
+        """The memory of the plan that is on."""
+        return self._work.memory
 
     def _plan(self, draft_config: DraftConfig) -> Trajectory:
         pool, costs, depth = self.pool, self.costs.of(draft_config), draft_config.depth
         requests, running = pool.requests, pool.running
-        self._fill(draft_config)
-        memory, survival = self._memory, self._survival[self._places[draft_config]]
+        work = self._work
+        work.know_configs((draft_config,))
+        work.fit(len(pool.emitted))
+        if depth:
+            work.fill(running, requests.exponent, self.drafter_exponent)
+        memory, survival = work.memory, work.survival[work.places[draft_config]]
         self._bins = memory.bins if depth else 1
         plan(
             self._state_address, memory.ints, memory.floats, survival, running, pool.emitted, requests.length,
-            requests.prompt_tokens, self._edges, self._bins, depth, costs.fixed_s, costs.context_s_per_token,
+            requests.prompt_tokens, work.edges, self._bins, depth, costs.fixed_s, costs.context_s_per_token,
         )  # fmt: skip
         self._order = memory.order[: len(running)]
         self.draft_config, self._position, self._state = draft_config, 0, START
@@ -185,7 +189,7 @@ class CompiledJumpEngine(JumpEngine):
         if self._pilot is None or pool.waiting or not self._pilot.takes(draft.draft_config):
             return None
         # What a plan has for a request is at most its length, an engine step, and rounding in each bin.
-        most_tokens = self.acceptance.bins + 1 + (self.acceptance.bins + 1) * (int(self._depths.max()) + 1)
+        most_tokens = self.acceptance.bins + 1 + (self.acceptance.bins + 1) * (self._work.deepest + 1)
         running, requests = pool.running, pool.requests
         ends = requests.prompt_tokens[running] + requests.length[running] + most_tokens
         if int(ends.sum()) > pool.crowded_above_tokens():
@@ -194,13 +198,13 @@ class CompiledJumpEngine(JumpEngine):
 
     def _stretches(self, pilot: Pilot, draft: SetDraftConfig, begun_s: float) -> Iterator[Stretch]:
         """Go on to the end; compiled code hands over where the time goes to something else."""
-        pool, running, drafts = self.pool, self.pool.running, list(self._places)
+        pool, running, drafts = self.pool, self.pool.running, self._work.draft_configs
         requests = pool.requests
         batch = Batch(running, pool.emitted, requests.length, requests.prompt_tokens)
         n, config, most = len(running), draft.draft_config, draft.max_engine_steps
         journey = Journey(np.zeros(WHOLE, np.int64), np.zeros(REAL), np.empty(n, np.int64), np.empty(n))
         whole, real = journey.whole, journey.real
-        whole[CONFIG], whole[LEFT] = self._places[config], n
+        whole[CONFIG], whole[LEFT] = self._work.places[config], n
         whole[MOST], whole[LEAST] = UNLIMITED if most is None else most, draft.min_requests
         real[NOW_S] = begun_s
         policy, off = pilot.begin(requests.ids), False
@@ -218,7 +222,15 @@ class CompiledJumpEngine(JumpEngine):
                 self._position, self._state.finished, self._state.request_steps,
             )  # fmt: skip
             real[SECONDS], real[EMITTED] = self._state.seconds, self._state.emitted_tokens
-            pilot.roll(self._tables(), batch, np.inf, self.counts is None, pilot.tells, policy, journey)
+            pilot.roll(
+                self._work.tables(self._state_address),
+                batch,
+                np.inf,
+                self.counts is None,
+                pilot.tells,
+                policy,
+                journey,
+            )
             self._catch_up(drafts[whole[PLANNED]], whole.tolist(), real.tolist())
             intervals, request_steps, accepted, noted = whole[INTERVALS:LEFT].tolist()
             yield Stretch(
@@ -252,13 +264,6 @@ class CompiledJumpEngine(JumpEngine):
             0,
             self._told(first),
         )
-
-    def _tables(self) -> Tables:
-        memory = self._memory
-        return Tables(
-            self._state_address, memory.ints, memory.floats, self._survival, self._depths,
-            self._fixed_s, self._kv_s, self._edges,
-        )  # fmt: skip
 
     def _lay_out(self, draft_config: DraftConfig) -> None:
         """Plan, unless a plan under this draft configuration is on."""
@@ -310,45 +315,14 @@ class CompiledJumpEngine(JumpEngine):
         if planned is None or position == 0 or done == len(self._order):
             return
         pool, memory, draft_config = self.pool, self._memory, self.draft_config
+        survival = self._work.survival[self._work.places[draft_config]]
         settle(
-            self._state_address, memory.ints, memory.floats, self._survival[self._places[draft_config]],
-            pool.emitted, pool.requests.length, self._bins, draft_config.depth, done, position,
+            self._state_address, memory.ints, memory.floats, survival, pool.emitted, pool.requests.length,
+            self._bins, draft_config.depth, done, position,
         )  # fmt: skip
         if self.counts is not None and self._drafts is not None:
             self._drafts.end_early(done, memory.shares[1, : len(self._order) - done].copy(), position)
             self.counts.add(self._drafts)
-
-    def _know_configs(self, draft_configs: Iterable[DraftConfig]) -> None:
-        """Give draft configurations a place in arrays, those that have one as well."""
-        known = dict.fromkeys((*self._places, *draft_configs))
-        self._places = {draft_config: place for place, draft_config in enumerate(known)}
-        costs = [self.costs.of(draft_config) for draft_config in self._places]
-        self._depths = np.array([draft_config.depth for draft_config in self._places], np.int64)
-        self._fixed_s = np.array([cost.fixed_s for cost in costs])
-        self._kv_s = np.array([cost.context_s_per_token for cost in costs])
-        self._make_memory(self._memory.requests)
-
-    def _make_memory(self, requests: int) -> None:
-        """Make room for so many requests; survivals have to be filled in anew."""
-        bins, configs, deepest = self.acceptance.bins, len(self._places), int(self._depths.max())
-        self._memory = Memory(requests, bins, deepest)
-        self._survival = np.zeros((configs, requests, bins, deepest))
-        self._known = np.zeros(requests, bool)
-
-    def _fill(self, draft_config: DraftConfig) -> None:
-        """Have survivals of the running requests: if drafts are made, those under any draft configuration."""
-        pool = self.pool
-        if draft_config not in self._places:
-            self._know_configs((draft_config,))
-        if len(pool.emitted) > self._memory.requests:
-            self._make_memory(max(2 * self._memory.requests, len(pool.emitted)))
-        if not draft_config.depth or (known := self._known[pool.running]).all():
-            return
-        rows = pool.running[~known]
-        exponents = pool.requests.exponent[rows]
-        draft_configs = tuple(self._places)
-        self._survival[:, rows] = self.acceptance.survivals(draft_configs, exponents, self.drafter_exponent)
-        self._known[rows] = True
 
     def _by_position(
         self, held: Floats, running: int, request_steps: int, emitted: float, left: float

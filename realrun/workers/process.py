@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.workers.vital_signs import STOPPED, seen
+from tlt.traces.common.spawning import environment, spawning
 from tltsched.errors import InputError
 
 LAST = -100  # priority of what is done at exit
@@ -30,7 +31,7 @@ def start_child(
     task: Callable[[Connection], None], config: RealConfig, worker: int, log: Path
 ) -> tuple[Connection, SpawnProcess]:
     """Start a process that does `task` with a worker's cores and variables and prints to `log`."""
-    context = multiprocessing.get_context("spawn")
+    context = spawning()
     ours, theirs = context.Pipe()
     with environment(worker_environment(config, worker)):
         process = context.Process(target=run_child, args=(task, theirs, cores_of(config, worker), str(log)))
@@ -124,18 +125,3 @@ def gpus_of(gpus: Sequence[str], worker: int, tp: int) -> Sequence[str]:
         raise InputError("workers.tp", tp, f"at most the {len(gpus)} GPUs that are visible", "lower it")
     first = worker % places * tp
     return gpus[first : first + tp]
-
-
-@contextmanager
-def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started inside; those of this process come back."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

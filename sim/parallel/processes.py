@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import threading
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from tlt.sim.parallel.lengths import Lengths, encoded, key_of
+from tlt.traces.common.spawning import spawning
 from tlt.traces.lengths.schema import Trace
 from tltsched.errors import InputError
 
@@ -31,10 +31,9 @@ class Processes:
     def __init__(self, count: int) -> None:
         self._count = count
         self._folder = TemporaryDirectory(prefix="tlt-lengths-")
-        # spawn: a fork would inherit threads of the libraries in mid-work
         self._pool = ProcessPoolExecutor(
             count,
-            multiprocessing.get_context("spawn"),
+            spawning(),
             initializer=_begin,
             initargs=(os.getpid(), self._folder.name),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -226,6 +227,21 @@ class SlowEngine(FakeEngine):
     def step(self, k: int) -> EngineStepFacts:
         time.sleep(0.01)
         return super().step(k)
+
+
+class LockingEngine(SlowEngine):
+    """Holds a semaphore, as the progress bars of real engines do."""
+
+    lock: object = None
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        self.lock = self.lock or multiprocessing.get_context("spawn").RLock()
+        super().submit(requests)
+
+
+def make_locking(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that takes real time and holds a semaphore."""
+    return LockingEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
 
 
 def make_slow(config: RealConfig, speculating: bool) -> FakeEngine:

@@ -136,12 +136,17 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script.write_text(SWEEPING, encoding="utf-8")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     parent = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert parent.stdout is not None
     children = [int(number) for number in parent.stdout.readline().split()]
     parent.kill()
-    parent.communicate()
+    _, errors = parent.communicate()
+    assert errors == "", "of what it leaves, which is taken away, nobody need hear"
     assert len(children) == 2
     for _ in range(200):
         if not alive(children):

@@ -13,6 +13,7 @@ from tlt.traces.common.writing import write_file
 from tltsched.errors import InputError
 
 SUFFIX = ".msgpack"
+AGAIN = "delete it and the later ones beside it: the same command measures them again"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +30,15 @@ def part_paths(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.stem))
 
 
+def run_of(path: Path) -> str:
+    """Return the fingerprint that a part has; empty if it is damaged or of an earlier version."""
+    try:
+        part = msgspec.msgpack.decode(path.read_bytes(), type=Part)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return part.run if part.sha256 == _digest(part.run, part.step) else ""
+
+
 def write_part(folder: Path, run: str, step: LiveStep) -> None:
     """Write a finished step, whole or not at all."""
     content = msgspec.msgpack.encode(step)
@@ -36,13 +46,16 @@ def write_part(folder: Path, run: str, step: LiveStep) -> None:
     write_file(folder / f"{step.step:04}{SUFFIX}", msgspec.msgpack.encode(part))
 
 
-def read_parts(folder: Path, run: str) -> Iterator[tuple[Path, LiveStep]]:
-    """Yield the parts of a folder in order; raises InputError for one that is damaged or of another run."""
+def read_parts(folder: Path, run: str, fix: str = AGAIN) -> Iterator[tuple[Path, LiveStep]]:
+    """Yield the parts of a folder in order.
+
+    Raises InputError for one that is of another run, or damaged: then `fix` says what to do.
+    """
     for path in part_paths(folder):
-        yield path, _read(path, run)
+        yield path, _read(path, run, fix)
 
 
-def _read(path: Path, run: str) -> LiveStep:
+def _read(path: Path, run: str, fix: str) -> LiveStep:
     content = path.read_bytes()
     try:
         try:
@@ -59,10 +72,7 @@ def _read(path: Path, run: str) -> LiveStep:
         why = "it was changed"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         why = str(error)
-    raise InputError(
-        "finished step", f"{path}: {why}", "the step as it was written",
-        "delete it and the later ones beside it: the same command measures them again",
-    )  # fmt: skip
+    raise InputError("finished step", f"{path}: {why}", "the step as it was written", fix)
 
 
 def _digest(run: str, content: bytes) -> str:

@@ -21,7 +21,7 @@ import msgspec
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.driver.engine_record import ENGINE, EngineRecord, engine_record
-from tlt.realrun.driver.part_file import SUFFIX, part_paths, read_parts, write_part
+from tlt.realrun.driver.part_file import SUFFIX, part_paths, read_parts, run_of, write_part
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep, Loss, records_of
 from tlt.realrun.replay.workload import Workload
@@ -71,13 +71,22 @@ class RunLog:
 
     def _reopen(self) -> bool:
         """Read what is finished; returns False if nothing is, so that other settings may begin here."""
-        parts = any(self.out.glob(f"{PARTS}/*/*{SUFFIX}"))
+        parts = list(self.out.glob(f"{PARTS}/*/*{SUFFIX}"))
         try:
             stamp = read_struct(self.out / STAMP, Stamp)
-        except InputError:
+        except InputError as error:
             if not parts:
-                raise
-            stamp = self._stamp  # it is gone or damaged; each part says what it belongs to
+                raise InputError(
+                    error.field, error.got, f"{STAMP} as it was written",
+                    "what is finished can be read without it; choose another --out to measure again",
+                ) from None  # fmt: skip
+            stamp = self._stamp
+        # Each part says what it belongs to: they are believed rather than a stamp that is gone or damaged.
+        if stamp.fingerprint != self._stamp.fingerprint and any(
+            run_of(path) == self._stamp.fingerprint for path in parts
+        ):
+            stamp = self._stamp
+        if stamp is self._stamp:
             write_json(self.out / STAMP, stamp)
         if not stamp.complete and not parts:
             return False

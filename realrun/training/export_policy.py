@@ -11,6 +11,7 @@ from tlt.realrun.models.folder import Prepared, Report, copy_all_but_weights, ma
 from tlt.realrun.training.checkpoints import STAMP, Stamp, newest_checkpoint
 from tlt.realrun.training.flat_state import MOMENTS, read_state
 from tlt.realrun.training.trainer import POLICY
+from tlt.traces.common.manifest import verify_all
 from tlt.traces.runs.runfolder import read_struct
 from tltsched.errors import InputError
 
@@ -20,7 +21,7 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
 
     Everything but the weights is copied from the model that the run started from: the folder that its
     settings name, or `model_folder` where that has moved. Weights are in the number format of its settings.
-    Raises InputError for a folder that is no policy of a training run or has no checkpoint, for a model
+    Raises InputError for a folder that is no policy of a training run or has no whole checkpoint, for a model
     folder without config.json, and for an `out` that holds something.
     """
     if not (run / STAMP).is_file():
@@ -35,6 +36,7 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
             "RUN_FOLDER", f"{run} without a checkpoint", "a run with checkpoint_every above 0",
             "train again with checkpoint_every = 1",
         )  # fmt: skip
+    verify_all(saved)
     source = model_folder or Path(stamp.config.model.folder)
     if not (source / "config.json").is_file():
         raise InputError(

@@ -19,7 +19,7 @@ from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training.policy.collective import free_port
 from tlt.realrun.training.requests import RequestSource
 from tlt.realrun.training.service import TrainingService
-from tlt.realrun.training.write_run import write_run
+from tlt.realrun.training.write_run import mend, write_run
 from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.executor import GOES_ON, Executor, Lost, WorkerError, await_ready
 from tlt.realrun.workers.local import LocalExecutor
@@ -48,7 +48,9 @@ def train(
     source = RequestSource(config)
     for plan in plans:
         log = PolicyLog(out / plan.folder, config, plan)
-        if not log.complete:
+        if log.complete:
+            mend(log, config, plan, source.kinds)
+        else:
             PolicyRun(config, plan, log, source, out, factory).run(progress)
     runs = tuple(plan.folder for plan in plans)
     with sealed(out):

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from tlt.realrun.driver.engine_record import EngineRecord
+from tlt.realrun.driver.engine_record import ENGINE, EngineRecord
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep, Response
 from tlt.realrun.driver.write_run import Sources, natural_lengths, write_measured
 from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training_config import TrainConfig
-from tlt.traces.common.manifest import sealed
-from tlt.traces.runs.runfolder import write_table
+from tlt.traces.common.manifest import sealed, verify_all
+from tlt.traces.runs.runfolder import read_struct, write_table
 from tlt.traces.runs.training import (
     HEAD_COLUMNS,
     PROBE_COLUMNS,
@@ -21,6 +21,7 @@ from tlt.traces.runs.training import (
     UPDATE_COLUMNS,
     write_kinds,
 )
+from tltsched.errors import InputError
 
 
 def write_run(
@@ -42,6 +43,21 @@ def write_run(
         for name, table in training_tables(log.steps, config).items():
             write_table(log.folder / f"{name}.parquet", table)
         write_kinds(log.folder, {step.step: kinds(step.step) for step in log.steps})
+
+
+def mend(
+    log: PolicyLog, config: TrainConfig, plan: PolicyPlan, kinds: Callable[[int], tuple[str, ...]]
+) -> None:
+    """Write the run folder of a finished policy anew if a file of it is damaged: its steps are kept.
+
+    Raises InputError if that file is engine.json, which no step holds, or a step is damaged as well.
+    """
+    try:
+        verify_all(log.folder)
+    except InputError:
+        engine = read_struct(log.folder / ENGINE, EngineRecord)
+        log.read()
+        write_run(log, config, plan, engine, kinds)
 
 
 def lengths_source(config: TrainConfig) -> str:

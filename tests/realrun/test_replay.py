@@ -256,7 +256,7 @@ def again(folder: Path, progress: Callable[[str], None] = silent) -> None:
     replay(config, ("none", "static:2"), folder / "out", progress, None, f"{FAKES}:make_engine")
 
 
-@pytest.mark.parametrize("damage", [b"", None])
+@pytest.mark.parametrize("damage", [b"", None, b'{"fingerprint": "0", "complete": false}'])
 def test_finished_rollouts_outlive_a_damaged_stamp(tmp_path: Path, damage: bytes | None) -> None:
     """They were out of reach once: refused with the stamp, and refused without it."""
     parts = stopped_replay(tmp_path)

@@ -9,7 +9,7 @@ earlier version, or was not finished: its files are read as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,15 +44,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @contextmanager
-def sealed(folder: Path) -> Iterator[None]:
-    """Let the files of a folder change inside, and write the manifest of what it then holds.
+def sealed(folder: Path, suffixes: Sequence[str] = SEALED) -> Iterator[None]:
+    """Let the files of a folder change inside, and write the manifest of those with `suffixes` that it holds.
 
     The folder is made if it does not exist; an error leaves it without a manifest.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     yield
-    paths = sorted(path for path in folder.iterdir() if path.suffix in SEALED and path.is_file())
+    paths = sorted(path for path in folder.iterdir() if path.suffix in suffixes and path.is_file())
     _write(folder, {path.name: _entry(path) for path in paths if path.name not in (MANIFEST, *LEFT_OUT)})
 
 

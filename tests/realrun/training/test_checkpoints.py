@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from tests.realrun.test_replay import one_part
+from tlt.realrun.config import WorkersConfig
+from tlt.realrun.driver.engine_record import EngineRecord, engine_record
 from tlt.realrun.driver.part_file import read_parts
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep
@@ -16,9 +18,11 @@ from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training.requests import RequestSource
 from tlt.realrun.training.train import PolicyRun
+from tlt.realrun.training.write_run import mend, write_run
 from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.executor import GOES_ON, Heard, Lost, WorkerError
-from tlt.realrun.workers.messages import Order
+from tlt.realrun.workers.messages import EngineInfo, Order
+from tlt.traces.common.manifest import is_whole
 from tltsched.errors import InputError
 
 
@@ -32,16 +36,29 @@ def plan(config: TrainConfig) -> PolicyPlan:
     return plan_training(config, ["none"], None)[0]
 
 
-def finished(folder: Path, step: LiveStep, checkpoint: bool) -> TrainConfig:
-    """Leave a finished run of two steps."""
-    config = TrainConfig(steps=2)
+def engine_of(config: TrainConfig) -> EngineRecord:
+    info = EngineInfo("made", "0", "none", "0", {})
+    return engine_record(info, 0.0, config.engine_settings())
+
+
+def no_kinds(step: int) -> tuple[str, ...]:
+    del step
+    return ()
+
+
+def finished(folder: Path, step: LiveStep, checkpoint: bool, ended: bool = True) -> TrainConfig:
+    """Leave a run of two steps, of which one is missing unless it `ended`."""
+    config = TrainConfig(steps=2, checkpoint_every=int(checkpoint), workers=WorkersConfig(count=2))
     log = PolicyLog(folder, config, plan(config))
-    for number in range(2):
-        log.keep(msgspec.structs.replace(step, step=number))
-    if checkpoint:
-        log.new_checkpoint()
-        log.commit()
-    log.finish()
+    for number in range(2 if ended else 1):
+        rewards = {response.request: 1.0 for response in step.responses}
+        log.keep(msgspec.structs.replace(step, step=number, rewards=rewards))
+        if checkpoint:
+            (log.new_checkpoint() / "policy.safetensors").write_bytes(b"weights %d" % number)
+            log.commit()
+        write_run(log, config, plan(config), engine_of(config), no_kinds)
+    if ended:
+        log.finish()
     return config
 
 
@@ -54,7 +71,116 @@ def test_a_finished_run_without_a_checkpoint_stays(tmp_path: Path, step: LiveSte
         PolicyLog(tmp_path / "none", other, plan(other))
     again = PolicyLog(tmp_path / "none", config, plan(config))
     assert again.complete
+    again.read()
     assert [each.step for each in again.steps] == [0, 1]
+
+
+STAMPS = {
+    "cut": lambda whole: whole[:20],
+    "gone": None,
+    "a folder's": lambda _: b"{}",
+    "of other settings": lambda whole: whole.replace(b'"seed": 0', b'"seed": 1'),
+    "of fewer steps": lambda whole: whole.replace(b'"steps": 2', b'"steps": 3'),
+}
+
+
+@pytest.mark.parametrize("damage", STAMPS)
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_finished_run_outlives_its_stamp(
+    tmp_path: Path, step: LiveStep, damage: str, checkpoint: bool
+) -> None:
+    """The same command was refused each time, with the advice to check the stamp."""
+    config = finished(tmp_path / "none", step, checkpoint)
+    files = {path: path.read_bytes() for path in (tmp_path / "none").rglob("*") if path.is_file()}
+    spoil(tmp_path / "none" / "training.json", damage)
+    assert PolicyLog(tmp_path / "none", config, plan(config)).complete
+    assert {path: path.read_bytes() for path in (tmp_path / "none").rglob("*") if path.is_file()} == files
+    spoil(tmp_path / "none" / "training.json", damage)
+    longer = msgspec.structs.replace(config, steps=3)
+    if checkpoint:
+        log = PolicyLog(tmp_path / "none", longer, plan(longer))
+        assert (log.complete, [each.step for each in log.steps]) == (False, [0, 1])
+    else:
+        with pytest.raises(InputError, match="choose another --out, with checkpoint_every above 0"):
+            PolicyLog(tmp_path / "none", longer, plan(longer))
+
+
+def spoil(path: Path, damage: str) -> None:
+    change, whole = STAMPS[damage], path.read_bytes()
+    path.unlink()
+    if change is not None:
+        assert change(whole) != whole
+        path.write_bytes(change(whole))
+
+
+@pytest.mark.parametrize("damage", [each for each in STAMPS if each != "of fewer steps"])
+def test_a_run_that_was_stopped_outlives_its_stamp(tmp_path: Path, step: LiveStep, damage: str) -> None:
+    config = finished(tmp_path / "none", step, checkpoint=True, ended=False)
+    spoil(tmp_path / "none" / "training.json", damage)
+    log = PolicyLog(tmp_path / "none", config, plan(config))
+    assert (log.complete, [each.step for each in log.steps]) == (False, [0])
+    other = msgspec.structs.replace(config, seed=2)
+    spoil(tmp_path / "none" / "training.json", damage)
+    with pytest.raises(InputError, match="measurements are not overwritten"):
+        PolicyLog(tmp_path / "none", other, plan(other))
+
+
+def test_a_stamp_that_was_cut_before_the_first_step_is_in_nobodys_way(tmp_path: Path) -> None:
+    config = TrainConfig(steps=2)
+    PolicyLog(tmp_path / "none", config, plan(config))
+    (tmp_path / "none" / "training.json").write_bytes(b"")
+    assert PolicyLog(tmp_path / "none", config, plan(config)).steps == []
+    (tmp_path / "none" / "training.json").unlink()
+    (tmp_path / "none" / "thesis.txt").touch()
+    with pytest.raises(InputError, match="a new or empty folder"):
+        PolicyLog(tmp_path / "none", config, plan(config))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_steps_that_a_checkpoint_came_from_are_all_there_or_named(
+    tmp_path: Path, step: LiveStep, which: int
+) -> None:
+    """One that was deleted, as its own error advised, had an earlier step run from a later policy."""
+    config = finished(tmp_path / "none", step, checkpoint=True)
+    longer = msgspec.structs.replace(config, steps=3)
+    part = tmp_path / "none" / "parts" / f"000{which}.msgpack"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-9])
+    with pytest.raises(InputError, match=rf"000{which}\.msgpack.*restore a copy, or choose another --out"):
+        PolicyLog(tmp_path / "none", longer, plan(longer))
+    part.unlink()
+    with pytest.raises(InputError, match=r"1 in .* for finished steps.*all 2 that checkpoint"):
+        PolicyLog(tmp_path / "none", longer, plan(longer))
+    part.write_bytes(whole)
+    assert len(PolicyLog(tmp_path / "none", longer, plan(longer)).steps) == 2
+
+
+def test_a_checkpoint_that_was_changed_is_named(tmp_path: Path, step: LiveStep) -> None:
+    """Nothing else would tell: its weights would be those of another policy."""
+    config = finished(tmp_path / "none", step, checkpoint=True)
+    path = tmp_path / "none" / "checkpoint" / "0002" / "policy.safetensors"
+    path.write_bytes(b"weights 9")
+    longer = msgspec.structs.replace(config, steps=3)
+    with pytest.raises(InputError, match=r"policy\.safetensors, which was changed"):
+        PolicyLog(tmp_path / "none", longer, plan(longer))
+    assert PolicyLog(tmp_path / "none", config, plan(config)).complete, "a finished run needs it no more"
+
+
+@pytest.mark.parametrize("name", ["steps.parquet", "summary.json", "rewards.parquet"])
+def test_a_damaged_file_of_a_finished_run_is_made_anew_from_its_steps(
+    tmp_path: Path, step: LiveStep, name: str
+) -> None:
+    config = finished(tmp_path / "none", step, checkpoint=True)
+    path = tmp_path / "none" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    log = PolicyLog(tmp_path / "none", config, plan(config))
+    mend(log, config, plan(config), no_kinds)
+    assert path.read_bytes() == whole
+    assert is_whole(tmp_path / "none")
+    (tmp_path / "none" / "engine.json").write_bytes(b"{}")
+    with pytest.raises(InputError, match=r"engine\.json"):
+        mend(log, config, plan(config), no_kinds)
 
 
 class Deaf:

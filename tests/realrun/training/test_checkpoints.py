@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from tests.realrun.test_replay import one_part
-from tlt.realrun.config import WorkersConfig
+from tlt.realrun.config import ModelConfig, TasksConfig, WorkersConfig
 from tlt.realrun.driver.engine_record import EngineRecord, engine_record
 from tlt.realrun.driver.part_file import read_parts
 from tlt.realrun.driver.plan import PolicyPlan
 from tlt.realrun.driver.step import LiveStep
+from tlt.realrun.models.target import prepare_model
 from tlt.realrun.training.checkpoints import PolicyLog
 from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training.requests import RequestSource
-from tlt.realrun.training.train import PolicyRun
-from tlt.realrun.training.write_run import mend, write_run
+from tlt.realrun.training.train import PolicyRun, train
+from tlt.realrun.training.write_run import write_run
 from tlt.realrun.training_config import TrainConfig
 from tlt.realrun.workers.executor import GOES_ON, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import EngineInfo, Order
@@ -48,7 +49,13 @@ def no_kinds(step: int) -> tuple[str, ...]:
 
 def finished(folder: Path, step: LiveStep, checkpoint: bool, ended: bool = True) -> TrainConfig:
     """Leave a run of two steps, of which one is missing unless it `ended`."""
-    config = TrainConfig(steps=2, checkpoint_every=int(checkpoint), workers=WorkersConfig(count=2))
+    config = TrainConfig(
+        steps=2,
+        checkpoint_every=int(checkpoint),
+        model=ModelConfig(folder=str(prepare_model("tiny", folder.parent / "tiny", vocab=512))),
+        workers=WorkersConfig(count=2),
+        tasks=TasksConfig(random_prompt_tokens=8),
+    )
     log = PolicyLog(folder, config, plan(config))
     for number in range(2 if ended else 1):
         rewards = {response.request: 1.0 for response in step.responses}
@@ -125,6 +132,25 @@ def test_a_run_that_was_stopped_outlives_its_stamp(tmp_path: Path, step: LiveSte
         PolicyLog(tmp_path / "none", other, plan(other))
 
 
+@pytest.mark.parametrize("lacking", ["tables", "seal", "checkpoint"])
+def test_a_run_without_its_stamp_has_ended_only_if_all_of_its_last_step_is_there(
+    tmp_path: Path, step: LiveStep, lacking: str
+) -> None:
+    """It is killed after the second of two steps: in mid-table, with a manifest to come, or earlier."""
+    folder = tmp_path / "none"
+    config = finished(folder, step, checkpoint=True, ended=lacking != "tables")
+    if lacking == "tables":
+        PolicyLog(folder, config, plan(config)).keep(msgspec.structs.replace(step, step=1))
+        (folder / "checkpoint" / "0001").rename(folder / "checkpoint" / "0002")
+    elif lacking == "seal":
+        (folder / "tlt-manifest.json").unlink()
+    else:
+        (folder / "checkpoint" / "0002").rename(folder / "checkpoint" / "0001")
+    (folder / "training.json").unlink()
+    log = PolicyLog(folder, config, plan(config))
+    assert (log.complete, len(log.steps)) == (False, 1 if lacking == "checkpoint" else 2)
+
+
 def test_a_stamp_that_was_cut_before_the_first_step_is_in_nobodys_way(tmp_path: Path) -> None:
     config = TrainConfig(steps=2)
     PolicyLog(tmp_path / "none", config, plan(config))
@@ -174,13 +200,12 @@ def test_a_damaged_file_of_a_finished_run_is_made_anew_from_its_steps(
     path = tmp_path / "none" / name
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
-    log = PolicyLog(tmp_path / "none", config, plan(config))
-    mend(log, config, plan(config), no_kinds)
+    train(config, ["none"], tmp_path, lambda _: None)
     assert path.read_bytes() == whole
     assert is_whole(tmp_path / "none")
     (tmp_path / "none" / "engine.json").write_bytes(b"{}")
     with pytest.raises(InputError, match=r"engine\.json"):
-        mend(log, config, plan(config), no_kinds)
+        train(config, ["none"], tmp_path, lambda _: None)
 
 
 class Deaf:

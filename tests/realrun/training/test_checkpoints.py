@@ -20,7 +20,7 @@ from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training.requests import RequestSource
 from tlt.realrun.training.train import PolicyRun, train
 from tlt.realrun.training.write_run import write_run
-from tlt.realrun.training_config import TrainConfig
+from tlt.realrun.training_config import RolloutConfig, TrainConfig
 from tlt.realrun.workers.executor import GOES_ON, Heard, Lost, WorkerError
 from tlt.realrun.workers.messages import EngineInfo, Order
 from tlt.traces.common.manifest import is_whole
@@ -55,6 +55,7 @@ def finished(folder: Path, step: LiveStep, checkpoint: bool, ended: bool = True)
         model=ModelConfig(folder=str(prepare_model("tiny", folder.parent / "tiny", vocab=512))),
         workers=WorkersConfig(count=2),
         tasks=TasksConfig(random_prompt_tokens=8),
+        rollout=RolloutConfig(max_response_tokens=96),
     )
     log = PolicyLog(folder, config, plan(config))
     for number in range(2 if ended else 1):

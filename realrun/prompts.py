@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat
-from tlt.traces.runs.runfolder import read_struct
+from tlt.realrun.engine.model_files import read_config
 from tltsched.errors import InputError
 
 # Tasks of reasoning-gym that a small model can attempt and that are short to state.
@@ -38,8 +37,9 @@ def make_prompts(config: RealConfig, tokens: Sequence[int], rng: np.random.Gener
 
 
 def vocabulary(folder: Path) -> int:
-    """Return the vocabulary size of a model folder."""
-    return int(read_struct(folder / "config.json", dict[str, Any])["vocab_size"])
+    """Return the vocabulary size of a model folder; raises InputError if its config.json tells none."""
+    size: int = read_config(folder, "vocab_size")["vocab_size"]
+    return size
 
 
 def random_prompts(vocab: int, count: int, tokens: int, rng: np.random.Generator) -> list[Prompt]:

@@ -33,6 +33,7 @@ from tlt.plugin.graphs import CompileWatch
 from tlt.plugin.hooks import EngineStep, EngineStepHooks, Row
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
+from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_lookup import GroupLookup
 from tlt.realrun.engine.vllm_settings import engine_arguments
@@ -205,15 +206,13 @@ class VllmEngine:
 
     def own_weights(self) -> Mapping[str, Any]:
         """Read the weights of the model folder; raises InputError for one without any."""
-        from safetensors.torch import load_file
-
         files = sorted(Path(self._model.model).glob("*.safetensors"))
         if not files:
             raise InputError(
                 "model.folder", self._model.model, "a folder with weights",
                 "leave phases.weight_sync out, or give a model that has weights",
             )  # fmt: skip
-        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+        return {name: tensor for file in files for name, tensor in read_tensors(file).items()}
 
     def load_policy(self, weights: Mapping[str, Any], version: int, kv_kept: bool = False) -> None:
         """Serve these weights; unless `kv_kept`, all caches are dropped.

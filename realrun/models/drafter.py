@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.models.folder import Prepared, Report, making, save_weights, silent
 from tlt.realrun.models.target import target_config
 from tlt.realrun.models.weights import layer_weights
@@ -52,10 +53,9 @@ def make_draft_model(
         if place is None:
             return folder
         import torch
-        from safetensors.torch import load_file
 
         generator = torch.Generator().manual_seed(seed)
-        weights = load_file(model_folder / "model.safetensors")
+        weights = read_tensors(model_folder / "model.safetensors")
         for name, tensor in weights.items():
             if tensor.dim() == 2:  # norms stay
                 shake = torch.randn(tensor.shape, generator=generator) * noise * tensor.float().std()
@@ -71,7 +71,16 @@ def aux_layers(layers: int) -> tuple[int, ...]:
 
 
 def head_config(target: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
-    """Return the config.json of an EAGLE-3 head for a target with that config.json."""
+    """Return the config.json of an EAGLE-3 head for a target with that config.json.
+
+    Raises InputError for a target that no Llama layer can be made after.
+    """
+    lacking = [name for name in ("intermediate_size", "rms_norm_eps") if target.get(name) is None]
+    if lacking:
+        raise InputError(
+            "target of the head", f"a config.json without {', '.join(lacking)}", "that of a dense decoder",
+            "take another model, or restore a copy of it",
+        )  # fmt: skip
     layers = list(aux_layers(target["num_hidden_layers"]))
     return {
         **_llama_fields(target),
@@ -87,7 +96,7 @@ def head_config(target: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
 
 def rope_theta(config: dict[str, Any]) -> float:
     """Return the base of the rotary embedding; published configs hold it in one of two places."""
-    return float((config.get("rope_parameters") or config).get("rope_theta", DEFAULT_ROPE_THETA))
+    return float((config.get("rope_parameters") or config).get("rope_theta") or DEFAULT_ROPE_THETA)
 
 
 def _llama_fields(target: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +106,8 @@ def _llama_fields(target: dict[str, Any]) -> dict[str, Any]:
         "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
         "max_position_embeddings", "rms_norm_eps", "hidden_act", "bos_token_id", "eos_token_id",
     )  # fmt: skip
-    fields = {name: target[name] for name in same if target.get(name) is not None}
+    fields: dict[str, Any] = {"num_key_value_heads": heads}
+    fields |= {name: target[name] for name in same if target.get(name) is not None}
     fields["rope_parameters"] = {"rope_type": "default", "rope_theta": rope_theta(target)}  # never scaled
     fields["head_dim"] = target.get("head_dim") or target["hidden_size"] // heads
     dtype = target.get("torch_dtype") or target.get("dtype") or "bfloat16"

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from tlt.realrun.engine import vllm_compat
+from tlt.realrun.engine.model_files import checked, read_config
 from tlt.realrun.models.folder import Prepared, Report, making, save_weights, silent
 from tlt.realrun.models.weights import layer_weights
 from tlt.traces.catalogue.models import model_config, model_shape
 from tlt.traces.catalogue.shape import ModelShape
-from tlt.traces.runs.runfolder import read_struct, write_json
+from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
 SMOLLM2 = "SmolLM2-135M"
@@ -65,13 +66,14 @@ def _prepare_published(source: Path, folder: Path, report: Report) -> Path:
     """Write a model folder that holds a published config.json alone; raises InputError for another file."""
     try:
         config = msgspec.json.decode(source.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("model", f"{source}: {error}", "a config.json", "give its path") from None
     missing = [name for name in ("architectures", "vocab_size", "hidden_size") if name not in config]
     if missing:
         allowed = f"a config.json of a language model; this one lacks {', '.join(missing)}"
         raise InputError("model", str(source), allowed, "give the config.json of the model itself")
-    record = Prepared(kind="model", name=str(source), weights="none", vocab=int(config["vocab_size"]))
+    vocab = checked(config, source, "vocab_size")["vocab_size"]
+    record = Prepared(kind="model", name=str(source), weights="none", vocab=vocab)
     with making(folder, record, report) as place:
         if place is not None:
             write_json(place / "config.json", config)
@@ -79,8 +81,8 @@ def _prepare_published(source: Path, folder: Path, report: Report) -> Path:
 
 
 def target_config(model_folder: Path) -> dict[str, Any]:
-    """Return the config.json of a model folder."""
-    return read_struct(model_folder / "config.json", dict[str, Any])
+    """Return the config.json of a model folder; raises InputError if no decoder can be made by it."""
+    return read_config(model_folder, "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
 def config_json(shape: ModelShape, dtype: str) -> dict[str, Any]:

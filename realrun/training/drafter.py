@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
+from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.engine.protocol import Engine
 from tlt.realrun.training.features import FeatureBuffer, Features
-from tlt.realrun.training.flat_state import AsyncWriter, read_state, write_state
+from tlt.realrun.training.flat_state import AsyncWriter, write_state
 from tlt.realrun.training.head.module import Head, load_head
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.collective import Collective
@@ -131,7 +132,7 @@ class Drafter:
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
-        self.trainer.load_state_dict(read_state(folder / f"drafter-{self.rank}.safetensors"))
+        self.trainer.load_state_dict(read_tensors(folder / f"drafter-{self.rank}.safetensors"))
 
     def close(self) -> None:
         """Finish what is being written."""

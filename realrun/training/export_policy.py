@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.models.folder import Prepared, Report, copy_all_but_weights, making, save_weights
 from tlt.realrun.training.checkpoints import STAMP, Stamp, newest_checkpoint
-from tlt.realrun.training.flat_state import MOMENTS, read_state
+from tlt.realrun.training.flat_state import MOMENTS
 from tlt.realrun.training.trainer import POLICY
 from tlt.traces.common.manifest import verify_all
 from tlt.traces.runs.runfolder import read_struct
@@ -53,7 +54,7 @@ def export_policy(run: Path, out: Path, report: Report, model_folder: Path | Non
 
 def _weights(saved: Path, dtype: Any) -> dict[str, torch.Tensor]:
     """Return the weights of a checkpoint without what the optimizer keeps beside them."""
-    state = read_state(saved / POLICY)
+    state = read_tensors(saved / POLICY)
     return {
         name: tensor.to(dtype) for name, tensor in state.items() if name.rpartition("/")[2] not in MOMENTS
     }

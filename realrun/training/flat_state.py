@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 State = dict[str, torch.Tensor]
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what AdamW keeps of a parameter
@@ -20,12 +20,6 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what AdamW keeps of a parameter
 def write_state(path: Path, state: State) -> None:
     """Write tensors, whole or not at all."""
     _write(path, _snapshot(state))
-
-
-def read_state(path: Path) -> State:
-    """Return the tensors of a file, on the host."""
-    state: State = load_file(path)
-    return state
 
 
 def _snapshot(state: State) -> State:

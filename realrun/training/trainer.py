@@ -12,11 +12,12 @@ from time import perf_counter
 
 import torch
 
+from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.engine.protocol import Engine, EngineRequest
 from tlt.realrun.models.drafter import aux_layers
 from tlt.realrun.problems.load import load_problems
 from tlt.realrun.training.drafter import Drafter
-from tlt.realrun.training.flat_state import read_state, write_state
+from tlt.realrun.training.flat_state import write_state
 from tlt.realrun.training.policy.collective import Collective
 from tlt.realrun.training.policy.grpo import Update
 from tlt.realrun.training.policy.model import Sample, Scored, load_policy
@@ -206,7 +207,7 @@ class Trainer:
             self.drafter.save(folder)
 
     def _load(self, folder: Path) -> None:
-        self.update.load_state_dict(read_state(folder / POLICY))
+        self.update.load_state_dict(read_tensors(folder / POLICY))
         if self.drafter:
             self.drafter.load(folder)
 

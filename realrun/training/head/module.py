@@ -16,19 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
+from tlt.realrun.engine.model_files import RESTORE, named_tensors, read_config, read_tensors
 from tlt.realrun.models.drafter import head_config, rope_theta
 from tlt.realrun.models.folder import Prepared, making, save_weights
 from tlt.realrun.models.target import target_config
 from tlt.realrun.training.flat_state import State
-from tlt.traces.runs.runfolder import read_struct, write_json
+from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
 NOISE_STD = 0.01  # of weights that read what the target's layer did not
+NEEDED = (
+    "hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+    "vocab_size", "draft_vocab_size", "rms_norm_eps", "eagle_aux_hidden_state_layer_ids",
+)  # fmt: skip
+GIVE = "give a head of one Llama layer that was made for this target and shares its embedding"
 
 
 def draft_ids(
@@ -208,7 +212,6 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
     """
     target = target_config(model_folder)
     config = head_config(target, len(draft_ids))
-    head = Head(config, draft_ids)
     generator = torch.Generator().manual_seed(seed)
     hidden, last = config["hidden_size"], f"model.layers.{target['num_hidden_layers'] - 1}."
     projections = ("q_proj", "k_proj", "v_proj")
@@ -223,7 +226,18 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
         "norm": "model.norm",
     }
     wanted = [*copied.values(), *(f"{last}self_attn.{name}" for name in projections)]
-    weights = _target_weights(model_folder, [f"{name}.weight" for name in wanted])
+    weights = named_tensors(model_folder, [f"{name}.weight" for name in wanted])
+    output = _output_layer(model_folder)
+    with torch.device("meta"):  # sizes alone: those of a damaged config.json may be any
+        sized = Head(config, draft_ids)
+    slots = {f"{its}.weight": sized.get_submodule(mine).weight for mine, its in copied.items()}
+    for name in projections:
+        slots[f"{last}self_attn.{name}.weight"] = getattr(sized.midlayer.self_attn, name).weight[:, hidden:]
+    odd = [name for name, slot in slots.items() if slot.shape != weights[name].shape]
+    if odd or output.shape != (config["vocab_size"], hidden):
+        told = odd[0] if odd else "its output layer"
+        raise InputError("weights", f"{model_folder}: {told}", "the sizes that its config.json has", RESTORE)
+    head = Head(config, draft_ids)
     with torch.no_grad():
         for name in projections:
             weight = getattr(head.midlayer.self_attn, name).weight
@@ -231,7 +245,7 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
             weight[:, hidden:] = weights[f"{last}self_attn.{name}.weight"].float()
         for mine, its in copied.items():
             head.get_submodule(mine).weight.copy_(weights[f"{its}.weight"])
-        head.lm_head.weight.copy_(_output_layer(model_folder)[draft_ids])
+        head.lm_head.weight.copy_(output[draft_ids])
         fc = torch.randn(head.fc.weight.shape, generator=generator) * NOISE_STD / 5
         fc[:, -hidden:] += torch.eye(hidden)  # the latest of the target's states
         head.fc.weight.copy_(fc)
@@ -241,17 +255,11 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
 def _output_layer(model_folder: Path) -> torch.Tensor:
     """Return the target's output layer [vocabulary, H]; where it has none, its embedding."""
     names = ("lm_head.weight", "model.embed_tokens.weight")
-    tensors = _target_weights(model_folder, names)
-    return tensors.get(names[0], tensors[names[1]])
-
-
-def _target_weights(folder: Path, names: Sequence[str]) -> State:
-    """Return the weights of a model folder, of one file or several, that have these names."""
-    tensors: State = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in file.keys() if name in names}  # noqa: SIM118
-    return tensors
+    tensors = named_tensors(model_folder, names, may_lack=names)
+    if not tensors:
+        allowed = f"{names[0]} or {names[1]}"
+        raise InputError("weights", f"{model_folder} without an output layer", allowed, RESTORE)
+    return tensors[min(tensors)]  # lm_head comes first
 
 
 def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
@@ -270,7 +278,9 @@ def export_head(head: Head, folder: Path, model_folder: Path) -> Path:
 
 def export_weights(weights: Path, folder: Path, model_folder: Path) -> Path:
     """Write a folder as export_head does, from a file that a training run left in its heads folder."""
-    state = load_file(weights)
+    state = read_tensors(weights)
+    if "lm_head.weight" not in state:
+        raise InputError(f"weights in {weights}", "no lm_head.weight", "those of an EAGLE-3 head", GIVE)
     config = head_config(target_config(model_folder), state["lm_head.weight"].shape[0])
     return export_head(_head(config, state, weights), folder, model_folder)
 
@@ -280,20 +290,24 @@ def load_head(folder: Path) -> Head:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise InputError("drafter.folder", str(folder), "a folder with an EAGLE-3 head", "prepare one")
-    return _head(read_struct(folder / "config.json", dict[str, Any]), load_file(weights), weights)
+    return _head(read_config(folder, *NEEDED), read_tensors(weights), weights)
 
 
 def _head(config: dict[str, Any], state: State, source: Path) -> Head:
     """Return the head of these weights, in float32; raises InputError if they are others than it has."""
-    count = config["draft_vocab_size"]
-    ids = torch.arange(count) + state.pop("d2t", torch.zeros(count, dtype=torch.long))
+    count, vocab = config["draft_vocab_size"], config["vocab_size"]
     state.pop("t2d", None)  # the same the other way round
-    head = Head(config, ids)
-    wanted = {name: tuple(each.shape) for name, each in head.state_dict().items()}
+    offsets = state.pop("d2t", torch.zeros(min(count, vocab), dtype=torch.long))
+    ids = torch.arange(len(offsets)) + offsets
+    if ids.shape != (count,) or ids.is_floating_point() or not ((ids >= 0) & (ids < vocab)).all():
+        what = f"{count} tokens to predict, of {vocab} that there are"
+        raise InputError(f"d2t in {source}", f"shape {tuple(offsets.shape)}", what, GIVE)
+    with torch.device("meta"):  # sizes alone: those of a damaged config.json may be any
+        wanted = {name: tuple(each.shape) for name, each in Head(config, ids).state_dict().items()}
     given = {name: tuple(each.shape) for name, each in state.items()}
     if given != wanted:
         odd = sorted(name for name in wanted | given if wanted.get(name) != given.get(name))
-        fix = "give a head of one Llama layer that was made for this target and shares its embedding"
-        raise InputError(f"weights in {source}", ", ".join(odd), "those of an EAGLE-3 head", fix)
+        raise InputError(f"weights in {source}", ", ".join(odd), "those of an EAGLE-3 head", GIVE)
+    head = Head(config, ids)
     head.load_state_dict(state)
     return head

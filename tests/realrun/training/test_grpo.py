@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.realrun.small_models import need
 from tlt.realrun.driver.update import advantages
+from tlt.realrun.engine.model_files import read_tensors
 from tlt.realrun.models.target import prepare_model
 from tlt.realrun.training_config import UpdateConfig
 
@@ -235,7 +236,7 @@ def test_an_update_goes_on_from_its_file_as_if_it_had_not_stopped(folder: Path, 
     flat_state.write_state(path, unbroken.state_dict())
     expected = step(unbroken, 2)
     resumed = make_update(folder)
-    resumed.load_state_dict(flat_state.read_state(path))
+    resumed.load_state_dict(read_tensors(path))
     assert step(resumed, 2) == expected
     for name, tensor in unbroken.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name])
@@ -248,7 +249,7 @@ def test_a_state_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "a.safetensors"
     tied = torch.arange(6.0).view(2, 3)
     flat_state.write_state(path, {"a": tied, "b": tied.t()})  # of one storage, and not contiguous
-    assert torch.equal(flat_state.read_state(path)["b"], tied.t())
+    assert torch.equal(read_tensors(path)["b"], tied.t())
 
     def fail(state: object, new: Path, metadata: object) -> None:
         new.write_bytes(b"half")
@@ -258,7 +259,7 @@ def test_a_state_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="disk full"):
         flat_state.write_state(path, {"a": tied + 1})
     assert [each.name for each in tmp_path.iterdir()] == ["a.safetensors"]
-    assert torch.equal(flat_state.read_state(path)["a"], tied)
+    assert torch.equal(read_tensors(path)["a"], tied)
 
 
 def test_the_writer_keeps_what_was_given_and_tells_of_failures(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_the_writer_keeps_what_was_given_and_tells_of_failures(tmp_path: Path) -
         tensor.fill_(-1.0)
     writer.wait()
     for number in range(3):
-        assert (flat_state.read_state(tmp_path / f"{number}.safetensors")["a"] == number).all()
+        assert (read_tensors(tmp_path / f"{number}.safetensors")["a"] == number).all()
     writer.write(tmp_path / "missing" / "a.safetensors", {"a": tensor})
     with pytest.raises(Exception, match=r"No such file|missing"):
         writer.wait()

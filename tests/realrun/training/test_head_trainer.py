@@ -167,7 +167,8 @@ def test_an_average_of_nothing_is_what_was_there(model: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
-    from tlt.realrun.training.flat_state import read_state, write_state
+    from tlt.realrun.engine.model_files import read_tensors
+    from tlt.realrun.training.flat_state import write_state
 
     config = HeadConfig(learning_rate=1e-3, warmup_steps=5)
     trainer = made(model, config)
@@ -176,7 +177,7 @@ def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
     average([trainer], [10])
     write_state(tmp_path / "drafter.safetensors", trainer.state_dict())
     again = made(model, config, seed=1)
-    again.load_state_dict(read_state(tmp_path / "drafter.safetensors"))
+    again.load_state_dict(read_tensors(tmp_path / "drafter.safetensors"))
     assert not any(change.any() for change in again.changes())
     assert [trainer.step(batch()) for _ in range(3)] == [again.step(batch()) for _ in range(3)]
     assert all(torch.equal(*pair) for pair in zip(weights(trainer), weights(again), strict=True))

@@ -1,0 +1,121 @@
+"""Model folders that are cut, spoiled or of another kind are refused by name, never by a traceback."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from tlt.realrun.models.drafter import make_draft_model, make_head
+from tlt.realrun.models.target import prepare_model, target_config
+from tlt.realrun.prompts import vocabulary
+from tltsched.errors import InputError
+
+torch = pytest.importorskip("torch")
+heads = pytest.importorskip("tlt.realrun.training.head.module")
+
+VALUES: tuple[Any, ...] = (
+    None,
+    0,
+    -1,
+    1,
+    8,
+    64,
+    128,
+    2**30,
+    2**40,
+    1e300,
+    0.5,
+    "x",
+    "",
+    True,
+    [],
+    {},
+    [1],
+    {"a": 1},
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("models")
+    make_head(prepare_model("tiny", top / "model", vocab=512), top / "head", 256)
+    return top
+
+
+def spoil(path: Path, rng: Random) -> None:
+    """Change a field of a config.json, or bytes of any file."""
+    content = bytearray(path.read_bytes())
+    kind = rng.randrange(4 if path.suffix == ".json" else 3)
+    if kind == 0:
+        content = content[: rng.randrange(len(content))]
+    elif kind == 1:
+        content[rng.randrange(min(len(content), 2000))] ^= 1 << rng.randrange(8)
+    elif kind == 2:
+        content[:8] = bytes(rng.randrange(256) for _ in range(8))
+    else:
+        fields = msgspec.json.decode(content)
+        fields[rng.choice(sorted(fields))] = rng.choice(VALUES)
+        if rng.random() < 0.2:
+            del fields[rng.choice(sorted(fields))]
+        content = bytearray(msgspec.json.encode(fields))
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_spoiled_folders_work_or_are_refused(whole: Path, tmp_path: Path, seed: int) -> None:
+    rng = Random(seed)  # noqa: S311
+    top = tmp_path / "models"
+    shutil.copytree(whole, top)
+    spoil(rng.choice(sorted(path for path in top.glob("*/*") if path.name != "prepared.json")), rng)
+    ids = torch.arange(256)
+    for read in (
+        lambda: heads.load_head(top / "head"),
+        lambda: heads.new_head(top / "model", ids),
+        lambda: heads.export_weights(top / "head" / "model.safetensors", tmp_path / "out", top / "model"),
+        lambda: make_draft_model(top / "model", tmp_path / "draft"),
+        lambda: make_head(top / "model", tmp_path / "made", 256),
+        lambda: vocabulary(top / "model"),
+        lambda: prepare_model(str(top / "model" / "config.json"), tmp_path / "published"),
+    ):
+        with suppress(InputError):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("vocab_size", "many", "vocab_size"),
+        ("vocab_size", None, "without vocab_size"),
+        ("hidden_size", 2**40, "a whole number from 1"),
+        ("rms_norm_eps", -1.0, "rotary embedding"),
+        ("rope_parameters", [1], "rotary embedding"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(
+    whole: Path, tmp_path: Path, field: str, value: object, told: str
+) -> None:
+    shutil.copytree(whole / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    fields = msgspec.json.decode(path.read_bytes()) | {field: value}
+    path.write_bytes(msgspec.json.encode(fields))
+    with pytest.raises(InputError, match=told):
+        target_config(tmp_path / "model")
+    assert target_config(whole / "model")["vocab_size"] == vocabulary(whole / "model") == 512
+
+
+def test_a_head_that_drafts_tokens_beyond_the_vocabulary_is_refused(whole: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(whole / "head", tmp_path / "head")
+    path = tmp_path / "head" / "model.safetensors"
+    state: dict[str, Any] = load_file(path)
+    state["d2t"][3] = 512
+    save_file(state, path)
+    with pytest.raises(InputError, match="of 512 that there are"):
+        heads.load_head(tmp_path / "head")

@@ -50,6 +50,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (OSError("arrow says\nmuch \x1b[1m"), "error: arrow says: check"),
         (MemoryError("Unable to allocate 22. GiB"), "error: not enough memory (Unable to allocate 22. GiB)"),
         (MemoryError(), "error: not enough memory: ask for less"),
+        (RuntimeError("[x] DefaultCPUAllocator: can't allocate memory: 4 bytes"), "error: not enough memory"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "error: not enough memory (CUDA out",
+        ),
         (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "no"), "error: a name or text is not UTF-8"),
     ],
 )

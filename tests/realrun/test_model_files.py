@@ -20,25 +20,8 @@ torch = pytest.importorskip("torch")
 heads = pytest.importorskip("tlt.realrun.training.head.module")
 
 VALUES: tuple[Any, ...] = (
-    None,
-    0,
-    -1,
-    1,
-    8,
-    64,
-    128,
-    2**30,
-    2**40,
-    1e300,
-    0.5,
-    "x",
-    "",
-    True,
-    [],
-    {},
-    [1],
-    {"a": 1},
-)
+    None, 0, -1, 1, 8, 64, 128, 2**40, 1e300, 0.5, "x", "", True, [], {}, [1], {"a": 1},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     need("torch", "safetensors")
     model = prepare_model("tiny", tmp_path / "tiny")
     (model / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InputError, match="it is not there"):
         make_draft_model(model, tmp_path / "draft")
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 

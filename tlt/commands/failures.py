@@ -45,12 +45,17 @@ def outside(error: Exception) -> str | None:
         case OSError():
             what = error.strerror or _first_line(error)
             return f"{what}{_where(error)}: check the path and who may write there; {GOES_ON}"
-        case MemoryError():
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or _of_memory(str(error)):
             detail = f" ({_first_line(error)})" if str(error) else ""
             return f"not enough memory{detail}: ask for less, such as fewer steps, responses or GPUs"
         case UnicodeError():
             return f"a name or text is not UTF-8 ({_first_line(error)}): rename or convert it"
     return None
+
+
+def _of_memory(text: str) -> bool:
+    """Return whether torch says that a machine's or a GPU's memory does not suffice."""
+    return "DefaultCPUAllocator: can't allocate memory" in text or "CUDA out of memory" in text
 
 
 def _where(error: OSError) -> str:

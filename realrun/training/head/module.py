@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tlt.realrun.engine.model_files import RESTORE, named_tensors, read_config, read_tensors
+from tlt.realrun.engine.model_files import RESTORE, checked, named_tensors, read_config, read_tensors
 from tlt.realrun.models.drafter import head_config, rope_theta
 from tlt.realrun.models.folder import Prepared, making, save_weights
 from tlt.realrun.models.target import target_config
@@ -211,7 +211,7 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
     So it learns in few tokens: what reads the target's last state is the target's own, the rest is noise.
     """
     target = target_config(model_folder)
-    config = head_config(target, len(draft_ids))
+    config = checked(head_config(target, len(draft_ids)), model_folder / "config.json", *NEEDED)
     generator = torch.Generator().manual_seed(seed)
     hidden, last = config["hidden_size"], f"model.layers.{target['num_hidden_layers'] - 1}."
     projections = ("q_proj", "k_proj", "v_proj")

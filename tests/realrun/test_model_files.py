@@ -102,3 +102,23 @@ def test_a_head_that_drafts_tokens_beyond_the_vocabulary_is_refused(whole: Path,
     save_file(state, path)
     with pytest.raises(InputError, match="of 512 that there are"):
         heads.load_head(tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("hidden_size", 128, "the sizes that its config.json has"),
+        ("vocab_size", 500, "its output layer.*the sizes that its config.json has"),
+        ("intermediate_size", None, "without intermediate_size"),
+        ("num_hidden_layers", 40, r"without model\.layers\.39"),
+        ("torch_dtype", "floa|32", "float32, bfloat16"),
+    ],
+)
+def test_a_head_is_not_made_from_weights_that_do_not_fit(
+    whole: Path, tmp_path: Path, field: str, value: object, told: str
+) -> None:
+    shutil.copytree(whole / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {field: value}))
+    with pytest.raises(InputError, match=told):
+        heads.new_head(tmp_path / "model", torch.arange(256))

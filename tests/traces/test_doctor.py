@@ -92,6 +92,22 @@ def test_a_rollout_in_which_a_worker_stood_still_says_nothing_of_placement(tmp_p
     assert ran(diagnosis, "dispatch")
 
 
+def test_who_waits_for_a_worker_that_stood_still_is_not_idle(tmp_path: Path) -> None:
+    """The others' wait of a minute would be advised against by training a drafter in it."""
+    run = healthy()
+    run.intervals["cause"] = run.intervals["cause"].replace("drafter_training", "speculate")
+    still = run.intervals["step"] == run.engine_steps["step"][5]  # where stands_still puts it
+    last = run.intervals.index[still & (run.intervals["worker"] == 1)][-1]
+    run.intervals.loc[last, "cause"] = "tail_idle"
+    run.intervals.loc[last, "end_s"] += 60.0
+    assert found(look(run.write(tmp_path / "untold")), "idle")
+    stands_still(run)
+    diagnosis = look(run.write(tmp_path / "told"))
+    assert found(diagnosis, "stalls")
+    assert not found(diagnosis, "idle")
+    assert ran(diagnosis, "idle")
+
+
 def test_a_position_that_breaks_is_named(tmp_path: Path) -> None:
     run = healthy()
     the_chain_breaks(run)

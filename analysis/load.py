@@ -25,8 +25,8 @@ from tlt.traces.sources import RunSource, open_runs
 from tltsched.errors import InputError
 from tltsched.schedules import PRESETS
 
-# Of the RL steps' seconds: what was measured with more is not that of a policy. A stall moves the ratio of two
-# policies by its own share at most, and choices between policies are held to 2 % of the time (crosscheck: regret).
+# Of the RL steps' seconds: what was measured with more is not that of a policy. A stall moves the ratio of
+# two policies by its own share at most, and a choice between them is held to 2 % (the regret of crosscheck).
 STOOD_STILL = 0.02
 
 

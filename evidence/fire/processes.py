@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +35,18 @@ def alive(pids: list[int]) -> list[int]:
             status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
             found += [pid] if status.rpartition(")")[2].split()[0] != "Z" else []
     return found
+
+
+def ended(pids: list[int], limit_s: float = 20.0) -> list[int]:
+    """Wait for processes to end; returns those that did not in time, which are killed."""
+    deadline_s = time.monotonic() + limit_s
+    while alive(pids) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    left = alive(pids)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left
 
 
 def shared_memory() -> set[str]:

@@ -244,6 +244,19 @@ def make_locking(config: RealConfig, speculating: bool) -> FakeEngine:
     return LockingEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
 
 
+class PausingEngine(FakeEngine):
+    """Stands still for a minute in its fifth engine step."""
+
+    def step(self, k: int) -> EngineStepFacts:
+        facts = super().step(k)
+        return msgspec.structs.replace(facts, seconds=facts.seconds + 60.0 * (len(self.stepped) == 5))
+
+
+def make_pausing(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that stands still once."""
+    return PausingEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
 def make_slow(config: RealConfig, speculating: bool) -> FakeEngine:
     """Return an engine that takes real time."""
     return SlowEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.fire.processes import alive
+from evidence.fire.processes import alive, ended
 from tests.realrun.fakes import config_of
 from tlt.realrun.workers.executor import Lost
 from tlt.realrun.workers.local import LocalExecutor
@@ -135,12 +135,10 @@ def test_no_orphan_is_left_when_the_driver_is_killed(tmp_path: Path) -> None:
         pids = [int(text) for text in parent.stdout.readline().split()]
         assert len(pids) == 2
         parent.kill()
-        assert parent.communicate()[1] == "", "of what it leaves, which is taken away, nobody need hear"
-    for _ in range(500):
-        if not alive(pids):
-            break
-        time.sleep(0.02)
-    assert not alive(pids)
+        left = ended(pids)
+        _, errors = parent.communicate()
+    assert not left
+    assert errors == "", "of what it leaves, which is taken away, nobody need hear"
 
 
 def test_workers_get_their_own_cores_if_there_are_enough(

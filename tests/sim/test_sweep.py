@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import msgspec
 import pandas as pd
 import pytest
 
-from evidence.fire.processes import alive
+from evidence.fire.processes import ended
 from tlt.commands.sim.sweep import best_sentences
 from tlt.sim.config import resolve
 from tlt.sim.parallel.executors import SERIAL, executor
@@ -145,14 +144,11 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert parent.stdout is not None
     children = [int(number) for number in parent.stdout.readline().split()]
     parent.kill()
-    _, errors = parent.communicate()
-    assert errors == "", "of what it leaves, which is taken away, nobody need hear"
     assert len(children) == 2
-    for _ in range(200):
-        if not alive(children):
-            break
-        time.sleep(0.1)
-    assert not alive(children), "they outlive their parent"
+    left = ended(children)
+    _, errors = parent.communicate()
+    assert not left, "they outlive their parent"
+    assert errors == "", "of what it leaves, which is taken away, nobody need hear"
     assert os.listdir(tmp_path) == [script.name], "its lengths outlive it"
 
 

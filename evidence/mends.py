@@ -61,10 +61,9 @@ def read_mends() -> list[Mend]:
     for mend in mends:
         times = (PROJECT / mend.file).read_text(encoding="utf-8").count(mend.mended)
         if times != 1:
-            raise InputError(
-                f"mended ({mend.fault})", f"{mend.mended!r}, {times} times in {mend.file}", "a text that is there once",
-                "the code has changed: name the place that does it now",
-            )  # fmt: skip
+            got = f"{mend.mended!r}, {times} times in {mend.file}"
+            fix = "the code has changed: name the place that does it now"
+            raise InputError(f"mended ({mend.fault})", got, "a text that is there once", fix)
     return mends
 
 
@@ -87,22 +86,12 @@ def try_without(mend: Mend, copy: Path) -> Outcome:
 
 def run(test: str, copy: Path) -> tuple[int | None, str]:
     """Return the exit status of pytest, None if it takes too long, and what it said at the end."""
-    command = [
-        sys.executable,
-        "-B",
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        *test.split(),
-    ]
+    options = ("-B", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider")
+    paths = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [sys.executable, *options, *test.split()], cwd=copy, env=os.environ | {"PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
     )  # fmt: skip
     try:
         said, _ = process.communicate(timeout=TIMEOUT_S)
@@ -127,9 +116,8 @@ def main() -> None:
         copy = copy_of_project(Path(top) / "copy")
         for mend in mends:
             if given.only in mend.fault:
-                tried = Tried(
-                    fault=mend.fault, done=mend.done, test=mend.test, without=try_without(mend, copy)
-                )
+                without = try_without(mend, copy)
+                tried = Tried(fault=mend.fault, done=mend.done, test=mend.test, without=without)
                 known[mend.fault, mend.test] = tried
                 print(f"{tried.without}: {mend.fault} ({mend.test})", flush=True)
     _record([known[each.fault, each.test] for each in mends if (each.fault, each.test) in known], len(mends))

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,40 @@ def test_a_file_that_cannot_be_read_ends_in_one_line(
         path.write_bytes(content)
     assert enter(monkeypatch, "report", out) == 2
     assert name in said(capsys)
+
+
+def test_a_second_command_on_a_folder_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One of two comparisons at once printed the other's answer as its own."""
+    out = tmp_path / "out"
+    with first_writer(out):
+        for command in (["run", "--policy", "none"], ["compare", "--policies", "none,static:2"]):
+            assert enter(monkeypatch, "sim", *command, *TINY, "--out", out) == 2
+            assert "a folder that no other command writes to now" in said(capsys)
+    assert not out.exists()
+    assert enter(monkeypatch, "sim", "run", "--policy", "none", *TINY, "--out", out) == 0
+
+
+HOLDING = """
+import sys
+from pathlib import Path
+from tlt.traces.common.lock import holding
+with holding(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def first_writer(out: Path) -> Iterator[None]:
+    """Hold a folder in another process."""
+    command = [sys.executable, "-c", HOLDING, str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        yield
+        first.communicate("")
 
 
 def test_sigterm_ends_with_143_and_a_line(tmp_path: Path) -> None:

@@ -161,9 +161,8 @@ def test_a_worker_that_stood_still_is_told_in_the_summary(tmp_path: Path) -> Non
     replay(config, ("none",), tmp_path / "out", lambda _: None, None, f"{FAKES}:make_pausing")
     told = RunFolder(tmp_path / "out" / "none").summary().warnings
     found = [text for text in told if "stood still" in text]
-    assert [text[:44] for text in found] == [
-        f"worker {n} stood still for 60.0 s in rollout 0" for n in (0, 1)
-    ]
+    beginnings = [f"worker {worker} stood still for 60.0 s in rollout 0" for worker in (0, 1)]
+    assert [text[:44] for text in found] == beginnings
     assert all(text.endswith("its figures hold that time, measure it again") for text in found)
 
 

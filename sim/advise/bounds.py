@@ -10,6 +10,7 @@ is computed once for all of its responses, so the bound is below what can be rea
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,9 @@ def _row(
     seconds = {phase: phases.seconds(phase, count, tokens) for phase in config.cluster.phases}
     return StepBound(
         step=number,
-        phases_s=sum(seconds.values()),
-        compute_s=sum(
+        # fsum: the same last digit in every version of Python
+        phases_s=math.fsum(seconds.values()),
+        compute_s=math.fsum(
             seconds[phase]
             for phase, fixed_s in given.items()
             if fixed_s is None and phase in seconds and phase not in config.phases.by_step_s

@@ -75,7 +75,18 @@ def _bare(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("without_vllm")
 @pytest.mark.parametrize(
-    "ranges", [[[1, 8, 4], [16, 32, 2]], [[2, 8, 4]], [[1, 8, 4], [8, 9, 2]], [], None, [[1, 8]], [[1, 0, 2]]]
+    "ranges",
+    [
+        [[1, 8, 4], [16, 32, 2]],
+        [[2, 8, 4]],
+        [[1, 8, 4], [8, 9, 2]],
+        [],
+        None,
+        [[1, 8]],
+        [[1, 0, 2]],
+        [[1, 100_000_000, 2]],
+        [[1, 2**70, 1]],
+    ],  # once 3 GB, and an OverflowError
 )
 def test_gaps_overlaps_and_other_forms_are_refused(ranges: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=TABLE):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.small_world import PLAIN, config_of, costs, simulate, trace_of
 from tests.sim.test_simulation import SMALL, lengths_of
-from tlt.sim.advise.bounds import clairvoyant_bound
+from tlt.sim.advise.bounds import bounds_of, clairvoyant_bound
 from tlt.sim.model.requests import StepRequests
 from tlt.sim.workload import steps_of
 from tltsched.schedules import PRESETS
@@ -43,6 +43,15 @@ def test_prompts_are_computed_once_a_group_at_what_they_add_at_least() -> None:
     assert apart - together == pytest.approx(3 * prompt_s)
     uncached = clairvoyant_bound(shared, costs(), 1, prefix_caching=False).work_s
     assert uncached == pytest.approx(apart)
+
+
+def test_phases_are_summed_to_the_last_digit() -> None:
+    """Built-in sums end in other digits from Python 3.12 on, and so did bounds.json."""
+    phases = {"reward_s": 0.1, "logprob_s": 0.2, "policy_update_s": 0.3, "weight_sync_s": 0.0}
+    config = config_of(SMALL | {f"phases.{name}": seconds for name, seconds in phases.items()}, "none")
+    run = simulate(config, trace_of(lengths_of(1, 3, 8, 20), 30, 4))
+    row = bounds_of(run.simulation).rows[0]
+    assert row.phases_s == 0.6  # rounded once; step by step it is 0.6000000000000001
 
 
 def test_no_requests_take_no_time() -> None:

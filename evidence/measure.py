@@ -71,6 +71,7 @@ NEED_ENGINE = (
     "hook_overhead",
     "k0_skip",
     "mutants",  # or cosmic-ray
+    "mends",  # or Ray
     "lossless",
     "plugin_claims",  # and other versions of it, and TRL
 )  # and so does `validate`

@@ -101,6 +101,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "kills_vllm": "Live runs that are shot at, with vLLM on CPU",
         "soak": "Memory and descriptors over thousands of steps",
         "mutants": "Would the tests notice?",
+        "mends": "Do tests hold what was mended?",
         "hostile_files": "Absurd settings, step times and exports, damaged folders",
         "event_fuzz": "Events of a driver that errs",
         "key_fuzz": "Logs with a known truth: waits, tools, generations, units, shares",

@@ -168,6 +168,12 @@ def make_engine(config: RealConfig, speculating: bool) -> FakeEngine:
     return FakeEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
 
 
+def make_at_home(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return one where the driver stands, who left a file there; raises FileNotFoundError elsewhere."""
+    Path("here.txt").read_bytes()
+    return make_engine(config, speculating)
+
+
 class EndingEngine(FakeEngine):
     """Ends a response of natural length where its sampling seed says."""
 
@@ -229,19 +235,21 @@ class SlowEngine(FakeEngine):
         return super().step(k)
 
 
-class LockingEngine(SlowEngine):
-    """Holds a semaphore, as the progress bars of real engines do."""
+class StuckEngine(FakeEngine):
+    """Holds a semaphore, as the progress bars of real engines do, and hears nothing in its engine steps."""
 
-    lock: object = None
+    def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
+        self.lock = multiprocessing.get_context("spawn").RLock()
+        super().warm_up(batches, ks)
 
-    def submit(self, requests: Sequence[EngineRequest]) -> None:
-        self.lock = self.lock or multiprocessing.get_context("spawn").RLock()
-        super().submit(requests)
+    def step(self, k: int) -> EngineStepFacts:
+        time.sleep(600)
+        return super().step(k)
 
 
-def make_locking(config: RealConfig, speculating: bool) -> FakeEngine:
-    """Return an engine that takes real time and holds a semaphore."""
-    return LockingEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+def make_stuck(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that holds a semaphore and hears nothing."""
+    return StuckEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
 
 
 class PausingEngine(FakeEngine):

@@ -111,9 +111,10 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     executor = LocalExecutor(config_of(folder), (0, 1), folder / "logs")
     for worker in (0, 1):
-        executor.send(worker, prepare(folder, "make_locking", worker))
+        executor.send(worker, prepare(folder, "make_stuck", worker))
     executor.receive(), executor.receive()
     executor.send(0, work(100_000))  # worker 1 rests
+    time.sleep(1)  # worker 0 does not hear of anything any more
     print(executor.pid(0), executor.pid(1), flush=True)
     time.sleep(600)
 """

@@ -74,10 +74,11 @@ def test_two_nodes_leave_the_records_of_local_processes(
     two_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.txt").touch()
     config = config_of(Path("."), workers={"count": 2})  # relative folders, as in a preset
     policies = ("none", "static:2")
     for where, on_ray in (("local", False), ("ray", True)):
-        replay(config, policies, Path(where), silent, flat_times, f"{FAKES}:make_engine", on_ray=on_ray)
+        replay(config, policies, Path(where), silent, flat_times, f"{FAKES}:make_at_home", on_ray=on_ray)
     for name in ("none", "static-2"):
         check_run(tmp_path / "ray" / name, 2)
         assert counted(tmp_path / "ray" / name) == counted(tmp_path / "local" / name)

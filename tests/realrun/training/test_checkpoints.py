@@ -234,6 +234,7 @@ def test_a_worker_that_dies_over_a_checkpoint_is_told_in_words(tmp_path: Path) -
     first, second = str(raised.value).splitlines()
     assert first == "worker 1 could not write its part of a checkpoint: killed by signal 9 (SIGKILL)"
     assert second == GOES_ON
+    assert second.endswith("from the last checkpoint, if there is one")
 
 
 def test_a_finished_run_with_a_checkpoint_grows(tmp_path: Path, step: LiveStep) -> None:

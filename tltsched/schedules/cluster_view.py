@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from heapq import heapify, heapreplace
 
 import msgspec
@@ -63,8 +63,12 @@ class ClusterView:
             self.requests[request.id] = request
             self.generated[request.id] = 0
 
-    def forget(self, requests: Iterable[int]) -> None:
-        """Let go of requests that are trained on or dropped."""
+    def forget(self, requests: Collection[int]) -> None:
+        """Let go of requests that are trained on or dropped, each named once."""
+        if len(requests) == len(self.requests) and not self.turn_began:  # as at the end of most steps
+            for one_by_request in (self.requests, self.generated, self.finished):
+                one_by_request.clear()
+            return
         for request in requests:
             del self.requests[request], self.generated[request]
             self.finished.pop(request, None)

@@ -27,9 +27,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, gc=False):
-    """The context of one request, computed up to `at` of `end` tokens; up to `again` it was so before."""
+    """Contexts of requests that are alike, each computed up to `at` of `end` tokens; `again` were before."""
 
-    index: int
+    indices: list[int]
     at: int
     end: int
     again: int
@@ -40,41 +40,66 @@ class PrefillQueue:
 
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()
+        self._requests = 0
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return self._requests
 
     def indices(self) -> Ints:
         """Return the requests, in order, [n]."""
-        return np.fromiter((part.index for part in self._parts), np.int64, len(self._parts))
+        return np.fromiter((index for part in self._parts for index in part.indices), np.int64, len(self))
 
     def add(self, parts: Iterable[Part]) -> None:
         """Queue contexts to compute."""
-        self._parts.extend(parts)
+        for part in parts:
+            self._parts.append(part)
+            self._requests += len(part.indices)
 
     def take(self, budget_tokens: int) -> Chunk:
         """Compute up to `budget_tokens`, at least one, of the first in the queue."""
-        left, again, pairs, done, parts = max(budget_tokens, 1), 0, 0.0, [], self._parts
+        budget_tokens = left = max(budget_tokens, 1)
+        again, pairs, done, parts = 0, 0, [], self._parts
         while parts and left:
             part = parts[0]
             at, to = part.at, part.end
-            if at + left < to:
-                to = part.at = at + left
-            else:
+            count = min(left // (to - at), len(part.indices))
+            if not count:
+                to, count = at + left, 1
+                self._split(part, to)
+            elif count == len(part.indices):
                 parts.popleft()
-                done.append(part.index)
-            left -= to - at
-            pairs += float(to * to - at * at)
+                done += part.indices
+            else:
+                done += part.indices[:count]
+                del part.indices[:count]
+            left -= count * (to - at)
+            pairs += count * (to * to - at * at)
             if part.again > at:
-                again += min(to, part.again) - at
-        tokens = max(budget_tokens, 1) - left
-        return Chunk(float(tokens), pairs, again / max(tokens, 1), np.asarray(done, np.int64))
+                again += count * (min(to, part.again) - at)
+        self._requests -= len(done)
+        tokens = budget_tokens - left
+        return Chunk(float(tokens), float(pairs), again / max(tokens, 1), np.asarray(done, np.int64))
+
+    def _split(self, part: Part, to: int) -> None:
+        """Compute the context of the first of a part, the first of all, up to `to` tokens."""
+        if len(part.indices) == 1:
+            part.at = to
+            return
+        first = part.indices.pop(0)
+        self._parts.appendleft(Part([first], to, part.end, part.again))
 
     def pop(self) -> int:
         """Take the newest request out; what was computed of it is lost. Returns its index."""
-        return self._parts.pop().index
+        newest = self._parts[-1].indices.pop()
+        if not self._parts[-1].indices:
+            self._parts.pop()
+        self._requests -= 1
+        return newest
 
     def remove(self, indices: Ints) -> None:
         """Take requests, [n], out."""
-        gone = set(indices.tolist())
-        self._parts = deque(part for part in self._parts if part.index not in gone)
+        gone, parts = set(indices.tolist()), self._parts
+        for part in parts:
+            part.indices = [index for index in part.indices if index not in gone]
+        self._parts = deque(part for part in parts if part.indices)
+        self._requests = sum(len(part.indices) for part in self._parts)

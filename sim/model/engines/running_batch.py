@@ -163,8 +163,9 @@ class RequestPool:
         return count
 
     def _parts(self, admitted: Ints) -> list[Part]:
-        """Return the contexts that have to be computed, of each admitted request."""
-        requests, parts, seen = self.requests, [], self._prefilled_groups
+        """Return the contexts that have to be computed, of each admitted request, in order."""
+        requests, parts, seen = self.requests, list[Part](), self._prefilled_groups
+        last = Part([], 0, 0, 0)  # that of the samples of a prompt, which are alike behind the first
         caches, reuses = self.limits.prefix_caching, bool(self._reused_share)
         block = self.limits.block_tokens
         columns = (requests.prompt_tokens, self.emitted, requests.group, requests.length)
@@ -172,7 +173,7 @@ class RequestPool:
         for index, prompt, emitted, group, length in rows:
             end = prompt + emitted or 1
             if emitted:
-                parts.append(Part(index, 0, end, end))
+                parts.append(Part([index], 0, end, end))
                 continue
             begin = 0
             if group not in seen:
@@ -180,7 +181,12 @@ class RequestPool:
             elif caches and prompt:
                 begin = (prompt - 1) // block * block
             # An earlier response is read whole, and is taken to be as long as the one to come.
-            parts.append(Part(index, begin, end + length if reuses else end, 0))
+            end += length if reuses else 0
+            if parts and parts[-1] is last and last.at == begin and last.end == end:
+                last.indices.append(index)
+                continue
+            last = Part([index], begin, end, 0)
+            parts.append(last)
         return parts
 
     def prefill(self, budget_tokens: int) -> Chunk:

@@ -94,7 +94,7 @@ class SessionPool(RequestPool):
                 self.counts.turns += 1
             self._preempted.discard(index)
             self._holding.add(index)
-            parts.append(Part(index, found, context, seen))
+            parts.append(Part([index], found, context, seen))
         return parts
 
     def join(self, done: Ints) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 
@@ -26,11 +26,11 @@ class Work:
         self.memory = Memory(0, acceptance.bins, 0)
         self.know_configs((OFF,))
 
-    def know_configs(self, draft_configs: Iterable[DraftConfig]) -> None:
+    def know_configs(self, draft_configs: Collection[DraftConfig]) -> None:
         """Give draft configurations a place; those that have one keep it."""
-        known = dict.fromkeys((*self.places, *draft_configs))
-        if len(known) == len(self.places):
+        if all(draft_config in self.places for draft_config in draft_configs):
             return
+        known = dict.fromkeys((*self.places, *draft_configs))
         self.places = {draft_config: place for place, draft_config in enumerate(known)}
         costs = [self._costs.of(draft_config) for draft_config in self.places]
         self.draft_configs = tuple(self.places)

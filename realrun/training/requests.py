@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.problems.load import kinds_of, load_problems
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.seeds import response_seed
+from tlt.traces.runs.runfolder import RESPONSE_COLUMNS, read_table
 from tltsched.errors import InputError
+
+READ = ("step", "request", "response_tokens")
 
 
 class RequestSource:
@@ -50,15 +51,17 @@ class RequestSource:
 
 def _forced_lengths(path: Path, config: TrainConfig) -> dict[tuple[int, int], int]:
     try:
-        table = pd.read_parquet(path, columns=["step", "request", "response_tokens"])
-    except (OSError, KeyError, ValueError) as error:
+        table = read_table(path, {name: RESPONSE_COLUMNS[name] for name in READ})
+    except InputError as error:
         raise InputError(
             "rollout.forced_lengths", str(path), "a responses.parquet of a run folder", f"check it: {error}"
         ) from None
-    lengths = {
-        (int(step), int(request)): int(tokens)
-        for step, request, tokens in table.itertuples(index=False, name=None)
-    }
+    least = int(table["response_tokens"].min()) if len(table) else 1
+    if least < 1:
+        raise InputError(
+            "rollout.forced_lengths", f"{least} in {path}", "lengths of a token or more", "check it"
+        )
+    lengths = {(step, request): tokens for step, request, tokens in table.to_numpy().tolist()}
     wanted = config.rollout.prompts * config.rollout.samples
     missing = [
         (step, request)

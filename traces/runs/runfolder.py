@@ -33,6 +33,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tlt.traces.common import migrate
@@ -227,7 +228,19 @@ COST_DRAW_COLUMNS = {"draw": "int32", "run": "str", "step": "int32", "step_s": "
 
 
 def _frame(rows: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    return rows[list(columns)].astype(columns)
+    """Return these columns in these types; raises InputError for a number that its type cannot hold."""
+    chosen = rows[list(columns)]
+    try:
+        found = chosen.astype(columns)
+    except OverflowError as error:
+        raise InputError("a table", str(error), "numbers of 64 bits at most", "correct it") from None
+    for name, kind in columns.items():
+        if kind.startswith("int") and chosen[name].dtype != kind:
+            odd = chosen[name][found[name] != chosen[name]]  # a narrower type would wrap it round
+            if len(odd):
+                allowed = f"whole numbers of {kind.removeprefix('int')} bits"
+                raise InputError(name, odd.iloc[0], allowed, "correct it, or make it again")
+    return found
 
 
 def run_name(policy: str) -> str:
@@ -291,7 +304,7 @@ def read_table(
         return _frame(rows.rename(columns=new).assign(**lacking), columns)
     except InputError as error:
         raise InputError(f"{error.field} of {path}", error.got, error.allowed, error.fix) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, TypeError, OSError, pa.ArrowException) as error:
         raise InputError(path.name, str(error), ", ".join(columns), f"check {path}") from None
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from evidence.recording import RUNS
 from tlt.sim.steptimes.calibration import (
-    MIXED_DERIVED,
+    MIXED_NOT_TIMED,
     SHIPPED,
     Calibration,
     leave_one_out,
@@ -142,7 +142,7 @@ def vllm_h100(version: str, model: str, kv_s_per_token: float | None = None) -> 
     not_fitted = {
         "prefill_s_per_pair": "assumed: roofline; the prompts are too short to show it",
         "last slope": BEYOND,
-        "mixed_s, mixed_host_s, mixed_token_share": MIXED_DERIVED,
+        **MIXED_NOT_TIMED,
     }
     if kv_s_per_token is not None:
         where = "measured with vLLM 0.26.0 on the same device: these points have one context"
@@ -256,7 +256,7 @@ def paper_qwen32b_tp4(context_tokens: float = PAPER_CONTEXT_TOKENS) -> Calibrati
             "prefill_chunk_s, prefill_s_per_token": "assumed: roofline points",
             "off_s": "not published: 0",
             "last slope": BEYOND,
-            "mixed_s, mixed_host_s, mixed_token_share": MIXED_DERIVED,
+            **MIXED_NOT_TIMED,
         },
         coefficients=coefficients,
         residuals=residuals_of(coefficients, points),

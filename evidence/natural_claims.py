@@ -35,6 +35,7 @@ from tlt.traces.runs.acceptance_counts import NOTHING, position_counts
 from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.runfolder import RunFolder
 from tlt.traces.sources import open_runs
+from tltsched.draft_config import chain
 
 SEEDS = 8
 AIM = 0.05
@@ -161,19 +162,16 @@ def as_recorded(policy: MeasuredPolicy, calibration: Calibration, judged: Ints) 
 
     No acceptance and no decision is in it: what is left of the error of a prediction is theirs.
     """
-    rows = predicted_engine_steps(policy, costs_of(policy, calibration))
-    steps = read_engine_steps(policy.path)
+    costs, steps = costs_of(policy, calibration), read_engine_steps(policy.path)
+    rows = predicted_engine_steps(policy, costs)
     assert rows is not None
     assert steps is not None
-    law, modelled_s = calibration.coefficients, rows["predicted_s"].to_numpy(copy=True)
-    prompts, batch = steps["prompt_tokens"].to_numpy(np.float64), steps["batch"].to_numpy()
-    read = batch * (1.0 + steps["k"].to_numpy())
+    modelled_s, prompts = rows["predicted_s"].to_numpy(copy=True), steps["prompt_tokens"].to_numpy()
+    batch, context, k = (steps[name].to_numpy() for name in ("batch", "context_tokens", "k"))
     for place in np.flatnonzero(prompts).tolist():
-        tokens, pairs = prompts[place], prompts[place] ** 2
-        modelled_s[place] = (
-            law.mixed_engine_step_s(modelled_s[place], read[place], tokens, pairs) if batch[place]
-            else law.chunk_s(tokens, pairs)
-        )  # fmt: skip
+        tokens = float(prompts[place])
+        draft, beside = chain(int(k[place])), int(batch[place])
+        modelled_s[place] = costs.mixed_s(draft, beside, float(context[place]), tokens, tokens**2)
     inside = rows["step"].isin(judged).to_numpy()
     measured_s = rollouts_s(RunFolder(policy.path).steps())[judged].sum()
     return round(float(modelled_s[inside].sum() / measured_s - 1.0), 3)

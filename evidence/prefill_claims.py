@@ -52,7 +52,7 @@ def arrivals(run: str, calibration: Calibration, tokens: int, least_batch: int) 
     measured = np.array([beyond[place + AROUND[0] : place + AROUND[1]].sum() for place in places])
     by_law = np.array([
         law.mixed_engine_step_s(
-            decode_s[place], float(batch[place] * (1 + k[place])), tokens, float(tokens) ** 2
+            chain(int(k[place])), when_off, batch[place], decode_s[place], tokens, float(tokens) ** 2  # type: ignore[arg-type]
         ) - decode_s[place] for place in places
     ])  # fmt: skip
     return {

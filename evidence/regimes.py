@@ -88,7 +88,7 @@ CUDA = Machine(
     ),
     repeated="queue, prompts of 512",
     calibrate_s=400,
-    replay_s=400,
+    replay_s=620,
 )  # fmt: skip
 CPU = Machine(
     model="SmolLM2-135M",
@@ -127,9 +127,21 @@ MACHINES = {"cuda": CUDA, "cuda-tp2": TWO_GPUS, "cpu": CPU}
 
 
 def rollouts(machine: Machine) -> tuple[Regime, ...]:
-    """Return the regimes in the order in which they are run: a step of the trace each."""
-    again = tuple(regime for regime in machine.regimes if regime.name == machine.repeated)
-    return (*machine.regimes, *again)
+    """Return the regimes in the order in which they are run: a step of the trace each.
+
+    Prompts that are shared come last: an engine that fails there has done the others.
+    """
+    alone = tuple(regime for regime in machine.regimes if regime.samples == 1)
+    again = tuple(regime for regime in alone if regime.name == machine.repeated)
+    return (*alone, *again, *(regime for regime in machine.regimes if regime.samples > 1))
+
+
+def names_of(machine: Machine) -> tuple[str, ...]:
+    """Return the names of the rollouts; one that comes again says so."""
+    names: list[str] = []
+    for regime in rollouts(machine):
+        names.append(f"{regime.name}, again" if regime.name in names else regime.name)
+    return tuple(names)
 
 
 def trace_of(machine: Machine) -> Trace:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from evidence.recording import HERE, OTHERS, refuse_losses, write, write_raw
-from evidence.regimes import Machine, rollouts
+from evidence.regimes import Machine, names_of
 from tlt.analysis.drawing.tables import markdown_rows
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
@@ -127,8 +127,7 @@ def main(folder: Path, others: list[Path]) -> None:
     """Simulate, and write the record."""
     machine = read_struct(folder / "machine.json", Machine)
     device, tp = machine.settings["engine.device"], machine.settings.get("workers.tp", 1)
-    again = {len(machine.regimes): f"{machine.repeated}, again"}
-    names = tuple(again.get(number, regime.name) for number, regime in enumerate(rollouts(machine)))
+    names = names_of(machine)
     own, calibrated = folder / "calibration.json", "calibrated in processes of its own before"
     if not own.is_file() and others:
         own, *others = others

@@ -66,7 +66,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         Graphs,
         Meta(
             description="CUDA graphs. every_k: full ones of every batch and K, none while a prompt is "
-            "prefilled; stock: as `vllm serve` sets itself up, each engine in a process of its own"
+            "prefilled; stock: as `vllm serve` with one K sets itself up, each engine in a process of its own"
         ),
     ] = "every_k"
     graph_batches: Annotated[

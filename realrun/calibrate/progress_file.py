@@ -30,6 +30,7 @@ class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stuck"
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="facts"):
     """What an engine says of itself."""
 
+    engine: EngineKind = "speculating"
     version: str = ""
     graph_tokens: float | None = None  # largest CUDA graph; None: not known, or none
     chunk_tokens: float = CHUNK_TOKENS
@@ -49,6 +50,7 @@ class PartialFile:
         self.mixed: list[MixedBlock] = []
         self.stuck_cells: list[tuple[EngineKind, Cell]] = []
         self.engine = Facts()
+        self.plain_graph_tokens: float | None = None
         self.notes: list[str] = []  # of this call alone
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size:
@@ -88,6 +90,8 @@ class PartialFile:
             case Stuck():
                 self.stuck_cells.append((line.engine, line.cell))
             case Facts():
+                if line.engine == "plain":
+                    self.plain_graph_tokens = line.graph_tokens
                 graphs = [facts.graph_tokens for facts in (self.engine, line) if facts.graph_tokens]
                 self.engine = msgspec.structs.replace(line, graph_tokens=max(graphs, default=None))
             case Header():

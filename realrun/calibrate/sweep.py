@@ -113,7 +113,7 @@ class Sweep:
                 self.progress(self._done_work, self._work, f"starting the {kind} engine")
                 engines[kind] = make(self.config, kind == "speculating")
             for kind, engine in engines.items():
-                self.partial.facts(_facts(engine))
+                self.partial.facts(_facts(engine, kind))
                 self.progress(self._done_work, self._work, f"warming the {kind} engine up")
                 engine.warm_up(self.plan.batches, self._ks(kind))
             self._visits(engines)
@@ -139,6 +139,7 @@ class Sweep:
             licence="Apache-2.0",
             notes=(*self._notes(), *self._missing()),
             graph_tokens=partial.engine.graph_tokens,
+            plain_graph_tokens=partial.plain_graph_tokens,
             graph_batches=_graph_batches(config),
             chunk_tokens=partial.engine.chunk_tokens,
             points=points,
@@ -307,9 +308,10 @@ def _graph_batches(config: RealConfig) -> tuple[int, ...]:
     return graph_batches(config)
 
 
-def _facts(engine: Engine) -> Facts:
+def _facts(engine: Engine, kind: EngineKind) -> Facts:
     """Return what an engine says of itself; it may say nothing."""
     return Facts(
+        engine=kind,
         version=str(getattr(engine, "version", "")),
         graph_tokens=getattr(engine, "graph_tokens", None) or None,
         chunk_tokens=float(getattr(engine, "chunk_tokens", CHUNK_TOKENS)),

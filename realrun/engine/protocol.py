@@ -69,6 +69,9 @@ class Engine(Protocol):
     def abort_all(self) -> None:
         """Drop all pending requests, so that the engine is empty."""
 
+    def drop_caches(self) -> None:
+        """Forget the prompts of earlier requests, as taking new weights does. Nothing may be pending."""
+
     def own_weights(self) -> Mapping[str, Any]:
         """Return the weights that it was built with, for load_policy; raises InputError where it cannot."""
 

@@ -54,7 +54,9 @@ def prepare(engine: EngineConfig) -> None:
         cpu_sampling.repair()
         cpu_seeds.repair()
         kernel_registry.repair()
-    elif engine.graphs == "every_k":  # stock means as it is
+    else:
+        # With stock graphs as well: one engine serves every K here, where a server of one K, which is what a
+        # user starts, finds a graph of its own for every batch.
         graphs.repair()
 
 

@@ -204,6 +204,10 @@ class VllmEngine:
         self._pending.clear()
         self._drain()
 
+    def drop_caches(self) -> None:
+        """Forget the prompts of earlier requests, as taking new weights does. Nothing may be pending."""
+        self._llm.reset_prefix_cache()
+
     def own_weights(self) -> Mapping[str, Any]:
         """Read the weights of the model folder; raises InputError for one without any."""
         files = sorted(Path(self._model.model).glob("*.safetensors"))
@@ -221,7 +225,7 @@ class VllmEngine:
         """
         self._load("start_weight_update", weights, kv_kept)
         if not kv_kept:
-            self._llm.reset_prefix_cache()
+            self.drop_caches()
         self._llm.set_weight_version(str(version))
         if self._lookup:
             self._lookup.clear()
@@ -230,7 +234,7 @@ class VllmEngine:
         """Draft with these weights; raises RuntimeError while requests are pending."""
         del version  # vLLM counts versions of the policy alone
         self._load("start_draft_weight_update", weights)
-        self._llm.reset_prefix_cache()
+        self.drop_caches()
 
     def _load(self, start: str, weights: Mapping[str, Any], amid: bool = False) -> None:
         """Take one update in through vLLM's own path, without a copy through a pipe or a file.

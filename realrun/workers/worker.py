@@ -108,6 +108,9 @@ class Worker:
     ) -> Log:
         """Generate all requests, and do what `orders` returns on the way; returns what is not reported yet.
 
+        No rollout finds in a cache what an earlier one left there, of this policy or of another in turn: in
+        training the weights have changed in between.
+
         `orders(True)` waits for one order or more.
 
         Raises RuntimeError if a forced response has another length than was asked for.
@@ -117,6 +120,7 @@ class Worker:
         self._ended.clear()
         self._unseen.clear()
         self._abandoned = False
+        self.engine.drop_caches()
         self._now_s = self._before_s = self.clock()
         self.scheduler.handle(RolloutBegan(self._now_s, self.index, step, self.drafter_version))
         self._submit(requests)

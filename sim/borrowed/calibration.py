@@ -10,7 +10,7 @@ from tlt.sim.borrowed.correct import Factors, fit_factors
 from tlt.sim.borrowed.questions import Answers
 from tlt.sim.steptimes.calibration import (
     CHUNK_TOKENS,
-    MIXED_DERIVED,
+    MIXED_NOT_TIMED,
     Borrowed,
     Calibration,
     leave_one_out,
@@ -160,7 +160,7 @@ def _notes(law: Coefficients, factors: Factors, own: Sequence[Point]) -> tuple[s
 
 
 def _not_fitted(answers: Answers, knows_drafts: bool) -> dict[str, str]:
-    told = {"last slope": BEYOND, "off_s": OFF, "mixed_s, mixed_host_s, mixed_token_share": MIXED_DERIVED}
+    told = {"last slope": BEYOND, "off_s": OFF} | MIXED_NOT_TIMED
     if not knows_drafts:
         told["drafter"] = DRAFTER + (answers.refusal(drafting=True) or "none were asked for")
     return told

@@ -22,9 +22,10 @@ from tlt.traces.common.shipped import load_named, names_in
 from tlt.traces.results.calibration_points import SYNTHETIC, MixedPoint, Point, PrefillPoint, Provenance
 from tltsched.errors import InputError
 
-MIXED_DERIVED = (
-    "derived: an engine step that prefills beside a batch follows from the other terms; none was timed"
-)
+MIXED_NOT_TIMED = {
+    "mixed_*, draft_prefill_s_per_token": "derived: an engine step that prefills beside a batch follows from the "
+    "other terms; none was timed, and what a drafter takes to read a prompt is left out"
+}
 CHUNK_TOKENS = 8192.0
 SHIPPED = Path(__file__).parent / "calibrations"
 Number = TypeVar("Number", int, float)
@@ -175,11 +176,10 @@ def predict_mixed_s(coefficients: Coefficients, point: MixedPoint) -> float:
     draft_config, batch = point.draft_config, point.batch
     fixed_s = float(coefficients.fixed_s(draft_config, point.when_off, np.float64(batch)))
     per_token = coefficients.context_s_per_token(draft_config, point.when_off)
+    decode_s = fixed_s + per_token * point.context_tokens * batch
+    prompt_tokens = point.prompt_tokens
     return coefficients.mixed_engine_step_s(
-        fixed_s + per_token * point.context_tokens * batch,
-        batch * draft_config.verify_tokens,
-        point.prompt_tokens,
-        float(point.prompt_tokens) ** 2,
+        draft_config, point.when_off, batch, decode_s, prompt_tokens, float(prompt_tokens) ** 2
     )
 
 

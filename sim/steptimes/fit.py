@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import exp
 from operator import itemgetter
 
@@ -88,38 +89,84 @@ def fit_prefill(points: Sequence[PrefillPoint], settings: LawSettings) -> tuple[
     return chunk_s, token_s, pair_s if given_s is None else given_s
 
 
+CHI_SQUARE_95 = 3.84  # of one parameter
 SHARES = np.linspace(0.0, 2.0, 81)  # of a token to verify that a prompt's token may cost
 
 
-def fit_mixed(coefficients: Coefficients, points: Sequence[MixedPoint]) -> Coefficients:
-    """Return the law with the three terms that measured engine steps which prefill beside a batch decide.
+def fit_mixed(
+    coefficients: Coefficients, points: Sequence[MixedPoint], in_graphs: bool = False
+) -> Coefficients:
+    """Return the law with the terms that measured engine steps which prefill beside a batch decide.
 
     The points that are not held out decide, by least squares on relative errors; no term is negative, and the
-    least time of the host is one that was measured. Points whose host is the slower part say little of the
-    share: of those within one standard error of the best (profile likelihood) the nearest to 1 is taken, as
-    it is derived where nothing was measured.
+    least time of the host is one that was measured, or nothing. `in_graphs`: such engine steps have CUDA
+    graphs up to the law's largest; the host then has a time of its own beyond. Points whose host is the
+    slower part say little of the share: of those in its 95 % interval (profile likelihood) the nearest to 1
+    is taken, as it is derived where nothing was measured.
     """
     used = [point for point in points if not point.held_out]
     if not used:
         return coefficients
     seconds = np.array([point.engine_step_s for point in used])
-    hosts_s = np.append(0.0, np.unique(seconds))[:, None]
-    weights = 1.0 / seconds**2
+    past = np.array([in_graphs and _past_graphs(coefficients, point) for point in used])
+    hosts = list(product(_hosts_s(seconds[~past]), _hosts_s(seconds[past])))
+    hosts_s = np.array([np.where(past, beyond_s, within_s) for within_s, beyond_s in hosts])
+    columns = np.array([[1.0, point.batch, _drafter_tokens(coefficients, point)] for point in used])
     found = []
     for share in SHARES.tolist():
-        law = msgspec.structs.replace(coefficients, mixed_s=0.0, mixed_host_s=0.0, mixed_token_share=share)
+        law = msgspec.structs.replace(
+            coefficients, mixed_s=0.0, mixed_s_per_request=0.0, mixed_host_s=0.0, mixed_eager_host_s=None,
+            mixed_token_share=share, draft_prefill_s_per_token=0.0,
+        )  # fmt: skip
         alone_s = np.array([predict_mixed_s(law, point) for point in used])
-        beyond = seconds - np.maximum(hosts_s, alone_s)  # [hosts, points]
-        constants_s = np.maximum((beyond * weights).sum(axis=1) / weights.sum(), 0.0)
-        squares = ((beyond - constants_s[:, None]) ** 2 * weights).sum(axis=1)
+        beyond = (seconds - np.maximum(hosts_s, alone_s)) / seconds
+        squares, terms = _not_negative(columns / seconds[:, None], beyond)
         best = int(np.argmin(squares))
-        found.append((float(squares[best]), share, float(hosts_s[best, 0]), float(constants_s[best])))
-    most = min(found)[0] * exp(1.0 / len(used))
+        found.append((float(squares[best]), share, *hosts[best], *terms[best].tolist()))
+    most = min(found)[0] * exp(CHI_SQUARE_95 / len(used))
     alike = [each for each in found if each[0] <= most]
-    _, share, host_s, constant_s = min(alike, key=lambda each: abs(each[1] - 1.0))
-    return msgspec.structs.replace(
-        coefficients, mixed_s=constant_s, mixed_host_s=host_s, mixed_token_share=share
+    _, share, host_s, eager_s, constant_s, request_s, token_s = min(
+        alike, key=lambda each: abs(each[1] - 1.0)
     )
+    return msgspec.structs.replace(
+        coefficients, mixed_s=constant_s, mixed_s_per_request=request_s, mixed_host_s=host_s,
+        mixed_eager_host_s=max(host_s, eager_s) if past.any() else None, mixed_token_share=share,
+        draft_prefill_s_per_token=token_s,
+    )  # fmt: skip
+
+
+def _hosts_s(seconds: Floats) -> list[float]:
+    return [0.0, *np.unique(seconds).tolist()]
+
+
+def _past_graphs(law: Coefficients, point: MixedPoint) -> bool:
+    tokens = point.batch * point.draft_config.verify_tokens + point.prompt_tokens
+    return law.past_graphs(tokens, point.draft_config, point.when_off)
+
+
+def _drafter_tokens(law: Coefficients, point: MixedPoint) -> float:
+    """Return how many tokens of the prompt a drafter reads: all, where one is loaded."""
+    a_token = msgspec.structs.replace(law, draft_prefill_s_per_token=1.0)
+    return a_token.drafter_reads_s(point.draft_config, point.when_off, point.prompt_tokens)
+
+
+def _not_negative(columns: Floats, wanted: Floats) -> tuple[Floats, Floats]:
+    """Return the least squares, [rows], and the factors >= 0 that leave them, [rows, n].
+
+    `columns` are [points, n], `wanted` [rows, points]. The best of all subsets of columns is what is sought,
+    and few columns have few subsets.
+    """
+    count = columns.shape[1]
+    squares, factors = (wanted**2).sum(axis=1), np.zeros((len(wanted), count))
+    for chosen in product((False, True), repeat=count):
+        some = columns[:, chosen]
+        solution = wanted @ np.linalg.pinv(some).T
+        left = ((wanted - solution @ some.T) ** 2).sum(axis=1)
+        better = (left < squares) & (solution >= 0.0).all(axis=1)
+        squares[better] = left[better]
+        factors[better] = 0.0
+        factors[np.ix_(better, chosen)] = solution[better]
+    return squares, factors
 
 
 def _given(settings: LawSettings) -> Floats:

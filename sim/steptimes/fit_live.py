@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tlt.sim.steptimes.calibration import (
-    MIXED_DERIVED,
+    MIXED_NOT_TIMED,
     Calibration,
     Residuals,
     leave_one_out,
@@ -52,13 +52,16 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
 
     def refit(some: Sequence[Point]) -> Coefficients:
         fitted = fit(some, measured.prefill_points, settings, shape)
-        return fit_mixed(fitted if gpu else _continued(fitted), measured.mixed_points)
+        whole = fitted if gpu else _continued(fitted)
+        whole = msgspec.structs.replace(whole, plain_graph_tokens=measured.plain_graph_tokens)
+        # An engine that was told which batches to capture has graphs for decode alone.
+        return fit_mixed(whole, measured.mixed_points, in_graphs=not measured.graph_batches)
 
     coefficients = refit(measured.points)
     residuals = _residuals(coefficients, measured.points, refit)
     not_fitted = {"last slope": BEYOND_GPU if gpu else BEYOND_FITTED}
     if not measured.mixed_points:
-        not_fitted["mixed_s, mixed_host_s, mixed_token_share"] = MIXED_DERIVED
+        not_fitted |= MIXED_NOT_TIMED
     if gpu:
         not_fitted["prefill_s_per_pair"] = "assumed: roofline; it hides behind the other terms"
     return Calibration(

@@ -25,13 +25,21 @@ ceil(n / c) prefill_chunk + n prefill_token + prefill_pair (sum of squared lengt
 
 Engines prefill while they decode. An engine step that does both takes
 
-    max(host, prefill of the n tokens alone, decode + share (G(x + n) - G(x)) + prefill_pair pairs) + mixed
+    max(host, prefill_token n + prefill_pair pairs, decode + share (G(x + n) - G(x)) + prefill_pair pairs)
+    + mixed + mixed_request batch
 
 A prompt's token costs a share of what a token to verify costs, past the last knot no more than prefill's; and
-to decode beside it never makes a prefill shorter. Such a step has no CUDA graph of its own on most engines:
-its host is then the slower part up to some thousand tokens, and takes `host` whatever is in it (25 ms on a 7B
-model, where a decode step takes 5). `share`, `host` and `mixed` are fitted to measured engine steps of that
-kind; they are 1, 0 and 0 where there are none.
+to decode beside it never makes a prefill shorter. The host is the slower part up to some thousand tokens, and
+takes `host` whatever is in it: 27 ms on a 7B model where a decode step takes 5, if such steps have no CUDA
+graph. With stock graphs they have one up to `graph_tokens` (without speculation `plain_graph_tokens`), and
+`host` is 10 ms up to there and `eager_host` beyond. `prefill_chunk` is no part of it: it is measured on an
+idle engine, and holds what an idle engine takes to begin. Beside a prompt the kernels of decode alone do not
+serve: each request that decodes takes `mixed_request` more. `share`, `host`, `eager_host`, `mixed` and
+`mixed_request` are fitted to measured engine steps of that kind. Where there are none they are 1, not known
+and 0, and such a step takes no less than the same prefill of an idle engine, prefill_chunk included.
+
+With speculation configured the drafter reads every prompt as well: `draft_prefill` a token on top of any
+engine step that prefills, fitted to the same engine steps; 0 where there are none.
 """
 
 from __future__ import annotations
@@ -51,7 +59,7 @@ from tltsched.policies.base import WhenOff
 
 MOST_PIECES, MOST_TOKENS, MOST_SHARE, MOST_S = 4_096, 2.0**31, 1e3, 1e4
 _COUNTS, _SHARES = (
-    ("knots_tokens", "graph_batches", "graph_tokens"),
+    ("knots_tokens", "graph_batches", "graph_tokens", "plain_graph_tokens"),
     ("drafter_kv_share", "mixed_token_share"),
 )
 
@@ -78,12 +86,16 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     kv_s_per_verified_token: float = 0.0
     graph_batches: tuple[int, ...] = ()  # ascending; empty: not known, no padding
     mixed_s: float = 0.0
-    mixed_host_s: float = 0.0
+    mixed_s_per_request: float = 0.0
+    mixed_host_s: float | None = None  # None: no such engine step was timed
+    mixed_eager_host_s: float | None = None  # past the graphs; None: graphs make no difference to it
+    plain_graph_tokens: float | None = None  # graph_tokens without speculation; None: as with it
     mixed_token_share: float = 1.0
     request_s: float = 0.0
     experts: ExpertTerm | None = None
     draft_target_share: float = 0.0
     draft_once: bool = False
+    draft_prefill_s_per_token: float = 0.0
 
     def __post_init__(self) -> None:
         knots, slopes = self.knots_tokens, self.slopes_s_per_token
@@ -121,6 +133,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             draft_pass_s=self.draft_pass_s * drafter,
             draft_pass_s_per_request=self.draft_pass_s_per_request * drafter,
             draft_s_per_token=self.draft_s_per_token * drafter,
+            draft_prefill_s_per_token=self.draft_prefill_s_per_token * drafter,
             draft_target_share=self.draft_target_share * drafter / target,
             kv_s_per_verified_token=self.kv_s_per_verified_token * kv,
         )
@@ -133,7 +146,9 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             prefill_s_per_token=self.prefill_s_per_token * factor,
             prefill_s_per_pair=self.prefill_s_per_pair * factor,
             mixed_s=self.mixed_s * factor,
-            mixed_host_s=self.mixed_host_s * factor,
+            mixed_s_per_request=self.mixed_s_per_request * factor,
+            mixed_host_s=self.mixed_host_s and self.mixed_host_s * factor,
+            mixed_eager_host_s=self.mixed_eager_host_s and self.mixed_eager_host_s * factor,
         )
 
     def target_s(self, tokens: npt.ArrayLike) -> Floats:
@@ -176,6 +191,11 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         further = self.kv_s_per_verified_token * (draft_config.verify_tokens - 1)
         return self.kv_s_per_token * (1.0 + passes * self.drafter_kv_share) + further
 
+    def drafter_reads_s(self, draft_config: DraftConfig, when_off: WhenOff, tokens: float) -> float:
+        """Return what an engine step takes longer since a drafter reads the prompts in it as well."""
+        reads = _drafter_is_loaded(draft_config, when_off)
+        return tokens * self.draft_prefill_s_per_token if reads else 0.0
+
     def chunk_s(self, tokens: float, pairs: float) -> float:
         """Return the seconds of an engine step that prefills `tokens` and nothing else.
 
@@ -183,11 +203,15 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.prefill_chunk_s + tokens * self.prefill_s_per_token + pairs * self.prefill_s_per_pair
 
-    def mixed_engine_step_s(self, decode_s: float, read_tokens: float, tokens: float, pairs: float) -> float:
-        """Return the seconds of an engine step that prefills `tokens` while it decodes.
+    def mixed_engine_step_s(
+        self, draft_config: DraftConfig, when_off: WhenOff, batch: float, decode_s: float, tokens: float,
+        pairs: float,
+    ) -> float:  # fmt: skip
+        """Return the seconds of an engine step that prefills `tokens` beside `batch` requests that decode.
 
-        `decode_s`: of the same engine step without them, in which the target reads `read_tokens`.
+        `decode_s`: of the same engine step without them.
         """
+        read_tokens = batch * draft_config.verify_tokens
         first, last = self.knots_tokens[0], self.knots_tokens[-1]
         read, whole = (min(max(each, first), last) for each in (read_tokens, read_tokens + tokens))
         beyond = max(read_tokens + tokens - max(whole, read_tokens), 0.0)
@@ -198,8 +222,22 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             riding_s += float(both[1] - both[0])
         if self.graph_tokens is not None and read_tokens <= self.graph_tokens < read_tokens + tokens:
             riding_s += self.eager_s
-        with_them = decode_s + riding_s + pairs * self.prefill_s_per_pair
-        return max(self.mixed_host_s, self.chunk_s(tokens, pairs), with_them) + self.mixed_s
+        with_them_s = decode_s + riding_s + pairs * self.prefill_s_per_pair
+        alone_s, host_s = self.chunk_s(tokens, pairs), self.mixed_host_s
+        if host_s is not None:
+            if self.mixed_eager_host_s is not None and self.past_graphs(
+                read_tokens + tokens, draft_config, when_off
+            ):
+                host_s = self.mixed_eager_host_s
+            alone_s = max(alone_s - self.prefill_chunk_s, host_s)
+        drafter_s = self.drafter_reads_s(draft_config, when_off, tokens)
+        return max(alone_s, with_them_s) + self.mixed_s + self.mixed_s_per_request * batch + drafter_s
+
+    def past_graphs(self, tokens: float, draft_config: DraftConfig, when_off: WhenOff) -> bool:
+        """Return whether an engine step of so many tokens, prompts included, is larger than any graph."""
+        plain = not _drafter_is_loaded(draft_config, when_off)
+        largest = self.plain_graph_tokens if plain and self.plain_graph_tokens else self.graph_tokens
+        return largest is not None and tokens > largest
 
     def _within_s(self, tokens: float) -> float:
         """Return G at a number of tokens that lies between the knots, less the floor."""
@@ -214,6 +252,10 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             + tokens * self.prefill_s_per_token
             + squared_tokens * self.prefill_s_per_pair
         )
+
+
+def _drafter_is_loaded(draft_config: DraftConfig, when_off: WhenOff) -> bool:
+    return draft_config.depth > 0 or when_off == "k0"
 
 
 def pieces(tokens: Floats, knots: tuple[float, ...]) -> list[Floats]:

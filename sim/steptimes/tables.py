@@ -80,10 +80,10 @@ class StepCosts:
         """Return the seconds of an engine step that prefills `tokens`, beside a batch if the engine mixes."""
         law = self.coefficients
         if not self.mixes or not batch:
-            return law.chunk_s(tokens, pairs)
+            return law.chunk_s(tokens, pairs) + law.drafter_reads_s(draft_config, self.when_off, tokens)
         table = self.of(draft_config)
         decode_s = float(table.fixed_s[batch]) + table.context_s_per_token * context_tokens
-        return law.mixed_engine_step_s(decode_s, batch * draft_config.verify_tokens, tokens, pairs)
+        return law.mixed_engine_step_s(draft_config, self.when_off, batch, decode_s, tokens, pairs)
 
     def switch_s(self, resume_cost: ResumeCost, tokens: float, squared_tokens: float) -> float:
         """Return what drafting costs before its first engine step, given the running contexts.

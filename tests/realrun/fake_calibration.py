@@ -134,6 +134,9 @@ class FakeEngine:
         done, self.done = self.done, {}
         return done
 
+    def drop_caches(self) -> None:
+        assert not self.pending()
+
     def abort_all(self) -> None:
         self.waiting, self.batch = [], []
         self.asked_k = 0

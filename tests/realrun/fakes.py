@@ -50,6 +50,7 @@ class FakeEngine:
         self.policy_version = self.drafter_version = 0
         self.warmed: set[tuple[int, int]] = set()
         self.stepped: list[int] = []
+        self.dropped = 0  # how often its caches were
         self._rng = random.Random(seed)  # noqa: S311 -- acceptance draws
         self._waiting: list[EngineRequest] = []
         self._running: list[Running] = []
@@ -84,6 +85,10 @@ class FakeEngine:
         del weights
         assert not self.pending()
         self.drafter_version = version
+
+    def drop_caches(self) -> None:
+        assert not self.pending()
+        self.dropped += 1
 
     def warm_up(self, batches: Sequence[int], ks: Sequence[int]) -> None:
         self.warmed = {(batch, k) for batch in batches for k in ks}

@@ -192,9 +192,11 @@ def test_a_response_of_another_length_is_an_error() -> None:
 
 
 def test_two_rollouts_follow_one_another() -> None:
-    bench = Bench("static:4", FakeEngine(8, 4))
+    engine = FakeEngine(8, 4)
+    bench = Bench("static:4", engine)
     bench.rollout(requests(20, 30), 0)
     bench.rollout(requests(25, 15), 1)
+    assert engine.dropped == 2, "the second finds nothing of the first in a cache"
     times = [record.t_s for record in bench.records()]
     assert times == sorted(times)
     assert [body.step for body in bench.bodies(RolloutBegan)] == [0, 1]  # type: ignore[attr-defined]

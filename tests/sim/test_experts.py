@@ -101,7 +101,7 @@ def test_prompts_beside_decode_wake_experts_too() -> None:
     moe = law()
     assert moe.experts is not None
     decode_s = step_s(moe, 0, 1)
-    mixed_s = moe.mixed_engine_step_s(decode_s, 1.0, 400.0, 400.0**2)
+    mixed_s = moe.mixed_engine_step_s(OFF, "not_configured", 1, decode_s, 400.0, 400.0**2)
     assert mixed_s > decode_s + 0.9 * moe.experts.read_s
 
 

@@ -26,6 +26,7 @@ from tlt.sim.steptimes.law import (
 from tlt.traces.results.calibration_points import MixedPoint
 from tltsched.draft_config import OFF, DraftConfig, chain
 from tltsched.errors import InputError
+from tltsched.policies.base import WhenOff
 
 # Every coefficient another number, none that is 0 or 1 or a power of two times another.
 LAW = Coefficients(
@@ -34,7 +35,8 @@ LAW = Coefficients(
     draft_s=0.0029, draft_pass_s=0.0031, draft_pass_s_per_request=0.00041, graph_tokens=70.0, eager_s=0.0053,
     prefill_chunk_s=0.0043, prefill_s_per_token=0.00047, prefill_s_per_pair=0.00000059,
     draft_s_per_token=0.000061, kv_s_per_verified_token=0.0000067, mixed_s=0.00073, mixed_token_share=0.79,
-    mixed_host_s=0.033, request_s=0.00083, draft_target_share=0.089,
+    mixed_host_s=0.033, request_s=0.00083, draft_target_share=0.089, mixed_s_per_request=0.000017,
+    mixed_eager_host_s=0.047, plain_graph_tokens=40.0, draft_prefill_s_per_token=0.000011,
 )  # fmt: skip
 TREE = DraftConfig(5, 3, 12)
 DRAFTS = (OFF, chain(1), chain(4), TREE)
@@ -105,23 +107,57 @@ def test_prefill_in_chunks() -> None:
     assert LAW.chunk_s(300, 90_000) == pytest.approx(0.0043 + 300 * 0.00047 + 90_000 * 0.00000059, rel=1e-12)
 
 
-@pytest.mark.parametrize("read", [1, 5, 16, 50, 64, 66, 69, 70, 71, 300])
-@pytest.mark.parametrize("tokens", [1, 3, 12, 60, 500])
+@pytest.mark.parametrize("batch", [1, 5, 14, 16, 50, 64, 70, 71, 300])
+@pytest.mark.parametrize("tokens", [1, 3, 12, 26, 60, 500])
 @pytest.mark.parametrize("slope", [0.00037, 0.00091])
-def test_an_engine_step_that_prefills_and_decodes(read: int, tokens: int, slope: float) -> None:
-    """A share of G's rise, past the last knot no more than prefill's; no shorter than prefill or the host."""
+@pytest.mark.parametrize(
+    ("draft", "when_off"), [(OFF, "not_configured"), (OFF, "k0"), (chain(4), "not_configured"), (TREE, "k0")]
+)
+def test_an_engine_step_that_prefills_and_decodes(
+    batch: int, tokens: int, slope: float, draft: DraftConfig, when_off: WhenOff
+) -> None:
+    """A share of G's rise, past the last knot no more than prefill's; no shorter than prefill or the host.
+
+    The host takes longer past the graphs of the engine, which without speculation are fewer.
+    """
     law = msgspec.structs.replace(LAW, slopes_s_per_token=(0.00021, 0.00013, slope))
+    read, loaded = batch * draft.verify_tokens, draft.depth > 0 or when_off == "k0"
     low, high = law.knots_tokens[0], law.knots_tokens[-1]
     inside = [min(max(each, low), high) for each in (read, read + tokens)]
     beyond = max(read + tokens - high, 0) - max(read - high, 0)
     riding = 0.79 * (target_s(law, inside[1]) - target_s(law, inside[0]) + beyond * min(slope, 0.00047))
     if read <= 70 < read + tokens:
         riding += 0.0053
+    host_s = 0.047 if read + tokens > (70 if loaded else 40) else 0.033
+    on_top = 0.00073 + 0.000017 * batch + 0.000011 * tokens * loaded
     for decode_s, pairs in ((0.02, 100.0), (0.5, 4000.0)):
         together = decode_s + riding + pairs * 0.00000059
-        alone = 0.0043 + tokens * 0.00047 + pairs * 0.00000059
-        found = law.mixed_engine_step_s(decode_s, read, tokens, pairs)
-        assert found == pytest.approx(max(0.033, together, alone) + 0.00073, rel=1e-12)
+        alone = tokens * 0.00047 + pairs * 0.00000059
+        found = law.mixed_engine_step_s(draft, when_off, batch, decode_s, tokens, pairs)
+        assert found == pytest.approx(max(host_s, together, alone) + on_top, rel=1e-12)
+        one_host = msgspec.structs.replace(law, mixed_eager_host_s=None)
+        found = one_host.mixed_engine_step_s(draft, when_off, batch, decode_s, tokens, pairs)
+        assert found == pytest.approx(max(0.033, together, alone) + on_top, rel=1e-12)
+        untold = msgspec.structs.replace(law, mixed_host_s=None)
+        found = untold.mixed_engine_step_s(draft, when_off, batch, decode_s, tokens, pairs)
+        assert found == pytest.approx(max(together, alone + 0.0043) + on_top, rel=1e-12)
+
+
+def test_graphs_without_speculation_are_those_of_all_where_nothing_else_is_known() -> None:
+    law = msgspec.structs.replace(LAW, plain_graph_tokens=None)
+    for tokens, past in ((70, False), (71, True)):
+        assert law.past_graphs(tokens, OFF, "not_configured") == past
+        assert LAW.past_graphs(tokens, OFF, "k0") == past
+        assert LAW.past_graphs(tokens, chain(1), "not_configured") == past
+    assert [LAW.past_graphs(tokens, OFF, "not_configured") for tokens in (40, 41)] == [False, True]
+    none = msgspec.structs.replace(LAW, graph_tokens=None, plain_graph_tokens=None)
+    assert not none.past_graphs(1e9, OFF, "not_configured")
+
+
+def test_a_loaded_drafter_reads_prompts_beside_the_target() -> None:
+    assert LAW.drafter_reads_s(OFF, "not_configured", 300) == 0.0
+    for draft, when_off in ((OFF, "k0"), (chain(2), "not_configured"), (chain(2), "k0")):
+        assert LAW.drafter_reads_s(draft, when_off, 300) == pytest.approx(300 * 0.000011)  # type: ignore[arg-type]
 
 
 def test_experts_come_on_top() -> None:
@@ -131,8 +167,8 @@ def test_experts_come_on_top() -> None:
         woken = 1 - (1 - 4 / 32) ** x
         assert float(law.target_s(x)) == pytest.approx(target_s(LAW, x) + 0.02 * woken, rel=1e-9)
     more = 0.02 * ((1 - 4 / 32) ** 9 - (1 - 4 / 32) ** 29)
-    plain = LAW.mixed_engine_step_s(0.5, 9, 20, 0.0)
-    assert law.mixed_engine_step_s(0.5, 9, 20, 0.0) == pytest.approx(plain + more, rel=1e-9)
+    plain = LAW.mixed_engine_step_s(OFF, "k0", 9, 0.5, 20, 0.0)
+    assert law.mixed_engine_step_s(OFF, "k0", 9, 0.5, 20, 0.0) == pytest.approx(plain + more, rel=1e-9)
 
 
 def test_what_factors_scale() -> None:
@@ -143,10 +179,10 @@ def test_what_factors_scale() -> None:
         1.7: ("floor_s", "eager_s"),
         2.3: ("request_s", "kv_s_per_token", "kv_s_per_verified_token"),
         3.1: ("off_s", "off_s_per_request", "draft_s", "draft_pass_s", "draft_pass_s_per_request",
-              "draft_s_per_token"),
+              "draft_s_per_token", "draft_prefill_s_per_token"),
         3.1 / 1.7: ("draft_target_share",),
         1.0: ("prefill_chunk_s", "prefill_s_per_token", "prefill_s_per_pair", "mixed_s", "mixed_host_s",
-              "mixed_token_share", "drafter_kv_share"),
+              "mixed_token_share", "drafter_kv_share", "mixed_s_per_request", "mixed_eager_host_s"),
     }  # fmt: skip
     for factor, names in by.items():
         for name in names:
@@ -159,11 +195,10 @@ def test_what_factors_scale() -> None:
         assert twice.fixed_s(draft, "k0", BATCHES) == pytest.approx(2 * law.fixed_s(draft, "k0", BATCHES))
         kv = law.context_s_per_token(draft, "k0")
         assert twice.context_s_per_token(draft, "k0") == pytest.approx(2 * kv)
-    for args in ((0.02, 9, 20, 30.0), (0.5, 9, 20, 30.0)):
-        decode_s, *rest = args
-        assert twice.mixed_engine_step_s(2 * decode_s, *rest) == pytest.approx(
-            2 * law.mixed_engine_step_s(*args)
-        )
+    for decode_s, tokens in ((0.02, 20), (0.02, 90), (0.5, 20)):
+        once_s = law.mixed_engine_step_s(OFF, "k0", 9, decode_s, tokens, 30.0)
+        twice_s = twice.mixed_engine_step_s(OFF, "k0", 9, 2 * decode_s, tokens, 30.0)
+        assert twice_s == pytest.approx(2 * once_s)
     assert twice.prefill_s(9, 81, 4) == pytest.approx(2 * law.prefill_s(9, 81, 4))
 
 
@@ -195,7 +230,8 @@ def test_defaults_add_nothing() -> None:
     law = Coefficients(**{name: getattr(LAW, name) for name in needed})
     assert (law.draft_s_per_token, law.kv_s_per_verified_token, law.mixed_s, law.request_s) == (0, 0, 0, 0)
     assert (law.graph_batches, law.experts, law.draft_target_share, law.draft_once) == ((), None, 0, False)
-    assert (law.mixed_token_share, law.mixed_host_s) == (1.0, 0.0)
+    assert (law.mixed_token_share, law.mixed_host_s, law.mixed_eager_host_s) == (1.0, None, None)
+    assert (law.plain_graph_tokens, law.mixed_s_per_request, law.draft_prefill_s_per_token) == (None, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -225,27 +261,42 @@ def test_what_a_law_may_not_be(bad: dict[str, Any]) -> None:
         Coefficients(**({name: getattr(LAW, name) for name in LAW.__struct_fields__} | bad))
 
 
-@pytest.mark.parametrize(
-    ("host_s", "mixed_s", "share"), [(0.0, 0.0012, 0.5), (0.033, 0.0, 0.5), (0.0, 0.0, 1.5)]
-)
-def test_engine_steps_that_prefill_beside_a_batch_are_fitted(
-    host_s: float, mixed_s: float, share: float
-) -> None:
-    """Each of the three terms is found again where it alone decides, whatever the points held out say."""
-    law = msgspec.structs.replace(LAW, mixed_host_s=host_s, mixed_s=mixed_s, mixed_token_share=share)
+def mixed_points(law: Coefficients) -> list[MixedPoint]:
+    """Exact points of a law, each once more as held out with nonsense."""
     points = []
-    for batch, prompt_tokens, held_out in product((1, 8, 24), (1, 4, 16, 50, 400), (False, True)):
+    kinds = ((OFF, "not_configured"), (OFF, "k0"), (chain(2), "k0"))
+    sizes = ((1, 8, 24), (1, 4, 16, 50, 400), kinds, (False, True))
+    for batch, prompt_tokens, (draft, when_off), held_out in product(*sizes):  # type: ignore[call-overload]
         point = MixedPoint(
-            when_off="not_configured", draft_config=OFF, batch=batch, context_tokens=500.0,
+            when_off=when_off, draft_config=draft, batch=batch, context_tokens=500.0,
             prompt_tokens=prompt_tokens, engine_step_s=1.0, held_out=held_out,
         )  # fmt: skip
         seconds = 9.0 if held_out else predict_mixed_s(law, point)
         points.append(msgspec.structs.replace(point, engine_step_s=seconds))
-    bare = msgspec.structs.replace(LAW, mixed_host_s=0.0, mixed_s=0.0, mixed_token_share=1.0)
-    fitted = fit_mixed(bare, points)
+    return points
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{"mixed_s": 0.0012, "mixed_token_share": 0.5}, {"mixed_host_s": 0.093, "mixed_token_share": 0.5},
+     {"mixed_token_share": 1.5}, {"mixed_s_per_request": 0.0004}, {"draft_prefill_s_per_token": 0.00008},
+     {"mixed_host_s": 0.093, "mixed_eager_host_s": 0.13},
+     {"mixed_s": 0.0012, "mixed_s_per_request": 0.0004, "draft_prefill_s_per_token": 0.00008}],
+)  # fmt: skip
+def test_engine_steps_that_prefill_beside_a_batch_are_fitted(terms: dict[str, float]) -> None:
+    """Each term is found again where it decides, whatever the points held out say."""
+    none = {"mixed_s": 0.0, "mixed_s_per_request": 0.0, "mixed_token_share": 1.0,
+            "draft_prefill_s_per_token": 0.0}  # fmt: skip
+    bare = msgspec.structs.replace(LAW, **none, mixed_host_s=None, mixed_eager_host_s=None)
+    truth = msgspec.structs.replace(bare, **({"mixed_host_s": 0.0} | terms))
+    points, graphs = mixed_points(truth), "mixed_eager_host_s" in terms
+    fitted = fit_mixed(bare, points, in_graphs=graphs)
     used = [point for point in points if not point.held_out]
     assert np.abs(mixed_errors(fitted, used)).max() < 1e-3
-    if host_s:
-        assert fitted.mixed_host_s == pytest.approx(host_s, rel=1e-9)
-    assert (fitted.mixed_s, fitted.mixed_token_share) == pytest.approx((mixed_s, share), abs=2e-4)
+    for name, value in none.items():
+        assert getattr(fitted, name) == pytest.approx(terms.get(name, value), rel=2e-3, abs=1e-7), name
+    for name in ("mixed_host_s", "mixed_eager_host_s"):
+        if name in terms:
+            assert getattr(fitted, name) == pytest.approx(terms[name], rel=1e-9)
+    assert (fitted.mixed_eager_host_s is None) != graphs
     assert fit_mixed(bare, points[1::2]) == bare, "points held out decide nothing"

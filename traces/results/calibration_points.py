@@ -87,6 +87,7 @@ class MeasuredPoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     licence: str
     notes: tuple[str, ...]
     graph_tokens: float | None  # no CUDA graph was captured past so many tokens; None: not known
+    plain_graph_tokens: float | None = None  # the same of the engine without speculation; None: not recorded
     graph_batches: tuple[int, ...]  # batches that graphs were captured for; empty: no padding
     chunk_tokens: float  # prompt tokens that the engine prefills in one engine step at most
     points: tuple[Point, ...]

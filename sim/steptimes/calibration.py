@@ -23,8 +23,10 @@ from tlt.traces.results.calibration_points import SYNTHETIC, MixedPoint, Point, 
 from tltsched.errors import InputError
 
 MIXED_NOT_TIMED = {
-    "mixed_*, draft_prefill_s_per_token": "derived: an engine step that prefills beside a batch follows from the "
-    "other terms; none was timed, and what a drafter takes to read a prompt is left out"
+    "mixed_*, draft_prefill_s_per_token": (
+        "derived: an engine step that prefills beside a batch follows from the other terms; none was timed, "
+        "and what a drafter takes to read a prompt is left out"
+    )
 }
 CHUNK_TOKENS = 8192.0
 SHIPPED = Path(__file__).parent / "calibrations"

@@ -1,13 +1,14 @@
 """Regimes that the cross-check leaves out, measured on one engine: `python -m evidence.regimes DEVICE OUT`
 
-Three stages, each in processes of its own, into the folder OUT (`--stages` chooses some):
+Four stages, each in processes of its own, into the folder OUT (`--stages` chooses some):
 
     calibrate   step times of the engine as `vllm serve` sets it up, prompts that join a batch included
     replay      rollouts of the regimes below under three policies in turn, on such engines
     serve       the first regime through the HTTP interface of a stock `vllm serve`
+    uncached    the first two regimes again, without prefix caching, into OUT/uncached
 
 DEVICE is `cuda` (a 7B shape of random weights; about ten minutes on one H200), `cuda-tp2` (the same over two
-GPUs, queues alone, without the last stage) or `cpu` (the shape of SmolLM2-135M). A stage that runs out of its
+GPUs, queues alone, without `serve`) or `cpu` (the shape of SmolLM2-135M). A stage that runs out of its
 time keeps what it has: calibrations and replays go on where they were.
 `python -m evidence.regimes_claims OUT` makes the record.
 """
@@ -31,7 +32,8 @@ from evidence.regimes_serve import Serving, serve
 from tlt.traces.lengths.files import write_trace
 from tlt.traces.lengths.schema import Origin, Trace
 
-STAGES = ("calibrate", "replay", "serve")
+STAGES = ("calibrate", "replay", "serve", "uncached")
+UNCACHED = "uncached"
 POLICIES = "none,static:2,static:4"
 SURVIVAL = [0.6, 0.36, 0.24, 0.15]
 
@@ -144,6 +146,12 @@ def names_of(machine: Machine) -> tuple[str, ...]:
     return tuple(names)
 
 
+def uncached(machine: Machine) -> Machine:
+    """Return what the stage of that name runs."""
+    settings = machine.settings | {"engine.prefix_caching": False}
+    return msgspec.structs.replace(machine, settings=settings, regimes=machine.regimes[:2])
+
+
 def trace_of(machine: Machine) -> Trace:
     """Return the responses of all rollouts; a regime that comes again has the same lengths."""
     frames = []
@@ -176,9 +184,8 @@ def trace_of(machine: Machine) -> Trace:
     return Trace(rows, origin)
 
 
-def settings_of(machine: Machine, out: Path) -> dict[str, Any]:
-    """Return the settings of both stages that build engines of this project."""
-    folder = out / "model"
+def settings_of(machine: Machine, out: Path, folder: Path) -> dict[str, Any]:
+    """Return the settings of the stages that build engines of this project, of a model in `folder`."""
     return {
         "name": "regimes", "model.folder": str(folder / "model"), "model.name": machine.model,
         "model.random_weights": True, "drafter.folder": str(folder / "eagle3"), "drafter.ks": [0, 2, 4],
@@ -206,15 +213,22 @@ def tlt(out: Path, limit_s: float, *arguments: str) -> bool:
 
 
 def prepare(machine: Machine, out: Path) -> None:
-    """Write the model folder, the lengths and what was asked for, unless they are there."""
+    """Write the lengths and what was asked for, unless they are there."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "lengths.parquet").is_file():
         write_trace(trace_of(machine), out / "lengths.parquet")
         (out / "machine.json").write_bytes(msgspec.json.format(msgspec.json.encode(machine), indent=1))
-    if not (out / "model" / "eagle3" / "config.json").is_file():
-        shape = ("--shape-only", "--out", str(out / "model"))
-        if not tlt(out, 300, "real", "model", machine.model, *shape):
-            sys.exit((out / "log.txt").read_text(encoding="utf-8")[-3000:])
+
+
+def sets_of(settings: dict[str, Any]) -> list[str]:
+    """Return settings as arguments of a command."""
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def replay(machine: Machine, out: Path, settings: dict[str, Any]) -> None:
+    """Run the regimes of a machine under all policies into OUT/replay."""
+    options = ("--policies", POLICIES, "--no-report", "--out", str(out / "replay"))
+    tlt(out, machine.replay_s, "real", "replay", *sets_of(settings), *options)
 
 
 def main() -> None:
@@ -226,15 +240,20 @@ def main() -> None:
     parser.add_argument("--graphs", choices=("stock", "every_k"), default="stock")
     asked = parser.parse_args()
     machine, out, stages = MACHINES[asked.device], asked.out.resolve(), asked.stages.split(",")
+    graphs = {"engine.graphs": asked.graphs}
+    machine = msgspec.structs.replace(machine, settings=machine.settings | graphs)
     prepare(machine, out)
-    settings = settings_of(machine, out) | {"engine.graphs": asked.graphs}
-    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    model = out / "model"
+    if not (model / "eagle3" / "config.json").is_file():
+        shape = ("--shape-only", "--out", str(model))
+        if not tlt(out, 300, "real", "model", machine.model, *shape):
+            sys.exit((out / "log.txt").read_text(encoding="utf-8")[-3000:])
+    settings = settings_of(machine, out, model)
     if "calibrate" in stages:
-        calibration = ("real", "calibrate", *sets, "--out", str(out / "calibration.json"))
+        calibration = ("real", "calibrate", *sets_of(settings), "--out", str(out / "calibration.json"))
         tlt(out, machine.calibrate_s, *calibration)
     if "replay" in stages:
-        options = ("--policies", POLICIES, "--no-report", "--out", str(out / "replay"))
-        tlt(out, machine.replay_s, "real", "replay", *sets, *options)
+        replay(machine, out, settings)
     if "serve" in stages and settings.get("workers.tp", 1) == 1:
         rows = trace_of(machine).rows
         first = rows[rows["step"] == 0]
@@ -244,6 +263,10 @@ def main() -> None:
             memory_fraction=settings.get("engine.memory_fraction", 0.9), result=out / "served.json",
         )  # fmt: skip
         serve(serving, first["prompt_tokens"].tolist(), first["response_tokens"].tolist())
+    if UNCACHED in stages:
+        without = uncached(machine)
+        prepare(without, out / UNCACHED)
+        replay(without, out / UNCACHED, settings_of(without, out / UNCACHED, model))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 FOLDER is what `python -m evidence.regimes` left. Every rollout is simulated with the calibration of the same
 folder, and with OTHER_CALIBRATION, of another session, as a row of its own; where the folder has none, with
-the first of those alone. Writes regimes_DEVICE.json, a table and the points.
+the first of those alone. FOLDER/uncached is the same without prefix caching, if it is there. A rollout that
+found the prompts of another policy in the cache, as replays once let it, is left out. Writes
+regimes_DEVICE.json, a table and the points.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from evidence.recording import HERE, OTHERS, refuse_losses, write, write_raw
-from evidence.regimes import Machine, names_of
+from evidence.regimes import UNCACHED, Machine, names_of
+from evidence.regimes_page import SESSION, WITHOUT_CACHE
 from tlt.analysis.drawing.tables import markdown_rows
 from tlt.sim.config import resolve
 from tlt.sim.simulation import Simulation
@@ -25,9 +29,13 @@ from tlt.sim.validate.replay_measured import simulate_replay
 from tlt.traces.common.arrays import Floats
 from tlt.traces.lengths.files import read_trace
 from tlt.traces.lengths.schema import Trace
+from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 
 AIM_S, AIM_SPEEDUP = 0.03, 0.02
+LEAST_PREFILLED = (
+    0.97  # of the prompts of a rollout, each once: with less some were in a cache before it began
+)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +61,24 @@ def rollout_s(folder: Path) -> Floats:
     return (steps["rollout_end_s"] - steps["start_s"]).to_numpy()
 
 
+def began_empty(replay: Path, run: str) -> list[bool]:
+    """Return for each rollout of a run whether its engine prefilled every prompt, once or more often."""
+    rows = read_trace(replay / "lengths.parquet").rows.drop_duplicates(["step", "prompt_id"])
+    prompts: dict[Any, int] = rows.groupby("step")["prompt_tokens"].sum().to_dict()
+    engine_steps = read_engine_steps(replay / run)
+    assert engine_steps is not None
+    prefilled: dict[Any, int] = engine_steps.groupby("step")["prompt_tokens"].sum().to_dict()
+    return [prefilled[step] >= LEAST_PREFILLED * prompts[step] for step in sorted(prefilled)]
+
+
 def rows_of(replay: Path, names: tuple[str, ...], calibration: Path) -> list[Row]:
-    """Simulate a replay with a calibration; returns a row for each rollout and policy."""
+    """Simulate a replay with a calibration; returns a row for each rollout and policy that began empty."""
     runs = read_struct(replay / "comparison.json", Comparison).runs
     refuse_losses(replay / run for run in runs)
     with tempfile.TemporaryDirectory() as place:
         simulate_replay(replay, calibration, Path(place))
         measured = {run: rollout_s(replay / run) for run in runs}
+        empty = {run: began_empty(replay, run) for run in runs}
         simulated = {run: rollout_s(Path(place) / run) for run in runs}
         preempted = {
             run: (RunFolder(replay / run).summary().preemptions or 0,
@@ -67,7 +86,7 @@ def rows_of(replay: Path, names: tuple[str, ...], calibration: Path) -> list[Row
         }  # fmt: skip
     rows = []
     for number, regime in enumerate(names[: len(measured[runs[0]])]):
-        for run in (run for run in runs if number < len(measured[run])):
+        for run in (run for run in runs if number < len(measured[run]) and empty[run][number]):
             was, now = measured[run][number], simulated[run][number]
             gain = (simulated[runs[0]][number] / now) / (measured[runs[0]][number] / was) - 1.0
             rows.append(
@@ -135,6 +154,10 @@ def main(folder: Path, others: list[Path]) -> None:
     rows = rows_of(folder / "replay", names, own)
     served = served_row(folder, machine, own)
     rows += [] if served is None else [served]
+    if (folder / UNCACHED).is_dir():
+        without = names_of(read_struct(folder / UNCACHED / "machine.json", Machine))
+        without = tuple(name + WITHOUT_CACHE for name in without)
+        rows += rows_of(folder / UNCACHED / "replay", without, own)
     elsewhere = [row for other in others for row in rows_of(folder / "replay", names, other)]
     law = load(str(own))
     values, cells = {}, []
@@ -146,8 +169,9 @@ def main(folder: Path, others: list[Path]) -> None:
             right, regret = ranked_right(rows, regime)
             values[f"{regime}: regret"] = regret
         cells += [_cells(row, right if len(of) > 1 else None) for row in of]
-    for row_error in [max((row.error for row in elsewhere), key=abs)] if elsewhere else []:
-        values["calibration of another session: makespan"] = row_error
+    if elsewhere:
+        values[f"{SESSION}: makespan"] = max((row.error for row in elsewhere), key=abs)
+        values[f"{SESSION}: speedup"] = max((row.speedup_error or 0.0 for row in elsewhere), key=abs)
     spread = repeat_spread(rows, machine.repeated)
     if spread is not None:
         values["the same lengths again: spread"] = spread
@@ -166,13 +190,26 @@ def main(folder: Path, others: list[Path]) -> None:
         target=f"makespan within {AIM_S:.0%} and speedup within {AIM_SPEEDUP:.0%} in every regime",
         met=max(makespans) <= AIM_S and max(gains) <= AIM_SPEEDUP,
         how="modelled against measured, the largest error over policies with its sign; "
-        f"{calibrated}; forced lengths, synthetic acceptance, random weights",
+        f"{calibrated}; forced lengths, synthetic acceptance, random weights"
+        + _left_out(folder / "replay", names),
         measured_on=f"{tp} x {law.device}, vLLM {law.engine_version}",
         command=f"python -m evidence.regimes {device}{f'-tp{tp}' if tp > 1 else ''} FOLDER && "
         "python -m evidence.regimes_claims FOLDER",
         raw=write_raw(f"{name}.points.jsonl", [msgspec.to_builtins(row) for row in (*rows, *elsewhere)]),
     )
     print(table)
+
+
+def _left_out(replay: Path, names: tuple[str, ...]) -> str:
+    runs = read_struct(replay / "comparison.json", Comparison).runs
+    found = [
+        f"{run} in {name}"
+        for run in runs
+        for name, empty in zip(names, began_empty(replay, run), strict=False)
+        if not empty
+    ]
+    words = "; left out, since the engine still had prompts of another policy in its cache: "
+    return words + ", ".join(found) if found else ""
 
 
 def _cells(row: Row, right: bool | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from evidence.recording import Evidence, load_all, value_of
-from evidence.regimes import MACHINES, Machine
+from evidence.regimes import MACHINES, Machine, uncached
 from evidence.subjects import percent
 from tlt.analysis.drawing.tables import markdown_rows
 
@@ -21,6 +21,7 @@ NOT_MEASURED = "not measured"
 DEVICES = {"cuda": "one GPU", "cuda-tp2": "two GPUs, TP 2", "cpu": "CPU"}
 HTTP = "the first through the HTTP interface of `vllm serve`"
 SESSION = "calibration of another session"
+WITHOUT_CACHE = ", no prefix caching"
 SPREAD = "the same lengths again: spread"
 HEADERS = (
     "Regime", "Makespan error", "Speedup error", "Spread of repeats", "Lost by following it", "Device",
@@ -79,7 +80,8 @@ def record_of(device: str) -> str:
 
 def _of(machine: Machine, device: str) -> tuple[Line, ...]:
     words, record = DEVICES.get(device, device), record_of(device)
-    names = (*(regime.name for regime in machine.regimes), HTTP, SESSION)
+    cached = (regime.name for regime in machine.regimes)
+    names = (*cached, *(regime.name + WITHOUT_CACHE for regime in uncached(machine).regimes), HTTP, SESSION)
     return tuple(
         Line(
             regime=f"{name}, {words}", record=record, makespan=f"{name}: makespan",

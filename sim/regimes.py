@@ -15,7 +15,7 @@ from tlt.sim.simulation import Simulation, drafts_trees
 from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig
 
-LONGEST_HELD_TOKENS = 8_387  # prompt and response, in the replay on two H100
+LONGEST_HELD_TOKENS = 30_483  # prompt and response, in the regime of long contexts on one H200
 
 
 class Regime(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ REGIMES = (
     Regime("drafts out of history", False, _history),
     Regime("other schedules than the synchronous one", False, _schedule),
     Regime("long contexts", False, _contexts),
-    Regime("a small KV cache", False, _preempted),
+    Regime("a small KV cache", True, _preempted),
     Regime("mixtures of experts", False, _experts),
     Regime("quantised weights", False, _quantised),
 )

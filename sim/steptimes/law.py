@@ -28,15 +28,16 @@ Engines prefill while they decode. An engine step that does both takes
     max(host, prefill_token n + prefill_pair pairs, decode + share (G(x + n) - G(x)) + prefill_pair pairs)
     + mixed + mixed_request batch
 
-A prompt's token costs a share of what a token to verify costs, past the last knot no more than prefill's; and
-to decode beside it never makes a prefill shorter. The host is the slower part up to some thousand tokens, and
-takes `host` whatever is in it: 27 ms on a 7B model where a decode step takes 5, if such steps have no CUDA
-graph. With stock graphs they have one up to `graph_tokens` (without speculation `plain_graph_tokens`), and
-`host` is 10 ms up to there and `eager_host` beyond. `prefill_chunk` is no part of it: it is measured on an
-idle engine, and holds what an idle engine takes to begin. Beside a prompt the kernels of decode alone do not
-serve: each request that decodes takes `mixed_request` more. `share`, `host`, `eager_host`, `mixed` and
-`mixed_request` are fitted to measured engine steps of that kind. Where there are none they are 1, not known
-and 0, and such a step takes no less than the same prefill of an idle engine, prefill_chunk included.
+A prompt's token costs a share of what a token to verify costs, past the last knot (where none was timed) of
+what it costs alone; and to decode beside it never makes a prefill shorter. The host is the slower part up to
+some thousand tokens, and takes `host` whatever is in it: 27 ms on a 7B model where a decode step takes 5, if
+such steps have no CUDA graph. With stock graphs they have one up to `graph_tokens` (without speculation
+`plain_graph_tokens`), and `host` is 10 ms up to there and `eager_host` beyond. `prefill_chunk` is no part of
+it: it is measured on an idle engine, and holds what an idle engine takes to begin. Beside a prompt the
+kernels of decode alone do not serve: each request that decodes takes `mixed_request` more. `share`, `host`,
+`eager_host`, `mixed` and `mixed_request` are fitted to measured engine steps of that kind. Where there are
+none they are 1, not known and 0, and such a step takes no less than the same prefill of an idle engine,
+prefill_chunk included.
 
 With speculation configured the drafter reads every prompt as well: `draft_prefill` a token on top of any
 engine step that prefills, fitted to the same engine steps; 0 where there are none.
@@ -215,8 +216,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         first, last = self.knots_tokens[0], self.knots_tokens[-1]
         read, whole = (min(max(each, first), last) for each in (read_tokens, read_tokens + tokens))
         beyond = max(read_tokens + tokens - max(whole, read_tokens), 0.0)
-        open_s = min(self.slopes_s_per_token[-1], self.prefill_s_per_token)
-        riding_s = self.mixed_token_share * (self._within_s(whole) - self._within_s(read) + beyond * open_s)
+        beyond_s = beyond * self.prefill_s_per_token
+        riding_s = self.mixed_token_share * (self._within_s(whole) - self._within_s(read) + beyond_s)
         if self.experts is not None:
             both = self.experts.seconds(np.array([read_tokens, read_tokens + tokens]))
             riding_s += float(both[1] - both[0])

@@ -59,7 +59,7 @@ SCRIPTS = (
 )
 NEED_ENGINE = (
     "natural",
-    "regimes",
+    "regimes", "serve_bench",
     "live_sessions",
     "live_schedules",
     "training_runs",

@@ -59,7 +59,8 @@ SCRIPTS = (
 )
 NEED_ENGINE = (
     "natural",
-    "regimes", "serve_bench",
+    "regimes",
+    "serve_bench",
     "live_sessions",
     "live_schedules",
     "training_runs",

@@ -15,6 +15,7 @@ COUNTS = (
     "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
 )  # fmt: skip
 FORMATS = ("float32", "bfloat16", "float16", "float64")
+LAYERS = "eagle_aux_hidden_state_layer_ids"
 MOST = 2**31
 RESTORE = "restore a copy, or prepare it again"
 
@@ -26,32 +27,51 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
 
 
 def checked(found: dict[str, Any], path: Path, *needed: str) -> dict[str, Any]:
-    """Return the fields of a config.json; raises InputError if one is needed and lacks, or cannot be."""
+    """Return the fields of a config.json; raises InputError if one is needed and lacks, or cannot be.
+
+    Other fields are left alone: architectures that nobody here looks into have their own.
+    """
     for name in needed:
-        if found.get(name) is None:
-            raise InputError(
-                "model folder", f"{path} without {name}", f"one with {', '.join(needed)}", RESTORE
-            )
-    for name in COUNTS:
         value = found.get(name)
-        if value is not None and not _is_count(value):
+        if value is None:
+            allowed = f"one with {', '.join(needed)}"
+            raise InputError("model folder", f"{path} without {name}", allowed, RESTORE)
+        if name in COUNTS and not _is_count(value):
             raise InputError(f"{name} of {path}", value, f"a whole number from 1 to {MOST - 1}", RESTORE)
+        if name == LAYERS and not (
+            isinstance(value, list) and value and all(type(each) is int for each in value)
+        ):
+            raise InputError(f"{name} of {path}", value, "numbers of layers", RESTORE)
+    if "hidden_size" in needed:
+        _check_decoder(found, path)
+    return found
+
+
+def _check_decoder(found: dict[str, Any], path: Path) -> None:
+    """Raise InputError unless norms, rotary embedding and number format are those of a decoder."""
     rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
-    reals = (
-        found.get("rms_norm_eps"),
-        found.get("rope_theta"),
-        isinstance(rope, dict) and rope.get("rope_theta"),
-    )
-    if not isinstance(rope, dict) or not all(value is None or _is_positive(value) for value in reals):
+    reals = [found.get("rms_norm_eps"), found.get("rope_theta")]
+    reals += [rope.get("rope_theta")] if isinstance(rope, dict) else [math.nan]
+    if not all(value is None or _is_positive(value) for value in reals):
         got = f"rms_norm_eps or the rotary embedding of {path}"
         raise InputError("model folder", got, "positive numbers, as transformers writes them", RESTORE)
     for name in ("torch_dtype", "dtype"):
         if found.get(name, FORMATS[0]) not in (*FORMATS, None):
             raise InputError(f"{name} of {path}", found[name], ", ".join(FORMATS), RESTORE)
-    layers = found.get("eagle_aux_hidden_state_layer_ids", [0])
-    if not isinstance(layers, list) or not layers or not all(type(each) is int for each in layers):
-        raise InputError(f"eagle_aux_hidden_state_layer_ids of {path}", layers, "numbers of layers", RESTORE)
-    return found
+
+
+def require_whole(folder: Path) -> None:
+    """Raise InputError for a config.json that is none, or weights that were cut: engines end in a traceback."""
+    from safetensors import SafetensorError, safe_open
+
+    if (folder / "config.json").is_file():
+        read_config(folder)
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt"):
+                pass
+        except SafetensorError as error:
+            raise InputError("weights", f"{path}: {error}", "a whole safetensors file", RESTORE) from None
 
 
 def _is_count(value: object) -> bool:

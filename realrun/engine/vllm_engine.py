@@ -33,7 +33,7 @@ from tlt.plugin.graphs import CompileWatch
 from tlt.plugin.hooks import EngineStep, EngineStepHooks, Row
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
-from tlt.realrun.engine.model_files import read_tensors
+from tlt.realrun.engine.model_files import read_tensors, require_whole
 from tlt.realrun.engine.protocol import EngineRequest
 from tlt.realrun.engine.vllm_lookup import GroupLookup
 from tlt.realrun.engine.vllm_settings import engine_arguments
@@ -307,6 +307,9 @@ def make_engine(config: RealConfig, speculating: bool) -> VllmEngine:
 
 def _build(config: RealConfig, speculating: bool) -> Any:
     arguments = engine_arguments(config, speculating)
+    drafts = arguments.get("speculative_config", {}).get("model")
+    for folder in filter(None, (arguments["model"], drafts)):
+        require_whole(Path(folder))
     vllm_compat.prepare(config.engine)
     from vllm import EngineArgs
     from vllm.config import WeightTransferConfig

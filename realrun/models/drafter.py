@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tlt.realrun.engine.model_files import read_tensors
+from tlt.realrun.engine.model_files import checked, read_tensors
 from tlt.realrun.models.folder import Prepared, Report, making, save_weights, silent
 from tlt.realrun.models.target import target_config
 from tlt.realrun.models.weights import layer_weights
@@ -14,6 +14,10 @@ from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
 DEFAULT_ROPE_THETA = 10_000.0  # what transformers takes where a config says nothing
+HEAD_FIELDS = (
+    "rms_norm_eps", "hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+    "vocab_size", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids",
+)  # fmt: skip
 HEAD_STD = 0.02  # what transformers initialises linear layers with
 
 
@@ -34,7 +38,7 @@ def make_head(
     with making(folder, record, report) as place:
         if place is None:
             return folder
-        config = head_config(target, draft_vocab)
+        config = checked(head_config(target, draft_vocab), model_folder / "config.json", *HEAD_FIELDS[1:])
         write_json(place / "config.json", config)
         save_weights(place, _head_weights(config, target["vocab_size"], seed))
     return folder
@@ -71,15 +75,7 @@ def aux_layers(layers: int) -> tuple[int, ...]:
 
 
 def head_config(target: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
-    """Return the config.json of an EAGLE-3 head for a target with that config.json.
-
-    Raises InputError for a target that no Llama layer can be made after.
-    """
-    if target.get("intermediate_size") is None:
-        raise InputError(
-            "target of the head", "a config.json without intermediate_size", "that of a dense decoder",
-            "take another model, or restore a copy of it",
-        )  # fmt: skip
+    """Return the config.json of an EAGLE-3 head for a target with that config.json."""
     layers = list(aux_layers(target["num_hidden_layers"]))
     return {
         **_llama_fields(target),

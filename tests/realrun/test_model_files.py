@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tlt.realrun.config import ModelConfig, RealConfig
+from tlt.realrun.engine.model_files import require_whole
 from tlt.realrun.models.drafter import make_draft_model, make_head
 from tlt.realrun.models.target import prepare_model, target_config
 from tlt.realrun.prompts import vocabulary
@@ -122,3 +124,34 @@ def test_a_head_is_not_made_from_weights_that_do_not_fit(
     path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {field: value}))
     with pytest.raises(InputError, match=told):
         heads.new_head(tmp_path / "model", torch.arange(256))
+
+
+def test_fields_that_nobody_looks_into_are_left_alone(whole: Path, tmp_path: Path) -> None:
+    """Some architectures have a number a layer where others have one."""
+    (tmp_path / "config.json").write_text('{"vocab_size": 7, "intermediate_size": [1, 2], "rope_theta": "x"}')
+    assert vocabulary(tmp_path) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("config.json", b"{", r"config\.json"),
+        ("model.safetensors", b"\xff" * 20, "a whole safetensors file"),
+        ("model.safetensors", None, "a whole safetensors file"),
+    ],
+)
+def test_an_engine_is_not_started_on_what_was_cut(
+    whole: Path, tmp_path: Path, name: str, content: bytes | None, told: str
+) -> None:
+    shutil.copytree(whole / "model", tmp_path / "model")
+    require_whole(tmp_path / "model")
+    path = tmp_path / "model" / name
+    path.write_bytes(path.read_bytes()[:-1] if content is None else content)
+    with pytest.raises(InputError, match=told):
+        require_whole(tmp_path / "model")
+    pytest.importorskip("vllm")
+    from tlt.realrun.engine.vllm_engine import make_engine
+
+    config = RealConfig(model=ModelConfig(folder=str(tmp_path / "model"), name="tiny", dtype="float32"))
+    with pytest.raises(InputError, match=told):
+        make_engine(config, False)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from tlt.realrun.engine.model_files import RESTORE, checked, named_tensors, read_config, read_tensors
-from tlt.realrun.models.drafter import head_config, rope_theta
+from tlt.realrun.models.drafter import HEAD_FIELDS, head_config, rope_theta
 from tlt.realrun.models.folder import Prepared, making, save_weights
 from tlt.realrun.models.target import target_config
 from tlt.realrun.training.flat_state import State
@@ -28,10 +28,6 @@ from tlt.traces.runs.runfolder import write_json
 from tltsched.errors import InputError
 
 NOISE_STD = 0.01  # of weights that read what the target's layer did not
-NEEDED = (
-    "hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-    "vocab_size", "draft_vocab_size", "rms_norm_eps", "eagle_aux_hidden_state_layer_ids",
-)  # fmt: skip
 GIVE = "give a head of one Llama layer that was made for this target and shares its embedding"
 
 
@@ -211,7 +207,7 @@ def new_head(model_folder: Path, draft_ids: torch.Tensor, seed: int = 0) -> Head
     So it learns in few tokens: what reads the target's last state is the target's own, the rest is noise.
     """
     target = target_config(model_folder)
-    config = checked(head_config(target, len(draft_ids)), model_folder / "config.json", *NEEDED)
+    config = checked(head_config(target, len(draft_ids)), model_folder / "config.json", *HEAD_FIELDS)
     generator = torch.Generator().manual_seed(seed)
     hidden, last = config["hidden_size"], f"model.layers.{target['num_hidden_layers'] - 1}."
     projections = ("q_proj", "k_proj", "v_proj")
@@ -282,7 +278,8 @@ def export_weights(weights: Path, folder: Path, model_folder: Path) -> Path:
     if "lm_head.weight" not in state:
         raise InputError(f"weights in {weights}", "no lm_head.weight", "those of an EAGLE-3 head", GIVE)
     config = head_config(target_config(model_folder), state["lm_head.weight"].shape[0])
-    return export_head(_head(config, state, weights), folder, model_folder)
+    head = _head(checked(config, model_folder / "config.json", *HEAD_FIELDS), state, weights)
+    return export_head(head, folder, model_folder)
 
 
 def load_head(folder: Path) -> Head:
@@ -290,7 +287,7 @@ def load_head(folder: Path) -> Head:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise InputError("drafter.folder", str(folder), "a folder with an EAGLE-3 head", "prepare one")
-    return _head(read_config(folder, *NEEDED), read_tensors(weights), weights)
+    return _head(read_config(folder, *HEAD_FIELDS), read_tensors(weights), weights)
 
 
 def _head(config: dict[str, Any], state: State, source: Path) -> Head:

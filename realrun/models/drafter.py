@@ -15,8 +15,8 @@ from tltsched.errors import InputError
 
 DEFAULT_ROPE_THETA = 10_000.0  # what transformers takes where a config says nothing
 HEAD_FIELDS = (
-    "rms_norm_eps", "hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-    "vocab_size", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids",
+    "rms_norm_eps", "hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "vocab_size", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids",
 )  # fmt: skip
 HEAD_STD = 0.02  # what transformers initialises linear layers with
 

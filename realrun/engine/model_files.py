@@ -61,7 +61,7 @@ def _check_decoder(found: dict[str, Any], path: Path) -> None:
 
 
 def require_whole(folder: Path) -> None:
-    """Raise InputError for a config.json that is none, or weights that were cut: no engine says it shortly."""
+    """Raise InputError for a config.json that is none, or weights that were cut, before an engine does."""
     from safetensors import SafetensorError, safe_open
 
     if (folder / "config.json").is_file():

@@ -62,7 +62,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "traces/common/intervals.py": (TRACES + "test_intervals_by_hand.py", TRACES + "test_intervals.py"),
     "traces/lengths/fit.py": (TRACES + "test_fit_by_hand.py", TRACES + "test_fit.py"),
     "traces/common/manifest.py": (TRACES + "test_manifest.py",),
-    "traces/runs/stalls.py": ("tests/realrun/test_silence.py",),
+    "traces/runs/stalls.py": (TRACES + "test_stalls.py",),
 }  # fmt: skip
 
 

@@ -41,3 +41,22 @@ def test_a_stall_is_told_from_a_long_engine_step() -> None:
     compiled["compiled"] = compiled["seconds"] > 1
     assert stalls(compiled) == []
     assert stalls(compiled.iloc[:0]) == []
+
+
+def test_less_than_a_second_is_no_stall_whatever_is_usual() -> None:
+    quick = {(step, worker): 0.012 for step in range(3) for worker in range(2)}
+    assert stalls(engine_steps(quick | {(2, 1): 0.9})) == [], "75 times what is usual"
+    assert len(stalls(engine_steps(quick | {(2, 1): 1.1}))) == 1
+
+
+def test_compilations_do_not_make_a_stall_usual() -> None:
+    rows = engine_steps({(0, 0): 30.0, (0, 1): 30.0, (1, 0): 30.0, (1, 1): 5.0})
+    rows["compiled"] = rows["seconds"] == 30.0
+    (found,) = stalls(rows)
+    assert (found.step, found.worker, found.usual_s) == (1, 1, pytest.approx(0.01))
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    rows = engine_steps({(step, worker): 0.05 for step in range(3) for worker in range(2)} | {(1, 1): 60.0})
+    assert stalls(rows.iloc[::-1]) == stalls(rows)
+    assert stalls(rows.sample(frac=1, random_state=3)) == stalls(rows)

@@ -21,6 +21,7 @@ from tltsched.events import (
     RolloutEnded,
     StepBegan,
 )
+from tltsched.policies import PRESETS
 from tltsched.policies.base import Batch, Outcome, PolicyConfig
 from tltsched.policies.beg_mab import RELEASED_GROUPS, BegMabConfig
 from tltsched.policies.goodput import ASSUMED_SPREAD, ASSUMED_SURVIVAL, GoodputConfig
@@ -238,11 +239,22 @@ def test_a_probe_is_due_after_so_many_engine_steps_off_and_not_before(every: int
         policy.observe(Outcome(OFF, 1, 4, 0.01, ()))
     probe = policy.choose(Batch(4, 400))
     assert (probe.draft_config, probe.max_engine_steps) == (chain(2), 5)
-    policy.observe(Outcome(chain(2), 5, 20, 0.1, (2, 0)))
-    assert policy.choose(Batch(4, 400)).draft_config == OFF
-    policy.observe(Outcome(OFF, every, 4 * every, 0.01, ()))
+    for begin_anew in (lambda: policy.observe(Outcome(chain(2), 5, 20, 0.1, (2, 0))), policy.begin_rollout):
+        begin_anew()
+        for ran in range(every):
+            assert policy.choose(Batch(4, 400)).draft_config == OFF, ran
+            policy.observe(Outcome(OFF, 1, 4, 0.01, ()))
+        assert policy.choose(Batch(4, 400)).draft_config == chain(2)
     policy.begin_rollout()
-    assert policy.choose(Batch(4, 400)).draft_config == OFF  # a rollout counts anew
+    policy.observe(Outcome(OFF, every + 3, 4 * (every + 3), 0.01, ()))  # an interval may go beyond
+    assert policy.choose(Batch(4, 400)).draft_config == chain(2)
+
+
+def test_settings_of_policies_stay_as_they_are() -> None:
+    for config in PRESETS.values():
+        for name in config.__struct_fields__:
+            with pytest.raises(AttributeError, match="immutable"):
+                setattr(config, name, None)
 
 
 # --- the worker's scheduler ------------------------------------------------------------------------------

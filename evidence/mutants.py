@@ -30,7 +30,7 @@ from evidence.recording import HERE, OTHERS, PROJECT, Evidence, device, value_of
 from tlt.traces.runs.runfolder import read_struct
 
 SEED, TIMEOUT_S, AIM = 21, 120.0, 0.9
-LEFT_OUT = ("evidence/runs/", "docs/pictures/")
+LEFT_OUT, KEPT = ("evidence/runs/", "docs/pictures/"), ".points.json"  # calibrations are made from these
 EQUIVALENT = HERE.parent / "equivalent_mutants.jsonl"
 SCHED, SIM, ANALYSIS, TRACES = "tests/tltsched/", "tests/sim/", "tests/analysis/", "tests/traces/"
 # module -> the tests that are to notice
@@ -221,12 +221,16 @@ def main() -> None:
         runner.close()
 
 
+def _taken(name: str) -> bool:
+    return not name.startswith(LEFT_OUT) or name.endswith(KEPT)
+
+
 def copy_of_project(copy: Path) -> Path:
     """Copy what git knows of or may learn of, pictures and runs left out; returns the copy."""
     listed = ["git", "ls-files", "-coz", "--exclude-standard"]
     files = subprocess.run(listed, cwd=PROJECT, check=True, capture_output=True).stdout
     for name in files.decode().split("\0"):
-        if os.path.lexists(PROJECT / name) and name and not name.startswith(LEFT_OUT):
+        if os.path.lexists(PROJECT / name) and name and _taken(name):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, copy / name, follow_symlinks=False)
     return copy

@@ -188,8 +188,9 @@ class CompiledJumpEngine(JumpEngine):
         pool = self.pool
         if self._pilot is None or pool.waiting or not self._pilot.takes(draft.draft_config):
             return None
-        # What a plan has for a request is at most its length, an engine step, and rounding in each bin.
-        most_tokens = self.acceptance.bins + 1 + (self.acceptance.bins + 1) * (self._work.deepest + 1)
+        # What a plan has for a request is at most its length, an engine step, and rounding in each bin. Where
+        # few engine steps were drawn, a plan stretches them: to no more than all of a step for each token.
+        most_tokens = (self.acceptance.bins + 1) * (self._work.deepest + 1) ** 2
         running, requests = pool.running, pool.requests
         ends = requests.prompt_tokens[running] + requests.length[running] + most_tokens
         if int(ends.sum()) > pool.crowded_above_tokens():

@@ -41,11 +41,11 @@ class FakeEngine:
     fail_after_engine_steps: int | None = None  # KeyboardInterrupt after so many more engine steps
     compile_at_engine_step: int | None = None
     chunk_tokens = 4096
-    graph_tokens = 512.0
 
     def __init__(self, config: RealConfig, speculating: bool) -> None:
         self.max_k = max(config.drafter.ks) if speculating else 0
         self.speculating = speculating
+        self.graph_tokens = 512.0 if speculating else 128.0
         self.max_running = config.engine.max_running
         self.rng = random.Random(f"{config.seed}/{speculating}")  # noqa: S311
         self.waiting: list[EngineRequest] = []

@@ -125,7 +125,9 @@ def test_a_prompt_that_joins_a_batch_costs_what_it_takes_beyond_decode(tmp_path:
         decode_s = one._engine_step_s(point.batch, context, point.draft_config.depth)
         expected = decode_s + fake.PREFILL_S * point.prompt_tokens
         assert point.engine_step_s == pytest.approx(expected, rel=0.02)
+    assert (measured.graph_tokens, measured.plain_graph_tokens) == (512, 128)
     fitted = fit_points(measured)
+    assert (fitted.coefficients.graph_tokens, fitted.coefficients.plain_graph_tokens) == (512, 128)
     assert any(note.startswith("prefill beside decode, mean error") for note in fitted.notes)
     assert not MIXED_NOT_TIMED.keys() & fitted.not_fitted.keys()
     assert abs(mixed_errors(fitted.coefficients, measured.mixed_points)).mean() < 0.06

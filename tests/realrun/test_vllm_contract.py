@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
@@ -13,7 +15,7 @@ from tests.realrun.small_models import need_vllm
 from tlt.plugin import graphs
 from tlt.plugin.drafting import k_table
 from tlt.plugin.graphs import CompileWatch
-from tlt.realrun.config import DrafterConfig, EngineConfig, RealConfig
+from tlt.realrun.config import DrafterConfig, EngineConfig, Graphs, RealConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.vllm_settings import graph_sizes
 
@@ -148,6 +150,22 @@ def test_k_is_written_before_room_for_drafts_is_reserved() -> None:
     assert "num_spec_tokens_to_schedule" in inspect.getsource(scheduler._update_after_schedule)  # type: ignore[attr-defined]
     parent = _load("vllm.v1.core.sched.scheduler:Scheduler")
     assert "_update_after_schedule" in inspect.getsource(parent.schedule)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("device", "sizes", "calls"), [("cuda", "stock", 1), ("cuda", "every_k", 1), ("cpu", "stock", 0)]
+)
+def test_graphs_are_repaired_with_stock_sizes_too(
+    device: Literal["cpu", "cuda"], sizes: Graphs, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine of several K on stock sizes would miss the graph of a third of its batches."""
+    need_vllm()
+    called: list[None] = []
+    monkeypatch.setattr(graphs, "repair", lambda: called.append(None))
+    for name in (*vllm_compat.EVERYWHERE, *vllm_compat.ON_CUDA, *vllm_compat.ON_CPU):
+        monkeypatch.setenv(name, os.environ.get(name, "0"))  # so that the test leaves them as they were
+    vllm_compat.prepare(EngineConfig(device=device, graphs=sizes))
+    assert len(called) == calls
 
 
 @pytest.mark.parametrize("repaired", [False, True])

@@ -102,16 +102,19 @@ def fit_mixed(
     least time of the host is one that was measured, or nothing. `in_graphs`: such engine steps have CUDA
     graphs up to the law's largest; the host then has a time of its own beyond. Points whose host is the
     slower part say little of the share: of those in its 95 % interval (profile likelihood) the nearest to 1
-    is taken, as it is derived where nothing was measured.
+    is taken, as it is derived where nothing was measured. A drafter reads a prompt no faster than one layer
+    of the target does.
     """
     used = [point for point in points if not point.held_out]
     if not used:
         return coefficients
     seconds = np.array([point.engine_step_s for point in used])
-    past = np.array([in_graphs and _past_graphs(coefficients, point) for point in used])
-    hosts = list(product(_hosts_s(seconds[~past]), _hosts_s(seconds[past])))
-    hosts_s = np.array([np.where(past, beyond_s, within_s) for within_s, beyond_s in hosts])
+    layer_s = coefficients.drafter_kv_share * coefficients.prefill_s_per_token
     columns = np.array([[1.0, point.batch, _drafter_tokens(coefficients, point)] for point in used])
+    target_s = seconds - layer_s * columns[:, 2]
+    past = np.array([in_graphs and _past_graphs(coefficients, point) for point in used])
+    hosts = list(product(_hosts_s(target_s[~past]), _hosts_s(target_s[past])))
+    hosts_s = np.array([np.where(past, beyond_s, within_s) for within_s, beyond_s in hosts])
     found = []
     for share in SHARES.tolist():
         law = msgspec.structs.replace(
@@ -119,7 +122,7 @@ def fit_mixed(
             mixed_token_share=share, draft_prefill_s_per_token=0.0,
         )  # fmt: skip
         alone_s = np.array([predict_mixed_s(law, point) for point in used])
-        beyond = (seconds - np.maximum(hosts_s, alone_s)) / seconds
+        beyond = (target_s - np.maximum(hosts_s, alone_s)) / seconds
         squares, terms = _not_negative(columns / seconds[:, None], beyond)
         best = int(np.argmin(squares))
         found.append((float(squares[best]), share, *hosts[best], *terms[best].tolist()))
@@ -131,7 +134,7 @@ def fit_mixed(
     return msgspec.structs.replace(
         coefficients, mixed_s=constant_s, mixed_s_per_request=request_s, mixed_host_s=host_s,
         mixed_eager_host_s=max(host_s, eager_s) if past.any() else None, mixed_token_share=share,
-        draft_prefill_s_per_token=token_s,
+        draft_prefill_s_per_token=layer_s + token_s,
     )  # fmt: skip
 
 
@@ -151,22 +154,24 @@ def _drafter_tokens(law: Coefficients, point: MixedPoint) -> float:
 
 
 def _not_negative(columns: Floats, wanted: Floats) -> tuple[Floats, Floats]:
-    """Return the least squares, [rows], and the factors >= 0 that leave them, [rows, n].
+    """Return what the best factors >= 0 leave, [rows], and these factors, [rows, n].
 
-    `columns` are [points, n], `wanted` [rows, points]. The best of all subsets of columns is what is sought,
-    and few columns have few subsets.
+    `columns` are [points, n], `wanted` [rows, points]. What is left are squares, times a charge for each
+    factor that is not 0, so that one that its points hardly show stays out: it would be extended to larger
+    batches. The best of all subsets of columns is what is sought, and few columns have few subsets.
     """
     count = columns.shape[1]
-    squares, factors = (wanted**2).sum(axis=1), np.zeros((len(wanted), count))
+    left, factors = (wanted**2).sum(axis=1), np.zeros((len(wanted), count))
     for chosen in product((False, True), repeat=count):
         some = columns[:, chosen]
         solution = wanted @ np.linalg.pinv(some).T
-        left = ((wanted - solution @ some.T) ** 2).sum(axis=1)
-        better = (left < squares) & (solution >= 0.0).all(axis=1)
-        squares[better] = left[better]
+        squares = ((wanted - solution @ some.T) ** 2).sum(axis=1)
+        charged = squares * exp(CHI_SQUARE_95 * sum(chosen) / len(columns))
+        better = (charged < left) & (solution >= 0.0).all(axis=1)
+        left[better] = charged[better]
         factors[better] = 0.0
         factors[np.ix_(better, chosen)] = solution[better]
-    return squares, factors
+    return left, factors
 
 
 def _given(settings: LawSettings) -> Floats:

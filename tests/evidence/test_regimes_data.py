@@ -31,7 +31,7 @@ def test_prefill_beside_decode_on_stock_graphs(calibration: Calibration) -> None
     law, points = calibration.coefficients, calibration.mixed_points
     assert (law.plain_graph_tokens, law.graph_tokens) == (128, 512)
     assert law.mixed_host_s == pytest.approx(0.0095, abs=0.001)
-    assert law.mixed_eager_host_s == pytest.approx(0.0199, abs=0.001)
+    assert law.mixed_eager_host_s == pytest.approx(0.0216, abs=0.002)
     fitted = [point for point in points if not point.held_out]
     unseen = [point for point in points if point.held_out]
     assert abs(mixed_errors(law, fitted)).mean() < 0.04

@@ -65,7 +65,10 @@ def arrivals(run: str, calibration: Calibration, tokens: int, least_batch: int) 
 def prefill_beside_decode() -> None:
     """What a prompt of 512 tokens costs that joins 128 requests, measured and by the law."""
     calibration = load(H200)
-    untold = {"mixed_s": 0.0, "mixed_host_s": 0.0, "mixed_token_share": 1.0}
+    untold = {
+        "mixed_s": 0.0, "mixed_s_per_request": 0.0, "mixed_host_s": None, "mixed_eager_host_s": None,
+        "mixed_token_share": 1.0, "draft_prefill_s_per_token": 0.0,
+    }  # fmt: skip
     bare = msgspec.structs.replace(calibration.coefficients, **untold)
     derived_alone = msgspec.structs.replace(calibration, coefficients=bare)
     values: dict[str, Figure] = {}

@@ -154,7 +154,7 @@ def main(folder: Path, others: list[Path]) -> None:
     rows = rows_of(folder / "replay", names, own)
     served = served_row(folder, machine, own)
     rows += [] if served is None else [served]
-    if (folder / UNCACHED).is_dir():
+    if (folder / UNCACHED / "replay" / "comparison.json").is_file():
         without = names_of(read_struct(folder / UNCACHED / "machine.json", Machine))
         without = tuple(name + WITHOUT_CACHE for name in without)
         rows += rows_of(folder / UNCACHED / "replay", without, own)

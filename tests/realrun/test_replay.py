@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -171,7 +170,10 @@ def test_the_last_worker_says_why_it_died(tmp_path: Path) -> None:
 
 
 SCRIPT = """
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from tlt.realrun.replay.replay import replay
 from tests.realrun.fakes import config_of, flat_times
@@ -180,7 +182,12 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     config = config_of(folder, workload={"rollouts": 4})
     policies = ("none", "goodput:off+1+2")
-    show = lambda what: print(what, flush=True)
+
+    def show(what):
+        print(what, flush=True)
+        if what == sys.argv[3]:  # in here: another process may be late
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
     replay(config, policies, folder / "out", show, flat_times, "tests.realrun.fakes:" + sys.argv[2])
 """
 
@@ -191,16 +198,11 @@ def test_an_interrupted_replay_can_be_read_and_goes_on(tmp_path: Path) -> None:
     script.write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, str(script), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    with subprocess.Popen(
-        [*command, "make_slow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as driver:
-        assert driver.stdout is not None
-        while driver.stdout.readline().strip() != "goodput:off+1+2, rollout 2":
-            pass
-        time.sleep(0.05)  # somewhere in the next rollout
-        driver.send_signal(signal.SIGINT)
-        driver.communicate()
-    assert driver.returncode == -signal.SIGINT
+    stopped = subprocess.run(
+        [*command, "make_slow", "goodput:off+1+2, rollout 2"],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert stopped.returncode == -signal.SIGINT, stopped.stderr
     out = tmp_path / "out"
     check_run(out / "none", 2)
     rounds = RunFolder(out / "none").summary().steps
@@ -209,14 +211,14 @@ def test_an_interrupted_replay_can_be_read_and_goes_on(tmp_path: Path) -> None:
     kept = {path: path.read_bytes() for path in out.glob("parts/*/*.msgpack")}
 
     resumed = subprocess.run(
-        [*command, "make_engine"], capture_output=True, text=True, check=False, env=environment
+        [*command, "make_engine", "never"], capture_output=True, text=True, check=False, env=environment
     )
     # The fake engines have different names, and so are different engines.
     assert "which the rest ran on" in resumed.stderr
     assert {path: path.read_bytes() for path in out.glob("parts/*/*.msgpack")} == kept
 
     done = subprocess.run(
-        [*command, "make_slow"], capture_output=True, text=True, check=True, env=environment
+        [*command, "make_slow", "never"], capture_output=True, text=True, check=True, env=environment
     )
     assert len(done.stdout.splitlines()) == 1 + 8 - len(kept)
     for folder in ("none", "goodput-off-1-2"):

@@ -46,7 +46,7 @@ MOMENTS = (
     Moment("replay", "worker", "SIGKILL", "Work"),
     Moment("replay", "worker", "SIGKILL", "Work", 3, 0.3),
     Moment("replay", "worker", "SIGSTOP", "Work", 1, 0.3),
-    Moment("replay", "driver", "SIGKILL", "Prepare", 1, 0.5),
+    Moment("replay", "driver", "SIGKILL", "Prepare", 1, 0.1),
     Moment("replay", "driver", "SIGKILL", "Work", 3, 0.3),
     Moment("replay", "driver", "SIGTERM", "Work", 3, 0.3),
     Moment("replay", "driver", "SIGINT", "Work", 3, 0.3),

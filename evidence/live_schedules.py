@@ -11,12 +11,11 @@ A call that was stopped goes on. `python -m evidence.live_schedules_claims OUT` 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from evidence.regimes import tlt
+from evidence.regimes import sets_of, tlt
 
 STOPPING = ("none", "none@oversample_abort", "none@oversample_partial", "none@tail_batching")
 GOING_ON = (
@@ -60,17 +59,13 @@ def main() -> None:
         sys.exit((out / "log.txt").read_text(encoding="utf-8")[-3000:])
     folders = {"model.folder": str(model / "model"), "drafter.folder": str(model / "eagle3")}
     limit = {"calibration.time_limit_s": asked.limit_s}
-    calibration = ("real", "calibrate", *_sets(SETTINGS | folders | limit))
+    calibration = ("real", "calibrate", *sets_of(SETTINGS | folders | limit))
     tlt(out, 2 * asked.limit_s + 300, *calibration, "--out", str(out / "calibration.json"))
     for name, (policies, own) in replays(asked.rollouts).items():
-        sets = _sets(SETTINGS | folders | own)
+        sets = sets_of(SETTINGS | folders | own)
         options = ("--policies", ",".join(policies), "--no-report", "--out", str(out / name))
         if not tlt(out, 1800, "real", "replay", *sets, *options):
             sys.exit((out / "log.txt").read_text(encoding="utf-8")[-3000:])
-
-
-def _sets(settings: dict[str, Any]) -> list[str]:
-    return [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ A call that was stopped goes on. `python -m evidence.live_sessions_claims DEVICE
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from evidence.regimes import tlt
+from evidence.regimes import sets_of, tlt
 from tlt.traces.lengths.schema import Origin
 from tlt.traces.sessions.build import from_structs
 from tlt.traces.sessions.files import write_sessions
@@ -128,16 +127,12 @@ def main() -> None:
         write_sessions(from_structs(sessions_of(machine, asked.rollouts), origin), out / "sessions.parquet")
     settings = settings_of(machine, out, model, asked.rollouts)
     limit_s = asked.limit_s or (60.0 if machine is CUDA else 300.0)
-    limited = _sets(settings | {"calibration.time_limit_s": limit_s})
+    limited = sets_of(settings | {"calibration.time_limit_s": limit_s})
     tlt(out, 2 * limit_s + 400, "real", "calibrate", *limited, "--out", str(out / "calibration.json"))
     for rule in machine.rules:
         options = ("--policies", machine.policies, "--no-report", "--out", str(out / rule))
-        if not tlt(out, 1800, "real", "replay", *_sets(settings | {"sessions.routing": rule}), *options):
+        if not tlt(out, 1800, "real", "replay", *sets_of(settings | {"sessions.routing": rule}), *options):
             sys.exit((out / "log.txt").read_text(encoding="utf-8")[-3000:])
-
-
-def _sets(settings: dict[str, Any]) -> list[str]:
-    return [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
 
 
 if __name__ == "__main__":

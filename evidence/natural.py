@@ -16,7 +16,6 @@ its time keeps what it has; a replay goes on with the rollouts that are missing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -27,7 +26,7 @@ from typing import Any
 import msgspec
 
 from evidence.recording import PROJECT
-from evidence.regimes import tlt
+from evidence.regimes import sets_of, tlt
 
 CONFIG = PROJECT / "examples" / "rl_smollm2" / "train-h100.toml"
 PROBLEMS = "examples/rl_smollm2/problems.py"
@@ -77,11 +76,6 @@ def shared(machine: Machine, device: str, model: Path, head: Path) -> dict[str, 
     }  # fmt: skip
 
 
-def sets(settings: dict[str, Any]) -> list[str]:
-    """Return the settings as arguments."""
-    return [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-
-
 def prepare(machine: Machine, device: str, out: Path) -> None:
     """Make the model, warm it up and train its head, as far as they are not there."""
     if not (out / "smollm2" / "model").is_dir():
@@ -96,7 +90,7 @@ def prepare(machine: Machine, device: str, out: Path) -> None:
     if not (out / "eagle3" / "config.json").is_file():
         training = shared(machine, device, out / "model", out / "eagle3") | tasks
         training |= {"rollout.max_response_tokens": machine.max_response_tokens}
-        arguments = ("--config", str(CONFIG), *sets(training), "--tokens", str(machine.head_tokens),
+        arguments = ("--config", str(CONFIG), *sets_of(training), "--tokens", str(machine.head_tokens),
                      "--responses", str(machine.head_responses), "--out", str(out / "eagle3"))  # fmt: skip
         _need(tlt(out, 1500, "real", "drafter", "warm-up", *arguments), out)
 
@@ -105,7 +99,7 @@ def warm_up(tokens: int, device: str, out: Path, tasks: dict[str, Any]) -> bool:
     """Train OUT/smollm2 on `tokens` of worked solutions into OUT/model; returns whether it ended well."""
     command = [
         sys.executable, "-m", WARM_UP, str(out / "smollm2" / "model"), "--out", str(out / "model"),
-        "--tokens", str(tokens), "--device", device, "--config", str(CONFIG), *sets(tasks),
+        "--tokens", str(tokens), "--device", device, "--config", str(CONFIG), *sets_of(tasks),
     ]  # fmt: skip
     with (out / "log.txt").open("ab") as log:
         return subprocess.run(command, cwd=PROJECT, stdout=log, stderr=log, check=False).returncode == 0
@@ -132,7 +126,9 @@ def main() -> None:
     settings = shared(machine, asked.device, made / "model", made / "eagle3")
     if not (out / "calibration.json").is_file():
         swept = settings | {"calibration.neighbours": 0, "calibration.time_limit_s": machine.calibration_s}
-        _need(tlt(out, 600, "real", "calibrate", *sets(swept), "--out", str(out / "calibration.json")), out)
+        _need(
+            tlt(out, 600, "real", "calibrate", *sets_of(swept), "--out", str(out / "calibration.json")), out
+        )
     replayed = settings | {
         "name": "natural", "tasks.module": PROBLEMS, "tasks.settings.difficulty_largest": machine.difficulty,
         "workload.requests": machine.requests, "workload.samples_per_prompt": 4,
@@ -140,7 +136,7 @@ def main() -> None:
         "workload.max_response_tokens": machine.max_response_tokens,
     }  # fmt: skip
     tlt(
-        out, machine.replay_s, "real", "replay", *sets(replayed), "--policies", ",".join(machine.policies),
+        out, machine.replay_s, "real", "replay", *sets_of(replayed), "--policies", ",".join(machine.policies),
         "--calibration", str(out / "calibration.json"), "--no-report", "--out", str(out / "replay"),
     )  # fmt: skip
 

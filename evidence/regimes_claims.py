@@ -33,9 +33,7 @@ from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.runfolder import Comparison, RunFolder, read_struct
 
 AIM_S, AIM_SPEEDUP = 0.03, 0.02
-LEAST_PREFILLED = (
-    0.97  # of the prompts of a rollout, each once: with less some were in a cache before it began
-)
+LEAST_PREFILLED = 0.97  # of the prompts of a rollout, each once: less, and some were in a cache before
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,9 +26,9 @@ from typing import Any
 
 import msgspec
 
-from evidence.natural import CONFIG, sets, warm_up
+from evidence.natural import CONFIG, warm_up
 from evidence.recording import PROJECT, RUNS
-from evidence.regimes import tlt
+from evidence.regimes import sets_of, tlt
 
 STAGES = ("prepare", "policies", "moving", "served")
 POLICIES = ("none", "goodput:off+2+3+4+6/online", "static:4/frozen", "static:4/online", "tlt_chains/online")
@@ -99,7 +99,7 @@ def prepare(machine: Machine, device: str, out: Path) -> bool:
     if (out / "eagle3" / "config.json").is_file():
         return True
     learning = ("--responses", str(machine.head_responses), "--tokens", str(machine.head_tokens))
-    arguments = ("--config", str(CONFIG), *sets(settings), *learning, "--out", str(out / "eagle3"))
+    arguments = ("--config", str(CONFIG), *sets_of(settings), *learning, "--out", str(out / "eagle3"))
     return tlt(out, 900, "real", "drafter", "warm-up", *arguments)
 
 
@@ -108,7 +108,7 @@ def train(
 ) -> bool:
     """Train under some policies into OUT/NAME; goes on where it was."""
     return tlt(
-        out, machine.limit_s, "real", "train", "--config", str(CONFIG), *sets(settings | {"name": name}),
+        out, machine.limit_s, "real", "train", "--config", str(CONFIG), *sets_of(settings | {"name": name}),
         "--policies", ",".join(policies), "--calibration", str(CALIBRATION), "--out", str(out / name),
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def serve(machine: Machine, device: str, out: Path) -> bool:
         settings |= {"model.folder": str(model), "drafter.folder": str(head), "drafter.ks": [2, 4, 6]}
         command = [
             sys.executable, "-m", "tlt", "real", "drafter", "measure", "--config", str(CONFIG),
-            *sets(settings), *machine.served, "--out", str(out / f"served-{name}.json"),
+            *sets_of(settings), *machine.served, "--out", str(out / f"served-{name}.json"),
         ]  # fmt: skip
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": str(place)} if device == "cuda" else {})
         log = (out / f"served-{name}.log").open("ab")

@@ -102,14 +102,14 @@ def fit_mixed(
     least time of the host is one that was measured, or nothing. `in_graphs`: such engine steps have CUDA
     graphs up to the law's largest; the host then has a time of its own beyond. Points whose host is the
     slower part say little of the share: of those in its 95 % interval (profile likelihood) the nearest to 1
-    is taken, as it is derived where nothing was measured. A drafter reads a prompt no faster than one layer
-    of the target does.
+    is taken, as it is derived where nothing was measured. A drafter is assumed to read a prompt no faster
+    than one layer of the target does.
     """
     used = [point for point in points if not point.held_out]
     if not used:
         return coefficients
     seconds = np.array([point.engine_step_s for point in used])
-    layer_s = coefficients.drafter_kv_share * coefficients.prefill_s_per_token
+    layer_s = one_layer_s(coefficients)
     columns = np.array([[1.0, point.batch, _drafter_tokens(coefficients, point)] for point in used])
     target_s = seconds - layer_s * columns[:, 2]
     past = np.array([in_graphs and _past_graphs(coefficients, point) for point in used])
@@ -136,6 +136,11 @@ def fit_mixed(
         mixed_eager_host_s=max(host_s, eager_s) if past.any() else None, mixed_token_share=share,
         draft_prefill_s_per_token=layer_s + token_s,
     )  # fmt: skip
+
+
+def one_layer_s(law: Coefficients) -> float:
+    """Return the seconds a token that one layer of the target takes to read a prompt."""
+    return law.drafter_kv_share * law.prefill_s_per_token
 
 
 def _hosts_s(seconds: Floats) -> list[float]:

@@ -25,7 +25,7 @@ from tlt.sim.steptimes.calibration import (
     ranges_of,
     residuals_of,
 )
-from tlt.sim.steptimes.fit import LawSettings, fit, fit_mixed
+from tlt.sim.steptimes.fit import LawSettings, fit, fit_mixed, one_layer_s
 from tlt.sim.steptimes.law import Coefficients, padded
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions, roofline
@@ -39,6 +39,7 @@ from tltsched.errors import InputError
 POOR_FIT = 0.05  # mean error on unseen points above which the notes warn
 LEAST_POINTS = 4
 BEYOND_GPU = "assumed: roofline; no point reads more tokens in an engine step"
+ONE_LAYER = "assumed: a drafter reads a prompt as fast as one layer of the target; the points show no more"
 BEYOND_FITTED = "assumed: the last fitted slope goes on; no point reads more tokens in an engine step"
 
 
@@ -62,6 +63,8 @@ def fit_points(measured: MeasuredPoints) -> Calibration:
     not_fitted = {"last slope": BEYOND_GPU if gpu else BEYOND_FITTED}
     if not measured.mixed_points:
         not_fitted |= MIXED_NOT_TIMED
+    elif coefficients.draft_prefill_s_per_token == one_layer_s(coefficients):
+        not_fitted["draft_prefill_s_per_token"] = ONE_LAYER
     if gpu:
         not_fitted["prefill_s_per_pair"] = "assumed: roofline; it hides behind the other terms"
     return Calibration(

@@ -71,7 +71,11 @@ def require_whole(folder: Path) -> None:
             with safe_open(path, "pt"):
                 pass
         except SafetensorError as error:
-            raise InputError("weights", f"{path}: {error}", "a whole safetensors file", RESTORE) from None
+            raise _cut(path, error) from None
+
+
+def _cut(path: Path, why: object, fix: str = RESTORE) -> InputError:
+    return InputError("weights", f"{path}: {why}", "a whole safetensors file", fix)
 
 
 def _is_count(value: object) -> bool:
@@ -91,7 +95,7 @@ def read_tensors(path: Path, fix: str = RESTORE) -> dict[str, Any]:
         found: dict[str, Any] = load_file(path)
     except (SafetensorError, FileNotFoundError) as error:
         why = "it is not there" if isinstance(error, FileNotFoundError) else str(error)
-        raise InputError("weights", f"{path}: {why}", "a whole safetensors file", fix) from None
+        raise _cut(path, why, fix) from None
     return found
 
 
@@ -108,7 +112,7 @@ def named_tensors(folder: Path, names: Sequence[str], may_lack: Sequence[str] = 
             with safe_open(path, "pt") as file:
                 found |= {name: file.get_tensor(name) for name in file.keys() if name in names}  # noqa: SIM118
         except SafetensorError as error:
-            raise InputError("weights", f"{path}: {error}", "a whole safetensors file", RESTORE) from None
+            raise _cut(path, error) from None
     lacking = [name for name in names if name not in found and name not in may_lack]
     if lacking:
         allowed = "the weights of a dense Llama or Qwen model"

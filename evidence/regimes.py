@@ -8,8 +8,9 @@ Four stages, each in processes of its own, into the folder OUT (`--stages` choos
     uncached    the first two regimes again, without prefix caching, into OUT/uncached
 
 DEVICE is `cuda` (a 7B shape of random weights; about ten minutes on one H200), `cuda-tp2` (the same over two
-GPUs, queues alone, without `serve`) or `cpu` (the shape of SmolLM2-135M). A stage that runs out of its
-time keeps what it has: calibrations and replays go on where they were.
+GPUs, queues alone, without `serve`; `cuda-tp1` is what it is held against) or `cpu` (the shape of
+SmolLM2-135M). A stage that runs out of its time keeps what it has: calibrations and replays go on where they
+were.
 `python -m evidence.regimes_claims OUT` makes the record.
 """
 
@@ -125,7 +126,8 @@ TWO_GPUS = msgspec.structs.replace(
     regimes=CUDA.regimes[:2],
     replay_s=200,
 )  # fmt: skip
-MACHINES = {"cuda": CUDA, "cuda-tp2": TWO_GPUS, "cpu": CPU}
+ONE_OF_TWO = msgspec.structs.replace(TWO_GPUS, settings=TWO_GPUS.settings | {"workers.tp": 1})
+MACHINES = {"cuda": CUDA, "cuda-tp2": TWO_GPUS, "cuda-tp1": ONE_OF_TWO, "cpu": CPU}
 
 
 def rollouts(machine: Machine) -> tuple[Regime, ...]:

@@ -51,6 +51,12 @@ def prepare(engine: EngineConfig) -> None:
     if engine.device == "cpu":
         hide_cuda_companions()
         use_threads(engine.threads)
+    repair(engine.device)
+
+
+def repair(device: str) -> None:
+    """Repair what this process has of vLLM; every process that runs a model needs it, once or more."""
+    if device == "cpu":
         cpu_sampling.repair()
         cpu_seeds.repair()
         kernel_registry.repair()

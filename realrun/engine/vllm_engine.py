@@ -23,14 +23,12 @@ in `batch`,
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tlt.plugin.engine_step import EngineStepFacts, RequestDrafts, RequestPrompt
 from tlt.plugin.graphs import CompileWatch
-from tlt.plugin.hooks import EngineStep, EngineStepHooks, Row
 from tlt.realrun.config import RealConfig
 from tlt.realrun.engine import vllm_compat, vllm_weights
 from tlt.realrun.engine.model_files import read_tensors, require_whole
@@ -41,23 +39,6 @@ from tltsched.errors import InputError
 
 WARM_PROMPT_TOKENS = 8
 WARM_STEPS = 6  # prefill, two to fill the pipeline, and some that verify
-
-
-class SteppedHooks(EngineStepHooks):
-    """The scheduler of an engine that is stepped from outside, with a K for each engine step."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.next_k = 0
-        self.engine_steps: deque[EngineStep] = deque()
-
-    def _on_plan(self, plan: Any, rows: list[Row]) -> None:
-        del rows
-        plan.num_spec_tokens_to_schedule = self.next_k
-
-    def _on_output(self, output: Any, engine_step: EngineStep) -> None:
-        del output
-        self.engine_steps.append(engine_step)
 
 
 class VllmEngine:
@@ -315,19 +296,16 @@ def _build(config: RealConfig, speculating: bool) -> Any:
     from vllm.config import WeightTransferConfig
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    scheduler = _scheduler_class(config.engine.device)
-    vllm_weights.register()
+    from tlt.realrun.engine.vllm_scheduler import SteppedAsyncScheduler, SteppedScheduler
+
     transfer = WeightTransferConfig(backend=vllm_weights.BACKEND)
     return LLMEngine.from_engine_args(
-        EngineArgs(**arguments, scheduler_cls=scheduler, weight_transfer_config=transfer)
+        EngineArgs(
+            **arguments,
+            scheduler_cls=SteppedAsyncScheduler if config.engine.device == "cuda" else SteppedScheduler,
+            weight_transfer_config=transfer,
+        )
     )
-
-
-def _scheduler_class(device: str) -> type:
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    return type("HookedScheduler", (SteppedHooks, AsyncScheduler if device == "cuda" else Scheduler), {})
 
 
 def _workspace() -> Any:

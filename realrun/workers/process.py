@@ -104,7 +104,9 @@ def worker_environment(config: RealConfig, worker: int) -> dict[str, str]:
                  "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}  # fmt: skip
     cores = cores_of(config, worker)
     if cores:
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in cores)
+        per_rank = config.engine.threads
+        ranks = (cores[first : first + per_rank] for first in range(0, len(cores), per_rank))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, rank)) for rank in ranks)
     if config.engine.device == "cuda":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(
             str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*")))

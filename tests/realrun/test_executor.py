@@ -150,6 +150,8 @@ def test_workers_get_their_own_cores_if_there_are_enough(
     assert [cores_of(config, worker) for worker in (0, 1)] == [(4, 5), (8, 9)]
     assert worker_environment(config, 1)["VLLM_CPU_OMP_THREADS_BIND"] == "8,9"
     assert cores_of(config_of(tmp_path, engine={"threads": 3}), 0) == ()
+    parallel = config_of(tmp_path, engine={"threads": 2}, workers={"count": 1, "tp": 2})
+    assert worker_environment(parallel, 0)["VLLM_CPU_OMP_THREADS_BIND"] == "4,5|8,9", "each rank its own"
 
 
 def test_each_worker_sees_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from tests.realrun.small_models import PROMPT_TOKENS, need_vllm, requests, run, tiny_config
 from tlt.realrun.config import RealConfig
-from tlt.realrun.engine.vllm_engine import VllmEngine, _build, _scheduler_class
+from tlt.realrun.engine.vllm_engine import VllmEngine, _build
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
@@ -69,8 +69,10 @@ def pipelined(tmp_path: Path) -> Iterator[tuple[VllmEngine, FakeModel]]:
     config = tiny_config(tmp_path)
     llm = _build(config, speculating=True)
     core = llm.engine_core.engine_core
+    from tlt.realrun.engine.vllm_scheduler import SteppedAsyncScheduler
+
     plain, executor, model = core.scheduler, core.model_executor, FakeModel()
-    core.scheduler = _scheduler_class("cuda")(
+    core.scheduler = SteppedAsyncScheduler(
         vllm_config=plain.vllm_config,
         kv_cache_config=plain.kv_cache_config,
         structured_output_manager=plain.structured_output_manager,

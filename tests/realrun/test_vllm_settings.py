@@ -14,7 +14,7 @@ from tlt.plugin.drafting import k_table
 from tlt.realrun.config import DrafterConfig, EngineConfig, ModelConfig, RealConfig, WorkersConfig
 from tlt.realrun.engine import vllm_compat
 from tlt.realrun.engine.repairs import cpu_sampling
-from tlt.realrun.engine.vllm_engine import SteppedHooks
+from tlt.realrun.engine.stepped_hooks import SteppedHooks
 from tlt.realrun.engine.vllm_settings import (
     chunk_tokens,
     engine_arguments,

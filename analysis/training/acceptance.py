@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_age
+from tlt.analysis.training.pace import PaceFacts, against
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Jackknife
@@ -61,6 +62,7 @@ class FrozenPair(msgspec.Struct, frozen=True, kw_only=True):
     slope_per_step: Estimate  # by which the difference grows from one RL step to the next
     step_speedup: Estimate  # end to end, of the trained over the frozen policy
     rollout_speedup: Estimate
+    pace: PaceFacts | None  # None: no record of single engine steps
 
 
 class AcceptanceFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +130,7 @@ def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
         slope_per_step=_slope(steps, differences),
         step_speedup=every.estimate_ratio(frozen.step_s(), trained.step_s(), positive=True),
         rollout_speedup=every.estimate_ratio(frozen.rollout_s(), trained.rollout_s(), positive=True),
+        pace=against(trained, frozen),
     )
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from tlt.analysis.training.acceptance import AcceptanceFacts
 from tlt.analysis.training.lengths import LengthFacts
+from tlt.analysis.training.pace import PaceFacts
 from tlt.analysis.training.rewards import RewardFacts
 from tlt.traces.common.intervals import Estimate
 
@@ -29,6 +30,7 @@ class TimeFacts(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: Estimate  # response tokens / time of the steps, whole cluster
     rollout_tokens_per_s: Estimate  # response tokens / time of the rollouts
     token_speedup: Estimate  # of the rollout's tokens a second: free of how many tokens were generated
+    pace: PaceFacts | None  # None: the baseline, or no record of single engine steps
 
 
 class IdleFacts(msgspec.Struct, frozen=True, kw_only=True):

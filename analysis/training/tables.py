@@ -12,6 +12,7 @@ from tlt.analysis.drawing.estimates import estimate_text, number, percent, signe
 from tlt.analysis.drawing.tables import Cells, TextTable, terminal_table
 from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
+from tlt.analysis.training.pace import PaceFacts
 from tlt.analysis.training.time import PHASES
 from tlt.traces.common.intervals import Estimate
 from tltsched.written.policy_name import folded
@@ -59,12 +60,28 @@ def time_cells(facts: TrainFacts) -> Cells:
             facts, "rollout tokens a second, over the baseline's",
             lambda policy: estimate_text(policy.time.token_speedup, times),
         ),
+        *_pace_cells(facts),
         _row(facts, "response tokens/s", lambda policy: estimate_text(policy.time.tokens_per_s)),
         _row(
             facts, "response tokens/s of the rollout",
             lambda policy: estimate_text(policy.time.rollout_tokens_per_s),
         ),
     ]  # fmt: skip
+
+
+def _pace_cells(facts: TrainFacts) -> Cells:
+    """Return how the machine ran beside the baseline's, and speedups without that."""
+    rows: tuple[tuple[str, Callable[[PaceFacts], Estimate]], ...] = (
+        ("engine steps of like batch took, over the baseline's", lambda pace: pace.slower),
+        ("speedup of the rollout, engine steps at one pace", lambda pace: pace.rollout_speedup),
+        ("speedup end to end, engine steps at one pace", lambda pace: pace.step_speedup),
+    )
+    paces = [policy.time.pace for policy in facts.policies]
+    return [
+        (label, *(estimate_text(figure(pace) if pace else None, times) for pace in paces))
+        for label, figure in rows
+        if any(paces)
+    ]
 
 
 def amdahl_cells(facts: TrainFacts) -> Cells:

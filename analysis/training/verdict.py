@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tlt.analysis.drawing.estimates import interval_words, more_tokens, number, outside
+from tlt.analysis.drawing.estimates import change, interval_words, more_tokens, number, outside
+from tlt.analysis.training.acceptance import FrozenPair
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.figures import TrainFacts
 from tlt.traces.common.intervals import FEW_STEPS, Estimate, few_words
@@ -27,16 +28,24 @@ def training_sentences(facts: TrainFacts) -> list[str]:
         _bound(best),
         _reward(best, baseline),
         _drafter(best),
-        *(
-            f"Training the drafter gets {more_tokens(pair.difference)} accepted than with a frozen one "
-            f"({pair.trained} over {pair.frozen}), and makes RL steps {interval_words(pair.step_speedup)} as "
-            "fast."
-            for pair in facts.against_frozen
-        ),
+        *(_trained(pair) for pair in facts.against_frozen),
         _idle(best),
         f"{few_words(facts.steps, 'step').capitalize()}." if 2 <= facts.steps < FEW_STEPS else "",
     ]
     return [sentence for sentence in sentences if sentence]
+
+
+def _trained(pair: FrozenPair) -> str:
+    words = (
+        f"Training the drafter gets {more_tokens(pair.difference)} accepted than with a frozen one "
+        f"({pair.trained} over {pair.frozen}), and RL steps were {interval_words(pair.step_speedup)} as fast"
+    )
+    if pair.pace is None or not pair.pace.unlike:
+        return f"{words}."
+    return (
+        f"{words}; but the machine ran {change(pair.pace.slower, 'faster', 'slower')} meanwhile, and with "
+        f"engine steps at one pace they are {interval_words(pair.pace.step_speedup)} as fast."
+    )
 
 
 def _alone(policy: PolicyFacts) -> str:

@@ -256,6 +256,12 @@ class RealConfig(Section, frozen=True, kw_only=True):
                 "phases.weight_sync", True, "false with model.random_weights: there is nothing to load again",
                 "prepare a model with weights, or leave it out",
             )  # fmt: skip
+        if self.workers.tp > 1 and self.engine.device == "cpu" and self.drafter.kind == "ngram":
+            raise InputError(
+                "workers.tp", self.workers.tp,
+                "1 with drafter.kind = ngram on cpu: drafts from a group need the engine in one process",
+                "add workers instead, or take another drafter",
+            )  # fmt: skip
 
     @property
     def prompts(self) -> int:

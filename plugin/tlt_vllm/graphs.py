@@ -47,7 +47,10 @@ def widen_candidates(candidates: dict[tuple[int, int], list[Any]]) -> None:
 
 
 class CompileWatch:
-    """Counts what torch, vLLM and Triton have compiled or captured in this process so far."""
+    """Counts what torch, vLLM and Triton have compiled or captured in this process so far.
+
+    The ranks of an engine over several GPUs are processes of their own: what they compile is not seen here.
+    """
 
     def __init__(self) -> None:
         from torch._dynamo.utils import counters

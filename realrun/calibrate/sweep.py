@@ -262,7 +262,7 @@ class Sweep:
             else "the drafter's own acceptance on made-up prompts"
         )
         weights = "random weights" if config.model.random_weights else "trained weights"
-        return [
+        notes = [
             f"{plan.repeats} repeats a point in {plan.visits} rounds; a repeat is the mean of "
             f"{plan.engine_steps} "
             f"engine steps, {plan.settle_engine_steps} after a change of K left out; engine_step_s is the "
@@ -270,6 +270,9 @@ class Sweep:
             f"drafter {drafter.kind}; {weights}; {acceptance}; temperature {config.engine.temperature:g}",
             f"{config.calibration.neighbours} other engines decoded on the same machine meanwhile",
         ]
+        if config.workers.tp > 1:
+            notes.append("what the ranks of an engine compile is not seen: no repeat is left out for it")
+        return notes
 
     def _missing(self) -> list[str]:
         """Say what was not measured, and why."""

@@ -46,6 +46,9 @@ class VllmEngine:
 
     Two may live in one process. vLLM takes its process group down when the first is closed, so that the other
     cannot step after that: close them together.
+
+    With workers.tp > 1 the model runs in ranks, processes of their own, and the scheduler stays here. What a
+    rank compiles amid engine steps shows in their time alone: none of them is marked `compiled`.
     """
 
     def __init__(self, llm: Any, config: RealConfig, speculating: bool) -> None:
@@ -220,6 +223,7 @@ class VllmEngine:
     def _load(self, start: str, weights: Mapping[str, Any], amid: bool = False) -> None:
         """Take one update in through vLLM's own path, without a copy through a pipe or a file.
 
+        Ranks of a tensor parallel engine get all of it through vLLM's pipe, and each keeps its part.
         With `amid` it is between two engine steps of what is pending.
         """
         if self._pending and not amid:

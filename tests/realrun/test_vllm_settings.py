@@ -132,6 +132,16 @@ def test_drafters() -> None:
         engine_arguments(_with(GPU, "model", folder=""), speculating=False)
 
 
+def test_drafts_from_a_group_are_refused_over_ranks_on_cpu() -> None:
+    two, ngram = WorkersConfig(tp=2), DrafterConfig(kind="ngram")
+    assert RealConfig(workers=WorkersConfig(tp=1), drafter=ngram).drafter.kind == "ngram"
+    assert RealConfig(workers=two, drafter=ngram, engine=EngineConfig(device="cuda")).workers.tp == 2
+    with pytest.raises(
+        InputError, match=r"got 2 for workers\.tp; allowed: 1 with drafter\.kind = ngram on cpu"
+    ):
+        RealConfig(workers=two, drafter=ngram)
+
+
 @pytest.mark.parametrize("rates", [(0.5,), (0.5, 0.6), (1.1, 0.5), (0.5, -0.1)])
 def test_survival_must_be_one_falling_rate_a_position(rates: tuple[float, ...]) -> None:
     assert survival((0.9, 0.9, 0.1), 2) == [0.9, 0.9]

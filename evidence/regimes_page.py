@@ -18,6 +18,7 @@ from evidence.subjects import percent
 from tlt.analysis.drawing.tables import markdown_rows
 
 NOT_MEASURED = "not measured"
+# What has rows of its own; `cuda-tp1` is what two GPUs are held against.
 DEVICES = {"cuda": "one GPU", "cuda-tp2": "two GPUs, TP 2", "cpu": "CPU"}
 HTTP = "the first through the HTTP interface of `vllm serve`"
 SESSION = "calibration of another session"
@@ -69,7 +70,7 @@ LAST = (
 
 def lines() -> tuple[Line, ...]:
     """Return all regimes, those of `evidence.regimes` on both devices among them."""
-    devices = [line for name, machine in MACHINES.items() for line in _of(machine, name)]
+    devices = [line for name in DEVICES for line in _of(MACHINES[name], name)]
     return (*FIRST, *devices, *LAST)
 
 
@@ -79,7 +80,7 @@ def record_of(device: str) -> str:
 
 
 def _of(machine: Machine, device: str) -> tuple[Line, ...]:
-    words, record = DEVICES.get(device, device), record_of(device)
+    words, record = DEVICES[device], record_of(device)
     cached = (regime.name for regime in machine.regimes)
     names = (*cached, *(regime.name + WITHOUT_CACHE for regime in uncached(machine).regimes), HTTP, SESSION)
     return tuple(

@@ -80,6 +80,10 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "training_staleness": "A frozen drafter against one that is trained",
         "head_served": "The drafter before RL, served by stock vLLM",
         "training_passes": "Where the time of the update goes",
+        "training_h200x2": "Five policies on two GPUs, as measured and at one pace of the machine",
+        "training_h200x2_before": "The same, predicted before it was run",
+        "training_moving": "A policy that moves: a frozen drafter against one that is trained",
+        "heads_served": "The drafter that RL left beside the one before, served by stock vLLM",
     },
     "The live engine": {
         "lossless": "Speculation does not change what is sampled",

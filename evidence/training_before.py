@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from evidence.natural import CONFIG
 from evidence.recording import PROJECT
@@ -141,7 +142,16 @@ def mended(fit: TrainingFit) -> TrainingFit:
     return msgspec.structs.replace(fit, medians=tuple(medians))
 
 
-def expected(name: str, config: TrainConfig, drift: float, folder: Path) -> Expected:
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run is put in place of what was predicted, to see which of it the prediction missed."""
+
+    lengths: pd.DataFrame  # responses.parquet
+    engine_factor: float | None = None  # None: that of the run the prediction rests on
+
+
+def expected(
+    name: str, config: TrainConfig, drift: float, folder: Path, known: Known | None = None
+) -> Expected:
     """Simulate one policy; `drift` multiplies that of the first measurement, point estimate."""
     run = TrainingRun(NATURAL / run_name(name))
     steps = np.arange(len(run.steps))
@@ -155,7 +165,10 @@ def expected(name: str, config: TrainConfig, drift: float, folder: Path) -> Expe
     policy = run.policy
     policy.setup = plan.setup
     policy.summary = msgspec.structs.replace(policy.summary, workers=WORKERS)
-    policy.responses = policy.responses[policy.responses["step"] < config.steps].reset_index(drop=True)
+    lengths = policy.responses if known is None else known.lengths
+    policy.responses = lengths[lengths["step"] < config.steps].reset_index(drop=True)
+    if known is not None and known.engine_factor is not None:
+        factor = known.engine_factor
     if name.endswith("/online"):
         fit = mended(fit)
     drafter = drafter_config(run, fit)

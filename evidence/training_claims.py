@@ -49,10 +49,10 @@ def policy_of(run: Path, folder: str) -> dict[str, Any]:
 def figures(policy: dict[str, Any]) -> dict[str, Figure]:
     """Return the speedups of a policy, with their 95 % intervals over steps."""
     keys = {"end to end": "step_speedup", "rollout": "rollout_speedup"}
-    return {name: _figure(policy["time"][key], 3) for name, key in keys.items()}
+    return {name: figures_of(policy["time"][key], 3) for name, key in keys.items()}
 
 
-def _figure(estimate: dict[str, Any], digits: int) -> Figure:
+def figures_of(estimate: dict[str, Any], digits: int = 3) -> Figure:
     """Return a JSON estimate as a figure; a baseline has no interval over itself."""
     ends = estimate["interval"]
     if not ends:
@@ -181,7 +181,7 @@ def training_staleness() -> None:
             "online over frozen, last five": round(float(gain[-last:].mean()), 3),
             "growth of the gain a step": round(float(np.polyfit(np.arange(len(gain)), gain, 1)[0]), 4),
             "step speedup of online over frozen": round(against["step_speedup"]["value"], 3),
-            "drift of the exponent an update": _figure(slope, 4),
+            "drift of the exponent an update": figures_of(slope, 4),
         },
         unit={
             OTHERS: "tokens",

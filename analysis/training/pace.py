@@ -6,8 +6,9 @@ step to step, so no interval over steps holds it. Decode engine steps of one K a
 context (a cell of tlt.traces.runs.engine_steps) are the same work in every rollout, so their seconds are
 taken as a product: what the cell takes at an even pace, times how slow the machine was in that rollout of
 that worker. Both follow from all rollouts that share cells (alternating weighted means of logarithms of
-medians). The even pace is that of the QUICK quantile of rollouts: of both policies if they share cells, else
-of each by itself, for then nothing tells their machines apart but the rollouts that nothing disturbed.
+medians). The even pace is that of the QUICK quantile of rollouts: of both policies if they share cells
+enough, else of each by itself, for then nothing tells their machines apart but the rollouts that nothing
+disturbed.
 
 Two figures follow. How much longer than at that pace engine steps took while no worker was idle: nobody
 trains then, so that what differs is the machine. And rollouts in which each decode engine step takes what its
@@ -32,7 +33,8 @@ from tlt.traces.runs.engine_steps import cells, read_engine_steps
 QUICK = 0.25
 ROUNDS = 30
 COLUMNS = ("step", "worker", "t_s", "seconds", "batch", "context_tokens", "prompt_tokens", "k", "compiled")
-ROLLOUT, CELL = ["policy", "step", "worker"], ["k", "cell"]
+ENOUGH = 0.1  # of each policy's engine steps in cells of both: less does not tie their paces
+ROLLOUT, CELL = ["policy", "step", "worker"], ["of", "k", "cell"]
 UNLIKE = 1.1  # paces further apart than this are told
 
 
@@ -42,7 +44,7 @@ class PaceFacts(msgspec.Struct, frozen=True, kw_only=True):
     slower: Estimate  # this policy's engine steps while no worker is idle, over the other's, of like cells
     rollout_speedup: Estimate  # over the other policy, both at the even pace
     step_speedup: Estimate  # the same with all that is not rollout as it was measured
-    shared: bool  # whether they have cells in common; else `slower` is within each policy
+    shared: bool  # whether they have cells enough in common; else each is beside its own quick rollouts
 
     @property
     def unlike(self) -> bool:
@@ -67,7 +69,9 @@ def against(policy: TrainRun, other: TrainRun) -> PaceFacts | None:
     if len(known) < len(tables):
         return None
     table = pd.concat(known, ignore_index=True)
-    even, slow, shared = even_pace(table[table["like"]])
+    shared = tied(table[table["like"]])
+    table["of"] = 0 if shared else table["policy"]
+    even, slow = even_pace(table[table["like"]])
     table = table.join(even, on=CELL).join(slow, on=ROLLOUT)
     table["even"] = np.where(table["like"], table["even"], table["seconds"] / table["slow"].fillna(1.0))
     mine, theirs = (
@@ -83,11 +87,18 @@ def against(policy: TrainRun, other: TrainRun) -> PaceFacts | None:
     )
 
 
-def even_pace(like: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float], bool]:
-    """Return the seconds of an engine step at the even pace, how slow rollouts were, and what ties them.
+def tied(like: pd.DataFrame) -> bool:
+    """Return whether ENOUGH of either policy's engine steps, a row each, lie in cells that both have."""
+    counts = like.groupby(["k", "cell", "policy"]).size().unstack(fill_value=0)
+    common = (counts > 0).all(axis=1)
+    return bool((counts[common].sum() >= ENOUGH * counts.sum()).all())
 
-    `like` has a row an engine step: ROLLOUT, CELL, seconds. The first, `even`, is by CELL; the second,
-    `slow`, is a factor by ROLLOUT; the third tells whether policies share cells.
+
+def even_pace(like: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float]]:
+    """Return the seconds of an engine step at the even pace, and how slow rollouts were.
+
+    `like` has a row an engine step: ROLLOUT, CELL, seconds; rollouts of one `of` have one even pace. The
+    first, `even`, is by CELL; the second, `slow`, is a factor by ROLLOUT.
     """
     grouped = like.groupby([*ROLLOUT, *CELL])["seconds"]
     rows = pd.DataFrame({"log": np.log(grouped.median()), "weight": grouped.size()}).reset_index()
@@ -99,16 +110,15 @@ def even_pace(like: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float], b
     for _ in range(ROUNDS):
         takes = np.bincount(cell, weight * (log - slow[rollout])) / in_cell
         slow = np.bincount(rollout, weight * (log - takes[cell])) / in_rollout
-    shared = bool((rows.groupby(CELL)["policy"].nunique() > 1).any())
-    of_rollout = rows.groupby(ROLLOUT)["policy"].first().to_numpy()
-    for group in [of_rollout >= 0] if shared else [of_rollout == place for place in np.unique(of_rollout)]:
-        level = np.quantile(slow[group], QUICK)
-        takes[np.unique(cell[group[rollout]])] += level
-        slow[group] -= level
+    of_rollout = rows.groupby(ROLLOUT)["of"].first().to_numpy()
+    for group in np.unique(of_rollout):
+        mine = of_rollout == group
+        level = np.quantile(slow[mine], QUICK)
+        takes[np.unique(cell[mine[rollout]])] += level
+        slow[mine] -= level
     return (
         pd.Series(np.exp(takes), index=rows.groupby(CELL).size().index, name="even"),
         pd.Series(np.exp(slow), index=rows.groupby(ROLLOUT).size().index, name="slow"),
-        shared,
     )
 
 

@@ -58,16 +58,15 @@ def written(root: Path, *tables: pd.DataFrame | None) -> Path:
 def test_cells_and_rollouts_are_told_apart_where_each_rollout_has_other_cells() -> None:
     takes, slow = [0.002, 0.003, 0.005], [1.0, 1.5, 1.2, 2.0]
     rows = [
-        (0, step, 0, 4, cell, takes[cell] * slow[step])
+        (0, step, 0, 0, 4, cell, takes[cell] * slow[step])
         for step in range(len(slow))
         for cell in ({0, 1}, {1, 2}, {0, 2}, {2})[step]
         for _ in range(5)
     ]
-    even, found, shared = even_pace(pd.DataFrame(rows, columns=[*ROLLOUT, *CELL, "seconds"]))
+    even, found = even_pace(pd.DataFrame(rows, columns=[*ROLLOUT, *CELL, "seconds"]))
     quick = np.exp(np.quantile(np.log(slow), 0.25))
     np.testing.assert_allclose(even.to_numpy(), np.array(takes) * quick, rtol=1e-3)
     np.testing.assert_allclose(found.to_numpy(), np.array(slow) / quick, rtol=1e-3)
-    assert not shared
 
 
 def test_a_slower_machine_is_no_slower_policy(tmp_path: Path) -> None:
@@ -118,6 +117,17 @@ def test_policies_without_a_common_k_are_held_against_their_own_quick_rollouts(t
     assert pace.slower.value == pytest.approx(1.25, rel=0.02)
     (flag,) = (flag for flag in examine(runs).flags if flag.name == "pace")
     assert "each policy's own quick rollouts" in flag.text
+
+
+def test_a_few_common_engine_steps_do_not_tie_two_policies(tmp_path: Path) -> None:
+    slow = dict.fromkeys(range(STEPS), 1.5)
+    few = engine_steps({}, count=0.05)  # of K 4, of a machine that was fast just then
+    tables = [engine_steps({}), pd.concat([engine_steps(slow, k=2), few], ignore_index=True)]
+    runs = load_training(written(tmp_path, *tables))
+    pace = against(runs.policies[1], runs.policies[0])
+    assert pace is not None
+    assert not pace.shared
+    assert pace.slower.value == pytest.approx(1.0, abs=0.05)
 
 
 def test_nothing_is_said_without_a_record_of_engine_steps(tmp_path: Path) -> None:

@@ -172,11 +172,12 @@ class Engine:
             exponent = exponents[pool.running, here] * self.drafter_exponent
             draws = self.rng.random(len(tokens)) ** (1.0 / exponent)
             # u < s_j ** e  <=>  u ** (1 / e) < s_j, and survivals never rise with the position
-            accepted = (draws[:, None] < self.acceptance.base(draft_config)[None, :]).sum(axis=1)
+            survival = self.acceptance.base(draft_config)
+            accepted = draft_config.depth - survival[::-1].searchsorted(draws, side="right")
             if self._drawn_steps is not None:
                 self._drawn_steps[0, pool.running] += 1
                 self._drawn_steps[1, pool.running] += accepted
-            by_position = (accepted[:, None] > np.arange(draft_config.depth)[None, :]).sum(axis=0)
+            by_position = np.bincount(accepted, minlength=draft_config.depth + 1)[:0:-1].cumsum()[::-1]
             tokens += accepted
         before = pool.emitted[pool.running]
         after = np.minimum(before + tokens, pool.requests.length[pool.running])

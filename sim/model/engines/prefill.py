@@ -34,6 +34,10 @@ class Part(msgspec.Struct, gc=False):
     end: int
     again: int
 
+    def is_like(self, other: Part) -> bool:
+        """Return whether contexts of both are computed alike."""
+        return self.at == other.at and self.end == other.end and self.again == other.again
+
 
 class PrefillQueue:
     """Requests that are admitted and not yet decoding. They hold the KV cache of their whole context."""
@@ -51,9 +55,13 @@ class PrefillQueue:
 
     def add(self, parts: Iterable[Part]) -> None:
         """Queue contexts to compute."""
+        queue = self._parts
         for part in parts:
-            self._parts.append(part)
             self._requests += len(part.indices)
+            if queue and queue[-1].is_like(part):
+                queue[-1].indices += part.indices
+            else:
+                queue.append(part)
 
     def take(self, budget_tokens: int) -> Chunk:
         """Compute up to `budget_tokens`, at least one, of the first in the queue."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
 
 import msgspec
 import numpy as np
@@ -162,32 +162,27 @@ class RequestPool:
         self.prefilling.add(self._parts(admitted))
         return count
 
-    def _parts(self, admitted: Ints) -> list[Part]:
-        """Return the contexts that have to be computed, of each admitted request, in order."""
-        requests, parts, seen = self.requests, list[Part](), self._prefilled_groups
-        last = Part([], 0, 0, 0)  # that of the samples of a prompt, which are alike behind the first
-        caches, reuses = self.limits.prefix_caching, bool(self._reused_share)
-        block = self.limits.block_tokens
-        columns = (requests.prompt_tokens, self.emitted, requests.group, requests.length)
-        rows = zip(admitted.tolist(), *(column[admitted].tolist() for column in columns), strict=True)
-        for index, prompt, emitted, group, length in rows:
+    def _parts(self, admitted: Ints) -> Iterator[Part]:
+        """Yield the contexts that have to be computed, of each admitted request, in order."""
+        requests, seen, block = self.requests, self._prefilled_groups, self.limits.block_tokens
+        columns = [self.emitted, requests.group, requests.prompt_tokens]
+        if self._reused_share:  # an earlier response, read whole, is taken to be as long as the one to come
+            columns.append(requests.length)
+        indices, first = admitted.tolist(), 0
+        for alike, rows in groupby(zip(*(column[admitted].tolist() for column in columns), strict=True)):
+            emitted, group, prompt, *earlier = alike
+            run = indices[first : (first := first + len(list(rows)))]
             end = prompt + emitted or 1
             if emitted:
-                parts.append(Part([index], 0, end, end))
+                yield Part(run, 0, end, end)
                 continue
-            begin = 0
+            end += sum(earlier)
             if group not in seen:
                 seen.add(group)
-            elif caches and prompt:
-                begin = (prompt - 1) // block * block
-            # An earlier response is read whole, and is taken to be as long as the one to come.
-            end += length if reuses else 0
-            if parts and parts[-1] is last and last.at == begin and last.end == end:
-                last.indices.append(index)
-                continue
-            last = Part([index], begin, end, 0)
-            parts.append(last)
-        return parts
+                yield Part([run.pop(0)], 0, end, 0)
+            if run:
+                cached = self.limits.prefix_caching and prompt > 0
+                yield Part(run, (prompt - 1) // block * block if cached else 0, end, 0)
 
     def prefill(self, budget_tokens: int) -> Chunk:
         """Compute a chunk of the contexts in prefill; who is done is to `join` after the engine step."""

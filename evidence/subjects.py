@@ -21,6 +21,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "vllm_bench": "vLLM's own benchmark, imported and simulated",
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
+        "two_gpus": "An engine over two GPUs, measured",
         "models_by_gpus": "Which models fit on which GPUs, and how many drafts are best there",
         "live_sessions_cpu": "Sessions with sleeping tools on live engines, on CPU",
         "live_sessions_cuda": "The same with a 7B shape on one GPU",

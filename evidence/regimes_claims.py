@@ -190,7 +190,7 @@ def main(folder: Path, others: list[Path]) -> None:
         how="modelled against measured, the largest error over policies with its sign; "
         f"{calibrated}; forced lengths, synthetic acceptance, random weights"
         + _left_out(folder / "replay", names),
-        measured_on=f"{tp} x {law.device}, vLLM {law.engine_version}",
+        measured_on=f"{law.device}, vLLM {law.engine_version}",
         command=f"python -m evidence.regimes {device}{f'-tp{tp}' if tp > 1 else ''} FOLDER && "
         "python -m evidence.regimes_claims FOLDER",
         raw=write_raw(f"{name}.points.jsonl", [msgspec.to_builtins(row) for row in (*rows, *elsewhere)]),

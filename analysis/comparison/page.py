@@ -109,7 +109,7 @@ def _facts(runs: tuple[Run, ...]) -> list[tuple[str, ...]]:
         (
             run.path.name,
             run.summary.policy,
-            f"{run.summary.gpus} x {run.summary.gpu}",
+            run.summary.hardware,
             number(run.summary.wall_s),
             str(run.summary.seed),
             run.summary.tool_version

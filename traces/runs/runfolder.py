@@ -159,6 +159,9 @@ class ScheduleFacts(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     clairvoyant: bool = False  # it knows lengths in advance: nobody can run it
 
 
+ONE_WORKER = re.compile(r"^(one|\d+ x) | \(TP \d+\)$")  # around the GPU's name, as a live engine says it
+
+
 class Summary(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Facts about one run. `warnings` are sentences that must be shown beside any of its figures."""
 
@@ -186,6 +189,13 @@ class Summary(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
     def gpus(self) -> int:
         """GPUs of the whole cluster."""
         return self.workers * self.gpus_per_worker
+
+    @property
+    def hardware(self) -> str:
+        """All that the run had, such as `4 x H100`; in a measured run `gpu` says what one worker has."""
+        if self.gpu.startswith("CPU "):
+            return f"{self.workers} x {self.gpu}"
+        return f"{self.gpus} x {ONE_WORKER.sub('', self.gpu)}"
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby, islice
 
 import msgspec
@@ -162,7 +162,7 @@ class RequestPool:
         self.prefilling.add(self._parts(admitted))
         return count
 
-    def _parts(self, admitted: Ints) -> Iterator[Part]:
+    def _parts(self, admitted: Ints) -> Iterable[Part]:
         """Yield the contexts that have to be computed, of each admitted request, in order."""
         requests, seen, block = self.requests, self._prefilled_groups, self.limits.block_tokens
         columns = [self.emitted, requests.group, requests.prompt_tokens]

@@ -244,7 +244,7 @@ def how(values: Mapping[str, float], mixed: Sequence[Row]) -> str:
         "exchanges: were the reading of weights what is off at TP 1, it would take "
         f"{values['an all-reduce: if the rest were bandwidth']} us. The engine steps committed before the "
         "run (06:54 UTC of the same day) are those of an engine that drafts, with K = 0: they hold a pass of "
-        f"its drafter ({law_of(2).off_s * 1e3:.2f} ms), which the plain engine that was measured does not make. "
+        f"its drafter ({law_of(2).off_s * 1e3:.2f} ms), which the plain engine measured here does not make. "
         f"Prefill beside decode misses: prompts of 256 to 1,024 tokens take {low[1]:.0f} to {high[1]:.0f} ms "
         f"at TP 2 whatever is in them ({low[0]:.0f} to {high[0]:.0f} at TP 1), which is the host, and a "
         f"roofline has none there; 4,096 tokens take {long[0]:.2f} times (TP 1) and {long[1]:.2f} times "

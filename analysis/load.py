@@ -72,6 +72,10 @@ class Run:
         """Return the length of each RL step in seconds, shape (steps,), in order of step."""
         return (self.steps["end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)
 
+    def rollout_seconds(self) -> Floats:
+        """Return the seconds from each RL step's start to its last response, shape (steps,)."""
+        return (self.steps["rollout_end_s"] - self.steps["start_s"]).to_numpy(dtype=np.float64)
+
     def tokens(self) -> int:
         """Return the response tokens that it trained on."""
         return int(self.responses["response_tokens"].sum())

@@ -14,7 +14,7 @@ from evidence.recording import OTHERS, RUNS, Figure, figure, value_of, write, wr
 from evidence.training_before import Before, Expected, Known, config_of, expected
 from evidence.training_claims import SETUP, figures, figures_of, policy_of, report
 from evidence.training_runs import CALIBRATION, CUDA
-from tlt.analysis.training.pace import against
+from tlt.analysis.comparison.pace import against
 from tlt.analysis.training.run import load_training
 from tlt.sim.drift import load_drift
 from tlt.sim.steptimes.calibration import load
@@ -45,7 +45,7 @@ def seconds(root: Path, policy: str) -> dict[str, Floats]:
 def at_one_pace(root: Path, one: str, other: str) -> Estimate:
     """Return the speedup end to end of a policy over another one, engine steps at one pace."""
     runs = {run.policy: run for run in load_training(root).policies}
-    pace = against(runs[one], runs[other])
+    pace = against(runs[one].run, runs[other].run)
     assert pace is not None
     return pace.step_speedup
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from tlt.analysis.comparison.pace import against
 from tlt.analysis.ledger import Ledger, book, check_accounting, rollout_share_of_step, useful_tokens_per_s
 from tlt.analysis.load import Run, RunSet, overlaps
 from tlt.traces.common.intervals import Estimate, speedup
@@ -87,6 +88,7 @@ def compare(runs: RunSet) -> ComparisonTable:
             warnings += _own_lengths(baseline, reference, run)
         else:
             _check_same_responses(baseline.policy, reference, run)
+            warnings += _pace(baseline, run)
     return ComparisonTable(
         name=runs.name,
         rows=tuple(_row(run, runs) for run in runs.runs),
@@ -95,11 +97,19 @@ def compare(runs: RunSet) -> ComparisonTable:
     )
 
 
+def _pace(baseline: Run, run: Run) -> list[str]:
+    """Tell of a machine that ran faster or slower under one of two live policies."""
+    pace = against(run, baseline)
+    if pace is None or not pace.unlike:
+        return []
+    return [f"T{pace.words(run.policy, baseline.policy)[1:]}."]
+
+
 def _row(run: Run, runs: RunSet) -> Row:
     difference = check_accounting(run.summary, run.intervals)
     ledger = book(run.summary, run.intervals)
     step_s = run.step_seconds()
-    rollout_s = run.steps["rollout_end_s"].to_numpy() - run.steps["start_s"].to_numpy()
+    rollout_s = run.rollout_seconds()
     against = (
         Estimate(1.0, (1.0, 1.0), "the baseline itself")
         if run is runs.runs[0]

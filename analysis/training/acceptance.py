@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_age
-from tlt.analysis.training.pace import PaceFacts, against
+from tlt.analysis.comparison.pace import PaceFacts, against
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Jackknife
@@ -130,7 +130,7 @@ def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
         slope_per_step=_slope(steps, differences),
         step_speedup=every.estimate_ratio(frozen.step_s(), trained.step_s(), positive=True),
         rollout_speedup=every.estimate_ratio(frozen.rollout_s(), trained.rollout_s(), positive=True),
-        pace=against(trained, frozen),
+        pace=against(trained.run, frozen.run),
     )
 
 

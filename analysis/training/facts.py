@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from tlt.analysis.comparison.pace import PaceFacts
 from tlt.analysis.training.acceptance import AcceptanceFacts
 from tlt.analysis.training.lengths import LengthFacts
-from tlt.analysis.training.pace import PaceFacts
 from tlt.analysis.training.rewards import RewardFacts
 from tlt.traces.common.intervals import Estimate
 

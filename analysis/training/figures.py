@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from tlt.analysis.comparison.pace import against
 from tlt.analysis.crosscheck.flags import Flag
 from tlt.analysis.ledger import check_accounting
 from tlt.analysis.training.acceptance import FrozenPair, acceptance_facts, frozen_pairs
@@ -19,7 +20,6 @@ from tlt.analysis.training.facts import (
 )
 from tlt.analysis.training.flags import find_flags
 from tlt.analysis.training.lengths import length_facts
-from tlt.analysis.training.pace import against
 from tlt.analysis.training.rewards import reward_facts
 from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.analysis.training.time import (
@@ -106,7 +106,7 @@ def _time(run: TrainRun, baseline: TrainRun, sample: Jackknife) -> TimeFacts:
         token_speedup=SELF
         if base
         else sample.estimate(rate / sample.ratio(baseline.tokens(), baseline.rollout_s()), positive=True),
-        pace=None if base else against(run, baseline),
+        pace=None if base else against(run.run, baseline.run),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tlt.analysis.comparison.compare import differences
 from tlt.analysis.crosscheck.flags import Flag
-from tlt.analysis.drawing.estimates import change, interval_words, outside
+from tlt.analysis.drawing.estimates import change, outside
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.traces.common.intervals import FEW_STEPS, few_words
@@ -67,19 +67,7 @@ def _pace(policy: PolicyFacts, baseline: PolicyFacts) -> list[Flag]:
     pace = policy.time.pace
     if pace is None or not pace.unlike:
         return []
-    told_by = (
-        "engine steps of one K and batch"
-        if pace.shared
-        else "engine steps beside those of each policy's own quick rollouts"
-    )
-    text = (
-        f"the machine ran {change(pace.slower, 'faster', 'slower')} under {policy.policy} than under "
-        f"{baseline.policy}, as {told_by} tell while no worker is idle: intervals over RL steps do not hold "
-        "that. At one pace its speedup is "
-        f"{interval_words(pace.rollout_speedup)} in the rollout, {interval_words(pace.step_speedup)} end to "
-        "end"
-    )
-    return [Flag("pace", text, False)]
+    return [Flag("pace", pace.words(policy.policy, baseline.policy), False)]
 
 
 def _rewards(policy: PolicyFacts, baseline: PolicyFacts) -> list[Flag]:

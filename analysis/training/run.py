@@ -43,8 +43,7 @@ class TrainRun:
 
     def rollout_s(self) -> Floats:
         """Return the seconds of each RL step from its start to its last response."""
-        steps = self.run.steps
-        return np.asarray(steps["rollout_end_s"] - steps["start_s"], dtype=np.float64)
+        return self.run.rollout_seconds()
 
     def tokens(self) -> Floats:
         """Return the response tokens of each RL step."""

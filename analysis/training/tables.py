@@ -8,11 +8,11 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from tlt.analysis.comparison.pace import PaceFacts
 from tlt.analysis.drawing.estimates import estimate_text, number, percent, signed, times
 from tlt.analysis.drawing.tables import Cells, TextTable, terminal_table
 from tlt.analysis.training.facts import PolicyFacts, WaitFacts
 from tlt.analysis.training.figures import TrainFacts
-from tlt.analysis.training.pace import PaceFacts
 from tlt.analysis.training.time import PHASES
 from tlt.traces.common.intervals import Estimate
 from tltsched.written.policy_name import folded

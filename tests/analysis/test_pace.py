@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from tests.analysis.training_runs import PolicyPlan, write_training
+from tlt.analysis.comparison.compare import compare
+from tlt.analysis.comparison.pace import CELL, ROLLOUT, UNLIKE, against, even_pace
+from tlt.analysis.load import load_runs
 from tlt.analysis.training.figures import examine
-from tlt.analysis.training.pace import CELL, ROLLOUT, against, even_pace
 from tlt.analysis.training.run import load_training
 from tlt.analysis.training.verdict import judge_training
 from tlt.traces.runs.engine_steps import ENGINE_STEP_COLUMNS, ENGINE_STEPS
@@ -73,7 +75,7 @@ def test_a_slower_machine_is_no_slower_policy(tmp_path: Path) -> None:
     later = dict.fromkeys(range(STEPS // 2, STEPS), 1.6)
     runs = load_training(written(tmp_path, engine_steps({}), engine_steps(later)))
     frozen, online = runs.policies
-    pace = against(online, frozen)
+    pace = against(online.run, frozen.run)
     assert pace is not None
     assert pace.shared
     assert pace.unlike
@@ -92,7 +94,7 @@ def test_a_slower_machine_is_no_slower_policy(tmp_path: Path) -> None:
 
 def test_what_training_slows_in_the_tail_is_not_the_machine(tmp_path: Path) -> None:
     runs = load_training(written(tmp_path, engine_steps({}), engine_steps({}, tail=1.5)))
-    pace = against(runs.policies[1], runs.policies[0])
+    pace = against(runs.policies[1].run, runs.policies[0].run)
     assert pace is not None
     assert not pace.unlike
     assert pace.slower.value == pytest.approx(1.0, abs=0.02)
@@ -100,7 +102,7 @@ def test_what_training_slows_in_the_tail_is_not_the_machine(tmp_path: Path) -> N
 
 def test_more_engine_steps_are_the_policy(tmp_path: Path) -> None:
     runs = load_training(written(tmp_path, engine_steps({}), engine_steps({}, count=2.0)))
-    pace = against(runs.policies[1], runs.policies[0])
+    pace = against(runs.policies[1].run, runs.policies[0].run)
     assert pace is not None
     assert pace.slower.value == pytest.approx(1.0, abs=0.01)
     assert pace.rollout_speedup.value == pytest.approx(
@@ -111,7 +113,7 @@ def test_more_engine_steps_are_the_policy(tmp_path: Path) -> None:
 def test_policies_without_a_common_k_are_held_against_their_own_quick_rollouts(tmp_path: Path) -> None:
     slow = {step: 1.5 for step in range(STEPS) if step % 2}
     runs = load_training(written(tmp_path, engine_steps({}), engine_steps(slow, k=2)))
-    pace = against(runs.policies[1], runs.policies[0])
+    pace = against(runs.policies[1].run, runs.policies[0].run)
     assert pace is not None
     assert not pace.shared
     assert pace.slower.value == pytest.approx(1.25, rel=0.02)
@@ -124,10 +126,29 @@ def test_a_few_common_engine_steps_do_not_tie_two_policies(tmp_path: Path) -> No
     few = engine_steps({}, count=0.05)  # of K 4, of a machine that was fast just then
     tables = [engine_steps({}), pd.concat([engine_steps(slow, k=2), few], ignore_index=True)]
     runs = load_training(written(tmp_path, *tables))
-    pace = against(runs.policies[1], runs.policies[0])
+    pace = against(runs.policies[1].run, runs.policies[0].run)
     assert pace is not None
     assert not pace.shared
     assert pace.slower.value == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_pace_that_two_steps_do_not_tell_is_not_told(tmp_path: Path) -> None:
+    uneven = {step: 1.0 + 3.0 * (step == 0) for step in range(STEPS)}
+    runs = load_training(written(tmp_path, engine_steps({}), engine_steps(uneven)))
+    pace = against(runs.policies[1].run, runs.policies[0].run)
+    assert pace is not None
+    assert pace.slower.value > UNLIKE
+    assert not pace.unlike
+
+
+def test_a_comparison_of_live_runs_tells_it_too(tmp_path: Path) -> None:
+    slow = dict.fromkeys(range(STEPS), 1.5)
+    path = written(tmp_path, engine_steps({}), engine_steps(slow))
+    for rewards in path.glob("*/rewards.parquet"):
+        rewards.unlink()  # as of a replay, which trains nothing
+    (said,) = (text for text in compare(load_runs(path)).warnings if "machine" in text)
+    assert said.startswith("The machine ran 50.0% slower")
+    assert "static:4/online" in said
 
 
 def test_nothing_is_said_without_a_record_of_engine_steps(tmp_path: Path) -> None:

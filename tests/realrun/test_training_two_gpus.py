@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evidence.recording import RUNS
-from tlt.analysis.training.pace import against
+from tlt.analysis.comparison.pace import against
 from tlt.analysis.training.run import load_training
 from tlt.sim.drift import load_drift
 from tlt.sim.validate.training.run import TrainingRun
@@ -84,7 +84,7 @@ def test_entropy_is_recorded_at_every_step() -> None:
 def test_the_host_was_slower_under_the_trained_drafter() -> None:
     """What an interval over steps alone would have called a slower policy."""
     runs = {run.policy: run for run in load_training(DATA / "policies").policies}
-    pace = against(runs["static:4/online"], runs["static:4/frozen"])
+    pace = against(runs["static:4/online"].run, runs["static:4/frozen"].run)
     assert pace is not None
     assert pace.shared
     assert pace.slower.interval is not None

@@ -25,7 +25,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from tlt.analysis.training.run import TrainRun
+from tlt.analysis.drawing.estimates import change, interval_words, outside
+from tlt.analysis.load import Run
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Jackknife
 from tlt.traces.runs.engine_steps import cells, read_engine_steps
@@ -48,8 +49,23 @@ class PaceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unlike(self) -> bool:
-        """Whether the machine ran so differently that the measured speedup is not the policy's alone."""
-        return not 1.0 / UNLIKE <= self.slower.value <= UNLIKE
+        """Whether the machine surely ran so differently that a measured speedup is not the policy's alone."""
+        far = not 1.0 / UNLIKE <= self.slower.value <= UNLIKE
+        return far and self.slower.interval is not None and outside(self.slower, 1.0)
+
+    def words(self, policy: str, other: str) -> str:
+        """Return what a reader of the measured speedup has to know, without a full stop."""
+        told_by = (
+            "engine steps of one K and batch"
+            if self.shared
+            else "engine steps beside those of each policy's own quick rollouts"
+        )
+        return (
+            f"the machine ran {change(self.slower, 'faster', 'slower')} under {policy} than under {other}, "
+            f"as {told_by} tell while no worker is idle: intervals over RL steps do not hold that. At one "
+            f"pace its speedup is {interval_words(self.rollout_speedup)} in the rollout, "
+            f"{interval_words(self.step_speedup)} end to end"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +78,7 @@ class _Paced:
     step_even_s: Floats
 
 
-def against(policy: TrainRun, other: TrainRun) -> PaceFacts | None:
+def against(policy: Run, other: Run) -> PaceFacts | None:
     """Hold a policy against another one; None without a record of the single engine steps of both."""
     tables = [_engine_steps(each, place) for place, each in enumerate((policy, other))]
     known = [table for table in tables if table is not None]
@@ -77,7 +93,7 @@ def against(policy: TrainRun, other: TrainRun) -> PaceFacts | None:
     mine, theirs = (
         _paced(each, table[table["policy"] == place]) for place, each in enumerate((policy, other))
     )
-    sample = Jackknife(len(policy.run.steps))
+    sample = Jackknife(len(policy.steps))
     over = [sample.ratio(each.busy_s, each.busy_even_s) for each in (mine, theirs)]
     return PaceFacts(
         slower=sample.estimate(over[0] / over[1], positive=True),
@@ -122,9 +138,9 @@ def even_pace(like: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float]]:
     )
 
 
-def _engine_steps(policy: TrainRun, place: int) -> pd.DataFrame | None:
+def _engine_steps(policy: Run, place: int) -> pd.DataFrame | None:
     """Return all engine steps, with their cell, and whether they are `like` others: decode, not compiled."""
-    table = read_engine_steps(policy.run.path, *COLUMNS)
+    table = read_engine_steps(policy.path, *COLUMNS)
     if table is None:
         return None
     like = (table["prompt_tokens"] == 0) & ~table["compiled"] & (table["batch"] > 0) & (table["seconds"] > 0)
@@ -140,8 +156,8 @@ def _engine_steps(policy: TrainRun, place: int) -> pd.DataFrame | None:
     return table.assign(policy=place, like=like, cell=cells(stretches))
 
 
-def _paced(policy: TrainRun, table: pd.DataFrame) -> _Paced:
-    steps = policy.run.steps["step"]
+def _paced(policy: Run, table: pd.DataFrame) -> _Paced:
+    steps = policy.steps["step"]
     first_idle_s = table.groupby(["step", "worker"])["t_s"].max().groupby("step").min()
     busy = table[table["like"] & (table["t_s"] <= table["step"].map(first_idle_s))]
     by_step = busy.groupby("step")[["seconds", "even"]].sum().reindex(steps, fill_value=0.0)
@@ -151,6 +167,6 @@ def _paced(policy: TrainRun, table: pd.DataFrame) -> _Paced:
     return _Paced(
         busy_s=by_step["seconds"].to_numpy(np.float64),
         busy_even_s=by_step["even"].to_numpy(np.float64),
-        rollout_even_s=policy.rollout_s() - saved_s,
-        step_even_s=policy.step_s() - saved_s,
+        rollout_even_s=policy.rollout_seconds() - saved_s,
+        step_even_s=policy.step_seconds() - saved_s,
     )

@@ -224,31 +224,36 @@ def table_of(rows: Sequence[Row]) -> str:
     return markdown_rows(headers, cells) + "\n"
 
 
-def how(values: Mapping[str, float], mixed: Sequence[Row]) -> str:
+def how(values: Mapping[str, float], decode: Sequence[Row], mixed: Sequence[Row]) -> str:
     """Say how the figures came about, what is off, and what was not run."""
-    short = [row.measured_s for row in mixed if 256 <= row.prompt_tokens <= 1024]
-    low, high = ([each * 1e3 for each in ends] for ends in (np.min(short, axis=0), np.max(short, axis=0)))
     host_s = ASSUMED.step_host_s + model_shape(SHAPE).layers * ASSUMED.layer_launch_s
+    one, two = (values[f"batch 1, TP {tp}: roofline too long by"] for tp in TPS)
+    assumed, saved, bandwidth = (
+        values[f"an all-reduce: {which}"]
+        for which in ("assumed", "by what TP 2 saves", "if the rest were bandwidth")
+    )
+    of_tp_s = 2 * model_shape(SHAPE).layers * (ASSUMED.allreduce_s - allreduce_s(decode[0], bandwidth=True))
+    short = [row.measured_s for row in mixed if 256 <= row.prompt_tokens <= 1024]
+    least, most = ([each * 1e3 for each in ends] for ends in (np.min(short, axis=0), np.max(short, axis=0)))
     long = [
         values[f"4,096 tokens beside decode, TP {tp}: measured"]
         / values[f"4,096 tokens beside decode, TP {tp}: by the roofline"]
         for tp in TPS
     ]
     return (
-        "measured: medians of 3 repeats; modelled: the roofline, assumed. Decode meets its target. What is "
-        "off there is no term of tensor parallelism but one that TP does not divide: at batch 1 "
-        f"{values['batch 1, TP 1: roofline too long by']:.2f} ms at TP 1 and "
-        f"{values['batch 1, TP 2: roofline too long by']:.2f} at TP 2, of host and launches that are assumed "
-        f"at {host_s * 1e3:.1f} ms. An all-reduce then takes {values['an all-reduce: by what TP 2 saves']} "
-        f"us where {values['an all-reduce: assumed']:.0f} are assumed; one shape cannot tell bandwidth from "
-        "exchanges: were the reading of weights what is off at TP 1, it would take "
-        f"{values['an all-reduce: if the rest were bandwidth']} us. The engine steps committed before the "
-        "run (06:54 UTC of the same day) are those of an engine that drafts, with K = 0: they hold a pass of "
-        f"its drafter ({law_of(2).off_s * 1e3:.2f} ms), which the plain engine measured here does not make. "
-        f"Prefill beside decode misses: prompts of 256 to 1,024 tokens take {low[1]:.0f} to {high[1]:.0f} ms "
-        f"at TP 2 whatever is in them ({low[0]:.0f} to {high[0]:.0f} at TP 1), which is the host, and a "
-        f"roofline has none there; 4,096 tokens take {long[0]:.2f} times (TP 1) and {long[1]:.2f} times "
-        "(TP 2) what it assumes. Not run: an engine that drafts at TP 2, its decode at TP 1, and the replays"
+        "measured: medians of 3 repeats; modelled: the roofline, assumed. Decode meets its target. At "
+        f"batch 1 the roofline is {one:.2f} ms too long at TP 1 and {two:.2f} at TP 2: as much, so that "
+        f"tensor parallelism has no part in it if it is host and launches, assumed at {host_s * 1e3:.1f} "
+        f"ms; an all-reduce then takes {saved} us where {assumed:.0f} are assumed. Were it the reading of "
+        f"weights, which TP 2 halves, an all-reduce would take {bandwidth} us, and {of_tp_s * 1e3:.2f} ms "
+        f"of the {two:.2f} were its; one shape cannot tell. The engine steps committed before the run "
+        "(06:54 UTC of the same day) are those of an engine that drafts, with K = 0: they hold a pass of "
+        f"its drafter ({law_of(2).off_s * 1e3:.2f} ms), which the plain engine that was measured does not "
+        "make. Prefill beside decode misses: at TP 2 prompts of 256 and of 1,024 tokens take "
+        f"{least[1]:.0f} to {most[1]:.0f} ms alike, which is the host, and a roofline has none there (at TP "
+        f"1 {least[0]:.0f} to {most[0]:.0f}); 4,096 tokens take {long[0]:.2f} times (TP 1) and "
+        f"{long[1]:.2f} times (TP 2) what it assumes. Not run: an engine that drafts at TP 2, its decode at "
+        "TP 1, and the replays"
     )
 
 
@@ -266,7 +271,7 @@ def two_gpus() -> None:
         target=f"as for one GPU: decode within {MEAN:.0%} in the mean and {BIAS:.0%} of bias, prefill beside "
         f"it within {BESIDE:.0%}",
         met=is_met(values, mixed),
-        how=how(values, mixed),
+        how=how(values, decode, mixed),
         measured_on="one and two H200 of one host, vLLM 0.32.0, stock graphs, 2026-11-29",
         raw=write_raw("two_gpus.points.jsonl", [msgspec.to_builtins(row) for row in (*decode, *mixed)]),
     )

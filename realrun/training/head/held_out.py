@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -69,9 +69,8 @@ def measure_head(
     prompts: int,
     repeats: int,
     factory: str,
-    report: Callable[[str], None],
-) -> list[Measured]:  # fmt: skip
-    """Return what the head in drafter.folder gains over no speculation on held-out prompts.
+) -> Iterator[list[Measured]]:  # fmt: skip
+    """Yield what the head in drafter.folder gains over no speculation on held-out prompts, batch by batch.
 
     Every K of drafter.ks generates the lengths that the plain engine came to by itself. Each repeat runs the
     plain engine and then every K, so that a machine that slows down slows all of them.
@@ -82,7 +81,6 @@ def measure_head(
     ks = sorted(set(config.drafter.ks))
     plain.warm_up(batches, (0,))
     drafting.warm_up(batches, ks)
-    rows = []
     for batch in batches:
         asked = HeldOut(config, batch, prompts, plain)
         plain_s, seconds, accepted = [], [], []
@@ -91,12 +89,9 @@ def measure_head(
             runs = [asked.run(drafting, k) for k in ks]
             seconds.append([each[0] for each in runs])
             accepted.append([each[1] for each in runs])
-        rows += _rows_of(asked, batch, ks, np.array(plain_s), np.array(seconds), np.array(accepted))
-        for row in rows[-len(ks) :]:
-            report(row.describe())
+        yield _rows_of(asked, batch, ks, np.array(plain_s), np.array(seconds), np.array(accepted))
     plain.close()
     drafting.close()
-    return rows
 
 
 def _rows_of(

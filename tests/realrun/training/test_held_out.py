@@ -39,27 +39,35 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     )
 
 
-def measure(config: TrainConfig, batches: list[int], prompts: int, lines: list[str]) -> list[Any]:
-    rows: list[Any] = held_out.measure_head(
-        config, batches=batches, prompts=prompts, repeats=3, factory=f"{__name__}:make_engine",
-        report=lines.append,
-    )  # fmt: skip
-    return rows
+def measure(config: TrainConfig, batches: list[int], prompts: int) -> list[Any]:
+    found = held_out.measure_head(
+        config, batches=batches, prompts=prompts, repeats=3, factory=f"{__name__}:make_engine"
+    )
+    return [row for rows in found for row in rows]
 
 
 def test_whole_batches_are_asked_and_every_k_generates_the_same_tokens(config: TrainConfig) -> None:
-    lines: list[str] = []
-    rows = measure(config, [1, 4], 5, lines)
+    rows = measure(config, [1, 4], 5)
     # 5 prompts: five batches of 1, two whole batches of 4; the engine's responses are all cut at 40 tokens.
     assert [(row.batch, row.k, row.responses, row.tokens) for row in rows] == [
         (1, 0, 5, 200), (1, 2, 5, 200), (4, 0, 8, 320), (4, 2, 8, 320),
     ]  # fmt: skip
-    assert len(lines) == len(rows)
-    assert "tokens/s against" in lines[1]
+    assert "tokens/s against" in rows[1].describe()
+
+
+def test_each_batch_is_there_before_the_next_is_asked(config: TrainConfig) -> None:
+    found = held_out.measure_head(
+        config, batches=[4, 1], prompts=4, repeats=1, factory=f"{__name__}:make_engine"
+    )
+    first = next(found)
+    spent_s = sum(engine.now_s for engine in ENGINES)
+    assert {row.batch for row in first} == {4}
+    assert {row.batch for row in next(found)} == {1}
+    assert sum(engine.now_s for engine in ENGINES) > spent_s
 
 
 def test_speeds_are_tokens_over_the_engines_own_seconds(config: TrainConfig) -> None:
-    rows = measure(config, [1], 2, [])
+    rows = measure(config, [1], 2)
     off, drafting = rows
     # At K = 0 both engines have one law of time, so that the ratio is 1 in every repeat.
     assert off.speedup == pytest.approx(1.0)

@@ -19,6 +19,7 @@ from tlt.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from tlt.realrun.training.head.held_out import Measured
     from tlt.realrun.training_config import TrainConfig
 
 train_config = configured("Of a training run; `tlt real train-fields` lists what it may hold.")
@@ -94,15 +95,22 @@ def measure(
     config: Path | None, assignments: tuple[str, ...], batches: str, prompts: int, repeats: int,
     out: Path | None,
 ) -> None:  # fmt: skip
-    """Measure what the head in drafter.folder gains over no speculation, for each K of drafter.ks."""
+    """Measure what the head in drafter.folder gains over no speculation, for each K of drafter.ks.
+
+    Batch sizes are measured in the order given, and what is measured is in the file at once: a run that is
+    stopped keeps it.
+    """
     from tlt.realrun.engine.factory import MAKE_ENGINE
     from tlt.realrun.training.head.held_out import measure_head
     from tlt.traces.runs.runfolder import write_json
 
     sizes = numbers_of("--batches", batches, int)
-    rows = measure_head(
-        _resolve(config, assignments), batches=sizes, prompts=prompts, repeats=repeats, factory=MAKE_ENGINE,
-        report=click.echo,
-    )  # fmt: skip
-    if out is not None:
-        write_json(out, rows)
+    rows: list[Measured] = []
+    for measured in measure_head(
+        _resolve(config, assignments), batches=sizes, prompts=prompts, repeats=repeats, factory=MAKE_ENGINE
+    ):
+        rows += measured
+        for row in measured:
+            click.echo(row.describe())
+        if out is not None:
+            write_json(out, rows)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.realrun.recorded_runs import decisions_repeat, every_gpu_second_is_booked, name
 from tlt.sim.drift import load_drift
-from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.decision_intervals import read_decision_intervals
-from tlt.traces.runs.records import RECORDS, record_lines
-from tlt.traces.runs.runfolder import RunFolder, read_struct
-from tltsched.event_log import SchedulerSetup, encode, read, replay
+from tlt.traces.runs.records import RECORDS
+from tlt.traces.runs.runfolder import RunFolder
 
 DATA = Path(__file__).parents[2] / "evidence" / "runs" / "h200-smollm2-train"
 NATURAL = DATA / "natural"
@@ -27,25 +25,15 @@ RUNS = [
 ]
 
 
-def name(run: Path) -> str:
-    return f"{run.parent.name}/{run.name}"
-
-
 @pytest.mark.parametrize("run", RUNS, ids=name)
 def test_the_recorded_decisions_repeat(run: Path) -> None:
-    setup = read_struct(run / "scheduler.json", SchedulerSetup)
-    recorded = list(record_lines(run / RECORDS))
-    replayed = replay(setup, read(recorded), partial(scheduler_rng, setup.seed))
-    assert [encode(record) for record in replayed] == recorded
+    recorded = decisions_repeat(run)
     assert recorded != (run / RECORDS).read_bytes().splitlines(keepends=True)  # which are of version 1
 
 
 @pytest.mark.parametrize("run", RUNS, ids=name)
 def test_every_gpu_second_is_booked(run: Path) -> None:
-    folder = RunFolder(run)
-    intervals = folder.intervals()
-    booked_s = float((intervals["end_s"] - intervals["start_s"]).sum())
-    assert booked_s == pytest.approx(folder.summary().gpus * folder.summary().wall_s)
+    every_gpu_second_is_booked(run)
 
 
 # Accepted tokens a drafting engine step, the bonus token counted, as version 1 gave it for these files.

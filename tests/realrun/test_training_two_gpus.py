@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evidence.recording import RUNS
+from tests.realrun.recorded_runs import decisions_repeat, every_gpu_second_is_booked, name
 from tlt.analysis.comparison.pace import against
 from tlt.analysis.training.run import load_training
 from tlt.sim.drift import load_drift
 from tlt.sim.validate.training.run import TrainingRun
-from tlt.traces.common.seeds import scheduler_rng
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.engine_steps import read_engine_steps
-from tlt.traces.runs.records import RECORDS, record_lines
 from tlt.traces.runs.request_acceptance import read_acceptance
-from tlt.traces.runs.runfolder import RunFolder, read_struct
-from tltsched.event_log import SchedulerSetup, encode, read, replay
+from tlt.traces.runs.runfolder import RunFolder
 
 DATA = RUNS / "h200x2-smollm2-train"
 FOLDERS = sorted(path.parent for path in DATA.glob("*/*/summary.json"))
 MOVING = DATA / "moving"
 
 
-def name(run: Path) -> str:
-    return f"{run.parent.name}/{run.name}"
+@pytest.mark.parametrize("run", FOLDERS, ids=name)
+def test_the_recorded_decisions_repeat_and_the_books_close(run: Path) -> None:
+    decisions_repeat(run)
+    every_gpu_second_is_booked(run)
 
 
 @pytest.mark.parametrize("run", FOLDERS, ids=name)
-def test_the_recorded_decisions_repeat(run: Path) -> None:
-    setup = read_struct(run / "scheduler.json", SchedulerSetup)
-    recorded = list(record_lines(run / RECORDS))
-    replayed = replay(setup, read(recorded), partial(scheduler_rng, setup.seed))
-    assert [encode(record) for record in replayed] == recorded
-
-
-@pytest.mark.parametrize("run", FOLDERS, ids=name)
-def test_every_gpu_second_is_booked_and_every_draft_counted_by_request(run: Path) -> None:
-    folder = RunFolder(run)
-    intervals, summary = folder.intervals(), folder.summary()
-    booked_s = float((intervals["end_s"] - intervals["start_s"]).sum())
-    assert booked_s == pytest.approx(summary.gpus * summary.wall_s)
-    drafts = read_acceptance(run)
-    engine_steps = read_engine_steps(run, "step", "drafted_tokens", "accepted_tokens")
+def test_every_draft_is_counted_by_request(run: Path) -> None:
+    drafts, columns = read_acceptance(run), ["drafted_tokens", "accepted_tokens"]
+    engine_steps = read_engine_steps(run, "step", *columns)
     assert engine_steps is not None
     counted = engine_steps.groupby("step").sum()
     if drafts is None:
         assert counted["drafted_tokens"].sum() == 0
     else:
-        columns = ["drafted_tokens", "accepted_tokens"]
         assert (drafts.groupby("step")[columns].sum() == counted[columns]).all(axis=None)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tlt.traces.common.seeds import scheduler_rng
-from tlt.traces.runs.records import RECORDS, record_lines
+from tests.realrun.recorded_runs import decisions_repeat
 from tlt.traces.runs.request_acceptance import read_acceptance
-from tlt.traces.runs.runfolder import RunFolder, read_struct
-from tltsched.event_log import SchedulerSetup, encode, read, replay
+from tlt.traces.runs.runfolder import RunFolder
 
 DATA = Path(__file__).parents[2] / "evidence" / "runs" / "h200-smollm2-acceptance"
 DRAFTING = ("static-4-frozen", "static-8-frozen", "goodput-off-2-3-4-6-frozen")
@@ -19,12 +16,7 @@ DRAFTING = ("static-4-frozen", "static-8-frozen", "goodput-off-2-3-4-6-frozen")
 
 @pytest.mark.parametrize("policy", ["none", *DRAFTING])
 def test_the_recorded_decisions_repeat(policy: str) -> None:
-    run = DATA / policy
-    setup = read_struct(run / "scheduler.json", SchedulerSetup)
-    recorded = list(record_lines(run / RECORDS))
-    assert [
-        encode(each) for each in replay(setup, read(recorded), partial(scheduler_rng, setup.seed))
-    ] == recorded
+    decisions_repeat(DATA / policy)
 
 
 @pytest.mark.parametrize("policy", DRAFTING)

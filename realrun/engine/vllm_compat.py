@@ -30,6 +30,8 @@ ON_CPU = {
     # Idle OpenMP threads that spin take the cores from the other workers of this machine.
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "0",
+    # A rank takes seconds to end, and one that is ended in the midst of it leaves its shared memory behind.
+    "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "30",
 }
 ON_CUDA = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",  # keeps full CUDA graphs while K changes

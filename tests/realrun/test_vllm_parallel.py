@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from evidence.fire.processes import orphaned, shared_memory
 from tests.realrun.small_models import PROMPT_TOKENS, need_vllm, tiny_config
 from tests.realrun.test_replay import check_run
 from tests.realrun.test_vllm_weights import _generate, _moved, _read
@@ -71,7 +72,7 @@ def test_two_ranks_write_what_one_engine_writes_and_take_its_weights(
     need_vllm()
     config = tiny_config(tmp_path)
     two = spread(config)
-    policy = _read(config.model.folder)
+    policy, memory = _read(config.model.folder), shared_memory()
     moved = _moved(policy)
     one = make_engine(config, speculating=True)
     before = _generate(one)
@@ -90,3 +91,4 @@ def test_two_ranks_write_what_one_engine_writes_and_take_its_weights(
         assert _generate(engine) == before
     finally:
         engine.close()
+    assert orphaned(shared_memory() - memory) == []

@@ -19,7 +19,7 @@ from tlt.realrun.config import RealConfig
 from tlt.realrun.workers import vital_signs
 from tlt.realrun.workers.executor import Heard, Lost, WorkerError, judge
 from tlt.realrun.workers.messages import Close, Order, Report, Work, decode_answer, encode
-from tlt.realrun.workers.process import PATIENCE_S, finish, start_child
+from tlt.realrun.workers.process import PATIENCE_S, finish, kill, start_child
 from tlt.realrun.workers.service import MakeService, Service, serve
 from tlt.realrun.workers.vital_signs import VitalSigns
 
@@ -94,7 +94,7 @@ class LocalExecutor:
             self._ready.extend(worker for worker, pipe in self._connections.items() if pipe in readable)
             pids = {worker: self.pid(worker) for worker in self._connections if worker not in self._ready}
             for worker, why in self._signs.look(pids, self._working).items():
-                self._processes[worker].kill()
+                kill(self._processes[worker])
                 self._end(worker)
                 return worker, Lost(f"{why} and was ended")
             if not self._ready and left_s <= 0:

@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from tlt.realrun.config import RealConfig
-from tlt.realrun.workers.vital_signs import STOPPED, seen
+from tlt.realrun.workers.vital_signs import STOPPED, family, seen
 from tlt.traces.common.spawning import environment, spawning
 from tltsched.errors import InputError
 
@@ -46,14 +46,23 @@ def finish(process: SpawnProcess) -> None:
     One that is stopped hears nothing else.
     """
     if process.pid is not None and seen(process.pid)[0] in STOPPED:
-        process.kill()
+        kill(process)
     process.join(PATIENCE_S)
     if process.is_alive():
         process.terminate()
         process.join(PATIENCE_S)
     if process.is_alive():
-        process.kill()
+        kill(process)
         process.join()
+
+
+def kill(process: SpawnProcess) -> None:
+    """Kill a process and all that it started: a rank that is stopped does not hear that it is alone."""
+    below = family(process.pid)[1:] if process.pid is not None else []
+    process.kill()
+    for pid in below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def run_child(task: Callable[[Connection], None], pipe: Connection, cores: tuple[int, ...], log: str) -> None:

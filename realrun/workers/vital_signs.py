@@ -1,7 +1,8 @@
 """Whether the process of a worker still does anything: the system says so, whatever its engine is at.
 
-A process that is stopped (a debugger, a signal, a frozen container) or that uses no processor time while it
-has requests to generate is taken as lost: nobody would wait for it, and its time is not that of a policy.
+A process that is stopped (a debugger, a signal, a frozen container), as each of its ranks may be, or that
+uses no processor time while it has requests to generate is taken as lost: nobody would wait for it, and its
+time is not that of a policy.
 Silence counts only while this process looks, so that a machine that was paused as a whole accuses nobody.
 """
 
@@ -59,20 +60,30 @@ class VitalSigns:
 
 
 def seen(pid: int) -> tuple[str, float]:
-    """Return the state of a process ("" if not told) and processor seconds, those of its children too."""
+    """Return the state of a process ("" if not told) and processor seconds, those of its children too.
+
+    Its state is stopped if that of a child is: the ranks of an engine wait for each other.
+    """
     state, seconds = "", 0.0
-    pids = [pid]
-    while pids:
-        each = pids.pop()
+    for each in family(pid):
         with suppress(OSError, ValueError, IndexError):
-            fields = (
-                (PROC / str(each) / "stat")
-                .read_text(encoding="ascii", errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
+            fields = _stat(each)
             seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            state = state or fields[0]
-            for task in (PROC / str(each) / "task").iterdir():
-                pids += [int(child) for child in (task / "children").read_text(encoding="ascii").split()]
+            state = fields[0] if not state or fields[0] in STOPPED else state
     return state, seconds
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all below it, as the system lists them."""
+    found = [pid]
+    for each in found:
+        with suppress(OSError):
+            for task in (PROC / str(each) / "task").iterdir():
+                found += [int(child) for child in (task / "children").read_text(encoding="ascii").split()]
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what the system says of a process, from its state on."""
+    text = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+    return text.rpartition(")")[2].split()

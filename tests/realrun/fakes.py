@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -273,6 +275,12 @@ def make_pausing(config: RealConfig, speculating: bool) -> FakeEngine:
 def make_slow(config: RealConfig, speculating: bool) -> FakeEngine:
     """Return an engine that takes real time."""
     return SlowEngine(config.engine.max_running, max(config.drafter.ks) if speculating else 0)
+
+
+def make_ranked(config: RealConfig, speculating: bool) -> FakeEngine:
+    """Return an engine that takes real time and has a process of its own, as a rank is."""
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    return make_slow(config, speculating)
 
 
 class BrokenEngine(FakeEngine):

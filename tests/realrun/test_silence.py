@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from evidence.fire.processes import descendants, ended
 from tests.realrun.fakes import config_of
 from tests.realrun.test_calibrate import MAKE, config
 from tests.realrun.test_executor import prepare, work
@@ -53,6 +54,19 @@ def test_a_worker_that_is_stopped_is_ended_and_lost(tmp_path: Path) -> None:
             executor.receive()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_whose_rank_is_stopped_is_ended_with_it(tmp_path: Path) -> None:
+    with LocalExecutor(config_of(tmp_path), (0,), tmp_path / "logs") as executor:
+        executor.send(0, prepare(tmp_path, "make_ranked"))
+        executor.receive()
+        executor.send(0, work(100_000))
+        (rank,) = descendants(executor.pid(0))
+        os.kill(rank, signal.SIGSTOP)
+        lost = executor.receive_within(30.0)
+        assert lost == (0, Lost("its process was stopped for 0 s and was ended"))
+    assert ended([rank], limit_s=5.0) == []
 
 
 def test_a_replay_goes_on_without_a_worker_that_is_stopped(

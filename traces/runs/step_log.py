@@ -78,4 +78,4 @@ class StepLog:
         responses = {
             name: np.concatenate([part[name] for part in self.responses]) for name in RESPONSE_COLUMNS
         }
-        return pd.DataFrame(responses), intervals(timelines), pd.DataFrame(self.step_rows)
+        return pd.DataFrame(responses, copy=False), intervals(timelines), pd.DataFrame(self.step_rows)

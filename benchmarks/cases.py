@@ -72,27 +72,29 @@ def simulation(name: str, steps: int | None = None) -> Any:
     return Simulation(config, load_workload(config.workload, config.run.seed))
 
 
-def digest(cluster: Any) -> str:
+def digest(tables: Any) -> str:
     """Hash the tables of a run: every response, interval and step."""
     found = hashlib.sha256()
-    for table in cluster.tables():
+    for table in tables:
         for column in table.columns:
             found.update(repr(table[column].tolist()).encode())
     return found.hexdigest()[:16]
 
 
 def timed(name: str, steps: int | None = None) -> dict[str, Any]:
-    """Simulate a case; returns processor seconds and the digest."""
+    """Simulate a case; returns processor seconds, the most memory up to its tables, and their digest."""
     made = simulation(name, steps)
     began_s = process_time()
     cluster = made.run()
     seconds = process_time() - began_s
+    tables = cluster.tables()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return {
         "cpu_s": seconds,
         "steps": len(cluster.log.step_rows),
-        "digest": digest(cluster),
+        "digest": digest(tables),
         "decisions": getattr(cluster.log, "decisions", None),
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_mb": peak_mb,
     }
 
 

@@ -74,6 +74,7 @@ NEED_ENGINE = (
     "k0_skip",
     "mutants",  # or cosmic-ray
     "mends",  # or Ray
+    "sweep_on_ray",  # Ray
     "lossless",
     "plugin_claims",  # and other versions of it, and TRL
 )  # and so does `validate`

@@ -58,6 +58,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "speed": "How fast it simulates",
         "speed_scale": "The same on large clusters, and what the cost grows with",
         "sweep_speed": "A thousand configurations",
+        "sweep_on_ray": "The same on a Ray cluster that loses a node",
         "full_size_counterfactual": "A counterfactual of full verl size, from a log to the answer",
         "full_size_recommend": "A recommendation of full verl size",
         "peer_speed": "Against AISimulate's replay",
@@ -117,8 +118,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
 # Claims that may lack a record: docs/regimes.md says of the regimes that they are not measured; the others
 # take a quiet machine for some minutes, or a GPU.
 MAY_LACK = (
-    "regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "peer_speed",
-    "full_size_counterfactual", "full_size_recommend", "plugin_serve_cuda", "plugin_serve_cpu",
+    "regimes_cuda", "regimes_cuda_tp2", "regimes_cpu", "kills_vllm", "sweep_speed", "sweep_on_ray",
+    "peer_speed", "full_size_counterfactual", "full_size_recommend", "plugin_serve_cuda", "plugin_serve_cpu",
 )  # fmt: skip
 TITLES = {name: title for claims in SUBJECTS.values() for name, title in claims.items()}
 

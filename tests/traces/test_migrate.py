@@ -47,6 +47,7 @@ from tltsched.policies.threshold import ThresholdConfig
 
 OLD = sorted(migrate.NAMES)
 NEW = {name for names in migrate.NAMES.values() for name in names}
+REPAIRS = "tlt.realrun.engine.vllm_scheduler"  # holds no struct: its import brings vLLM in and repairs it
 OTHER = ("kind", "policy_version", "steps", "threshold_requests", "environment")
 
 
@@ -55,6 +56,8 @@ def structs() -> list[type[msgspec.Struct]]:
     found = []
     for package in (tltsched, traces, sim, analysis, realrun):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name == REPAIRS:
+                continue
             try:
                 names = vars(importlib.import_module(module.name)).values()
             except ImportError:  # of an extra that is not installed

@@ -31,7 +31,9 @@ def test_a_rank_that_loads_ends_with_its_parent(name: str, ends: bool, tmp_path:
         "    child.start()\n    child.join()\n",
         encoding="utf-8",
     )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "loading\n"
         children = workers(parent.pid)

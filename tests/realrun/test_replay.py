@@ -179,6 +179,8 @@ from tlt.realrun.replay.replay import replay
 from tests.realrun.fakes import config_of, flat_times
 
 if __name__ == "__main__":
+    # Tests in the background of a shell inherit that Ctrl-C is not heard.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(sys.argv[1])
     config = config_of(folder, workload={"rollouts": 4})
     policies = ("none", "goodput:off+1+2")

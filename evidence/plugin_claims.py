@@ -25,7 +25,7 @@ import msgspec
 import pandas as pd
 
 from evidence.recording import HERE, OTHERS, PROJECT, Figure, device, tlt, write, write_raw
-from evidence.serve_bench import excess, folder_of, ratios, read_rounds, stock_arms
+from evidence.serve_bench import MACHINES, excess, folder_of, ratios, read_rounds, stock_arms
 from tlt.analysis.crosscheck.decisions import replay_decisions
 from tlt.plugin.versions import KNOWN
 from tlt.traces.live.engines import read_engines
@@ -170,7 +170,8 @@ def serve(out: Path) -> None:
     value: dict[str, Figure] = {f"{arm} over {base}": rounded(excess(over[arm])) for arm, base in asked}
     kept = all(excess(over[arm])[2] <= WATCH_COST for arm in watched)
     kept = kept and excess(over[control])[2] <= 1.0 / (1.0 - CONTROL_LOSS) - 1.0
-    name = f"plugin_serve_{'cpu' if 'CPU' in about.device else 'cuda'}"
+    kind = "cpu" if "CPU" in about.device else "cuda"
+    name = f"plugin_serve_{kind}"
     count = {
         "rounds, at least": float(min(map(len, over.values()))),
         "times the plugin stopped": float(stopped),
@@ -179,7 +180,7 @@ def serve(out: Path) -> None:
         name,
         timed=True,
         claim=f"stock `vllm serve` with the plugin against the same without, and with the plugin in charge "
-        f"against {stock[0]}, the best of {', '.join(stock)}; {about.model}",
+        f"against {stock[0]}, the best of {', '.join(stock)}; {MACHINES[kind].model} shape",
         value=value | count,
         unit={OTHERS: "share of the makespan"} | dict.fromkeys(count, "count"),
         target="whole intervals: watching costs at most 0.5 %, in charge at least 99 % of the goodput of the "

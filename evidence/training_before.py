@@ -31,7 +31,7 @@ import pandas as pd
 
 from evidence.natural import CONFIG
 from evidence.recording import PROJECT
-from evidence.training_claims import DATA, FROZEN, NATURAL
+from evidence.training_claims import DATA, FROZEN, NATURAL, seconds
 from evidence.training_runs import CALIBRATION, CUDA, MOVING, POLICIES, settings_of
 from tlt.commands.output import step_times_of
 from tlt.realrun.training.plan import plan_training
@@ -178,15 +178,24 @@ def expected(
     simulate_into(
         folder, policy, load(str(CALIBRATION)).times(factor), acceptance, drafter, phases_of(fit), unlike
     )  # fmt: skip
-    table = RunFolder(folder).steps()
+    took_s = seconds(folder)
     return Expected(
         policy=name,
-        steps=len(table),
-        rollout_s=round(float((table["rollout_end_s"] - table["start_s"]).mean()), 4),
-        step_s=round(float((table["end_s"] - table["start_s"]).mean()), 4),
-        acceptance_length=acceptance_length_with_bonus(table) if policy.drafts else None,
+        steps=len(took_s["step"]),
+        rollout_s=round(float(took_s["rollout"].mean()), 4),
+        step_s=round(float(took_s["step"].mean()), 4),
+        acceptance_length=acceptance_length_with_bonus(RunFolder(folder).steps()) if policy.drafts else None,
         engine_factor=round(factor, 4),
         drift_per_step=round(per_step, 4) if drift else round(drafter.drift_per_update, 4),
+    )
+
+
+def errors(row: Expected, comparison: Path) -> tuple[float, float]:
+    """Return by what share of the measured ones predicted rollout and step seconds were off."""
+    took_s = seconds(comparison / run_name(row.policy))
+    return (
+        round(row.rollout_s / float(took_s["rollout"].mean()) - 1, 3),
+        round(row.step_s / float(took_s["step"].mean()) - 1, 3),
     )
 
 
@@ -197,13 +206,14 @@ def against(expected_rows: Sequence[Expected], comparison: Path) -> list[str]:
     """
     lines, measured = [], {}
     for row in expected_rows:
-        table = RunFolder(comparison / run_name(row.policy)).steps()
-        rollout_s = float((table["rollout_end_s"] - table["start_s"]).mean())
-        step_s = measured[row.policy] = float((table["end_s"] - table["start_s"]).mean())
+        took_s = {
+            what: float(each.mean()) for what, each in seconds(comparison / run_name(row.policy)).items()
+        }
+        measured[row.policy] = took_s["step"]
+        rollout, step = errors(row, comparison)
         lines.append(
-            f"{row.policy}: rollout {rollout_s:.2f} s, predicted {row.rollout_s:.2f} "
-            f"({row.rollout_s / rollout_s - 1:+.1%}); step {step_s:.2f} s, predicted {row.step_s:.2f} "
-            f"({row.step_s / step_s - 1:+.1%})"
+            f"{row.policy}: rollout {took_s['rollout']:.2f} s, predicted {row.rollout_s:.2f} "
+            f"({rollout:+.1%}); step {took_s['step']:.2f} s, predicted {row.step_s:.2f} ({step:+.1%})"
         )
     wanted = [row.policy for row in sorted(expected_rows, key=lambda row: row.step_s)]
     came = sorted(measured, key=lambda policy: measured[policy])

@@ -60,10 +60,13 @@ def figures_of(estimate: dict[str, Any], digits: int = 3) -> Figure:
     return round(float(estimate["value"]), digits), round(ends[0], digits), round(ends[1], digits)
 
 
-def step_s(policy: str) -> Floats:
-    """Return the measured seconds of each step of a policy, [steps]."""
-    steps = RunFolder(NATURAL / policy).steps()
-    return (steps["end_s"] - steps["start_s"]).to_numpy(np.float64)
+def seconds(folder: Path) -> dict[str, Floats]:
+    """Return the seconds of each step and each rollout of a run folder, [steps]."""
+    table = RunFolder(folder).steps()
+    return {
+        "step": (table["end_s"] - table["start_s"]).to_numpy(np.float64),
+        "rollout": (table["rollout_end_s"] - table["start_s"]).to_numpy(np.float64),
+    }
 
 
 def with_larger_passes() -> float:
@@ -105,7 +108,9 @@ def training_h200() -> None:
         | {
             "end to end, TLT's rule (tlt_chains/online)": figures(policy_of(NATURAL, TLT_RULE))["end to end"],
             "end to end, static:4/frozen": figures(policy_of(NATURAL, FROZEN))["end to end"],
-            "goodput/online over static:4/frozen": figure(speedup(step_s(FROZEN), step_s(GOODPUT))),
+            "goodput/online over static:4/frozen": figure(
+                speedup(*(seconds(NATURAL / policy)["step"] for policy in (FROZEN, GOODPUT)))
+            ),
             "rollout share of the step": round(share, 3),
             "bound at this share": round(1 / (1 - share), 2),
             "acceptance length with bonus": round(best["acceptance"]["length"]["value"], 3),

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from evidence.recording import OTHERS, RUNS, Figure, figure, value_of, write, write_raw
-from evidence.training_before import Before, Expected, Known, config_of, expected
-from evidence.training_claims import SETUP, figures, figures_of, policy_of, report
+from evidence.training_before import Before, Expected, Known, config_of, errors, expected
+from evidence.training_claims import SETUP, figures, figures_of, policy_of, report, seconds
 from evidence.training_runs import CALIBRATION, CUDA
 from tlt.analysis.comparison.pace import against
+from tlt.analysis.load import Run
 from tlt.analysis.training.run import load_training
 from tlt.sim.drift import load_drift
 from tlt.sim.steptimes.calibration import load
@@ -22,30 +23,28 @@ from tlt.sim.validate.training.fit import engine_factor
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate
-from tlt.traces.runs.runfolder import RunFolder, read_struct, run_name
+from tlt.traces.runs.runfolder import read_struct, run_name
 
 DATA = RUNS / "h200x2-smollm2-train"
 POLICIES, MOVING = DATA / "policies", DATA / "moving"
 MEASURED_ON = "2 x NVIDIA H200, one worker each, vLLM 0.32.0, torch 2.13.0+cu130"
 MEASURED = "measured 2026-11-29"
 FROZEN, ONLINE = "static-4-frozen", "static-4-online"
+BATCHES = {1, 8, 32}  # that heads were to be served at
 DRIFT = "smollm2-135m-h200-5e-5"
 AIM, AIM_ONLINE, AIM_HANDOVER_S, AIM_USED, AIM_ERROR = 1.7, 1.05, 0.1, 0.9, 0.05
 
 
-def seconds(root: Path, policy: str) -> dict[str, Floats]:
-    """Return the measured seconds of each step and rollout of a policy, [steps]."""
-    table = RunFolder(root / policy).steps()
-    return {
-        "step": (table["end_s"] - table["start_s"]).to_numpy(np.float64),
-        "rollout": (table["rollout_end_s"] - table["start_s"]).to_numpy(np.float64),
-    }
+@cache
+def runs_of(root: Path) -> dict[str, Run]:
+    """Return the runs of a comparison by policy."""
+    return {run.policy: run.run for run in load_training(root).policies}
 
 
 def at_one_pace(root: Path, one: str, other: str) -> Estimate:
     """Return the speedup end to end of a policy over another one, engine steps at one pace."""
-    runs = {run.policy: run for run in load_training(root).policies}
-    pace = against(runs[one].run, runs[other].run)
+    runs = runs_of(root)
+    pace = against(runs[one], runs[other])
     assert pace is not None
     return pace.step_speedup
 
@@ -63,7 +62,7 @@ def steps_to_resolve(ratio: Estimate, steps: int) -> int:
 def by_policy() -> dict[str, dict[str, Floats]]:
     """Return the measured seconds of the five policies by their names, the baseline first."""
     names = (policy["policy"] for policy in report(POLICIES)["policies"])
-    return {name: seconds(POLICIES, run_name(name)) for name in names}
+    return {name: seconds(POLICIES / run_name(name)) for name in names}
 
 
 def speedups() -> dict[str, Figure]:
@@ -130,15 +129,6 @@ def training_h200x2() -> None:
 def before() -> Before:
     """Return what was predicted before the runs."""
     return read_struct(DATA / "predicted.json", Before)
-
-
-def errors(row: Expected, root: Path) -> tuple[float, float]:
-    """Return by what share predicted rollout and step seconds were off."""
-    measured = seconds(root, run_name(row.policy))
-    return (
-        round(row.rollout_s / float(measured["rollout"].mean()) - 1, 3),
-        round(row.step_s / float(measured["step"].mean()) - 1, 3),
-    )
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +264,7 @@ def heads_served() -> None:
     value: dict[str, Figure] = {}
     for row in rows:
         where = f"{row['head']}, batch {row['batch']}, K {row['k']}"
-        value[f"speedup, {where}"] = (row["speedup"], row["slowest"], row["fastest"])
+        value |= {f"{what}, {where}": row[what] for what in ("speedup", "slowest", "fastest")}
         value[f"tokens a second, {where}"] = row["tokens_per_s"]
         value[f"acceptance length with bonus, {where}"] = row["acceptance_length_with_bonus"]
     lengths = {(row["head"], row["k"]): row["acceptance_length_with_bonus"] for row in rows}
@@ -288,9 +278,9 @@ def heads_served() -> None:
         | {name: "tokens/s" for name in value if name.startswith("tokens")}
         | {name: "tokens" for name in value if name.startswith("acceptance")},
         target="the head after training accepts more than the one before, batches 1, 8 and 32",
-        met=False,
+        met=min(gains) > 0 and {row["batch"] for row in rows} >= BATCHES,
         measured_on="2 x NVIDIA H200, one head each, vLLM 0.32.0",
-        how=f"{MEASURED}; over the same engine without speculation, median of 3 with the slowest and "
+        how=f"{MEASURED}; over the same engine without speculation, median of 3 beside the slowest and the "
         f"fastest, 8 problems. Acceptance lengths differ by {min(gains):+.2f} to {max(gains):+.2f} tokens: "
         "what the drafter learned in 18 steps on idle workers does not show here. Both were served at once "
         "on one uneven host: tokens a second do not tell them apart. Batches 8 and 32 were not measured: the "

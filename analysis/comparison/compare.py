@@ -102,7 +102,7 @@ def _pace(baseline: Run, run: Run) -> list[str]:
     pace = against(run, baseline)
     if pace is None or not pace.unlike:
         return []
-    return [f"T{pace.words(run.policy, baseline.policy)[1:]}."]
+    return [f"{pace.words(run.policy, baseline.policy)}."]
 
 
 def _row(run: Run, runs: RunSet) -> Row:
@@ -110,7 +110,7 @@ def _row(run: Run, runs: RunSet) -> Row:
     ledger = book(run.summary, run.intervals)
     step_s = run.step_seconds()
     rollout_s = run.rollout_seconds()
-    against = (
+    gained = (
         Estimate(1.0, (1.0, 1.0), "the baseline itself")
         if run is runs.runs[0]
         else speedup(runs.counted_seconds(runs.runs[0]), runs.counted_seconds(run))
@@ -121,7 +121,7 @@ def _row(run: Run, runs: RunSet) -> Row:
         total_s=float(step_s.sum()),
         rollout_s=float(rollout_s.mean()) if len(rollout_s) else 0.0,
         rollout_share=rollout_share_of_step(run.steps),
-        speedup=against,
+        speedup=gained,
         idle_share=ledger.idle_share(),
         drafter_share_of_idle=ledger.drafter_share_of_idle(),
         tokens_per_s=useful_tokens_per_s(run.summary),

@@ -51,7 +51,7 @@ class PaceFacts(msgspec.Struct, frozen=True, kw_only=True):
     def unlike(self) -> bool:
         """Whether the machine surely ran so differently that a measured speedup is not the policy's alone."""
         far = not 1.0 / UNLIKE <= self.slower.value <= UNLIKE
-        return far and self.slower.interval is not None and outside(self.slower, 1.0)
+        return far and outside(self.slower, 1.0)
 
     def words(self, policy: str, other: str) -> str:
         """Return what a reader of the measured speedup has to know, without a full stop."""
@@ -61,7 +61,7 @@ class PaceFacts(msgspec.Struct, frozen=True, kw_only=True):
             else "engine steps beside those of each policy's own quick rollouts"
         )
         return (
-            f"the machine ran {change(self.slower, 'faster', 'slower')} under {policy} than under {other}, "
+            f"The machine ran {change(self.slower, 'faster', 'slower')} under {policy} than under {other}, "
             f"as {told_by} tell while no worker is idle: intervals over RL steps do not hold that. At one "
             f"pace its speedup is {interval_words(self.rollout_speedup)} in the rollout, "
             f"{interval_words(self.step_speedup)} end to end"

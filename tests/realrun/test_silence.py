@@ -41,32 +41,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_worker_that_is_stopped_is_ended_and_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "ranks"), [("make_slow", 0), ("make_ranked", 1)])
+def test_a_worker_that_is_stopped_is_ended_and_lost(engine: str, ranks: int, tmp_path: Path) -> None:
     with LocalExecutor(config_of(tmp_path), (0,), tmp_path / "logs") as executor:
-        executor.send(0, prepare(tmp_path, "make_slow"))
+        executor.send(0, prepare(tmp_path, engine))
         executor.receive()
         executor.send(0, work(100_000))
         pid = executor.pid(0)
-        os.kill(pid, signal.SIGSTOP)
+        below = descendants(pid)
+        assert len(below) == ranks
+        os.kill(below[0] if below else pid, signal.SIGSTOP)
         lost = executor.receive_within(30.0)
         assert lost == (0, Lost("its process was stopped for 0 s and was ended"))
         with pytest.raises(WorkerError, match="no worker is left"):
             executor.receive()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_worker_whose_rank_is_stopped_is_ended_with_it(tmp_path: Path) -> None:
-    with LocalExecutor(config_of(tmp_path), (0,), tmp_path / "logs") as executor:
-        executor.send(0, prepare(tmp_path, "make_ranked"))
-        executor.receive()
-        executor.send(0, work(100_000))
-        (rank,) = descendants(executor.pid(0))
-        os.kill(rank, signal.SIGSTOP)
-        lost = executor.receive_within(30.0)
-        assert lost == (0, Lost("its process was stopped for 0 s and was ended"))
-    assert ended([rank], limit_s=5.0) == []
+    assert ended(below, limit_s=5.0) == []
 
 
 def test_a_replay_goes_on_without_a_worker_that_is_stopped(

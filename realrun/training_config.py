@@ -85,7 +85,7 @@ class HeadConfig(AdamWConfig, frozen=True, kw_only=True):
     hidden_weight: Annotated[
         float, Meta(ge=0, description="smooth L1 to the target's last hidden state (EAGLE; TLT 1.0 and 0.1)")
     ] = 0.0
-    batch_tokens: Annotated[Count, Meta(description="tokens of one training step, padding included")] = 2048
+    batch_tokens: Annotated[Count, Meta(description="tokens of one training step, prompts included")] = 2048
     window_tokens: Annotated[
         int, Meta(ge=0, description="a sample is cut to this many tokens (released TLT: 512); 0: whole")
     ] = 0
@@ -94,8 +94,11 @@ class HeadConfig(AdamWConfig, frozen=True, kw_only=True):
     )
     last_step_share: Annotated[
         Share,
-        Meta(description="share of training tokens from long responses of the step before (one-step-off)"),
+        Meta(description="share of training tokens from long responses of the steps before"),
     ] = 0.5
+    kept_steps: Annotated[
+        Count, Meta(description="steps before this one that responses are kept of (TLT, one-step-off: 1)")
+    ] = 1
 
 
 class TrainConfig(Section, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ the set of trainers may change at any moment.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from tlt.realrun.engine.protocol import Engine
 from tlt.realrun.training.features import FeatureBuffer, Features
 from tlt.realrun.training.flat_state import AsyncWriter, write_state
 from tlt.realrun.training.head.module import Head, load_head
+from tlt.realrun.training.head.rows import fill
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.collective import Collective
 from tlt.realrun.training.policy.model import PolicyModel
@@ -41,7 +43,7 @@ class Drafter:
         )
         self._initial = copy.deepcopy(head)
         self._serving = copy.deepcopy(head)
-        self.buffer = FeatureBuffer(config.head.buffer_bytes)
+        self.buffer = FeatureBuffer(config.head.buffer_bytes, config.head.kept_steps)
         self._newest: list[Features] = []
         self._writer = AsyncWriter()
         self._trained_tokens = 0
@@ -49,7 +51,7 @@ class Drafter:
 
     def warm_up(self, features: Features) -> None:
         """Run the head there and back on some hidden states; no weight changes."""
-        self.trainer.rehearse([features])
+        self.trainer.rehearse(fill(self.trainer.shape, lambda: features, self._rng, self.trainer.shape.rows))
         self._probe("serving", self._serving, [features])
 
     def begin_step(self, step: int) -> None:
@@ -66,11 +68,10 @@ class Drafter:
 
     def train(self) -> HeadStep | None:
         """Train on one batch; None if nothing was generated yet."""
-        head = self.config.head
-        batch = self.buffer.take(self._rng, head.batch_tokens, head.last_step_share, head.window_tokens)
-        if not batch:
+        if not len(self.buffer):
             return None
-        loss = self.trainer.step(batch)
+        draw = partial(self.buffer.draw, self._rng, self.config.head.last_step_share)
+        loss = self.trainer.step(fill(self.trainer.shape, draw, self._rng, len(self.buffer)))
         self._trained_tokens += loss.tokens
         return HeadStep(loss.tokens, loss.loss)
 

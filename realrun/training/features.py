@@ -1,7 +1,8 @@
-"""Hidden states that a drafter learns from, and the bounded buffer that keeps them over one step boundary.
+"""Hidden states that a drafter learns from, and the bounded buffer that keeps them over step boundaries.
 
 They come out of the log-probability pass, which is due anyway. Training starts on what finished early in this
 step, which is short; so long responses of the step before are kept and mixed in (TLT's one-step-off buffer).
+Where training is fast, those of one step are soon learned by heart: responses of more steps can be kept.
 """
 
 from __future__ import annotations
@@ -43,35 +44,36 @@ class Features:
 
 
 class FeatureBuffer:
-    """Responses of this step and the one before, within `capacity_bytes`."""
+    """Responses of this step and of the `kept_steps` before it, within `capacity_bytes`."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, kept_steps: int = 1) -> None:
         self.capacity_bytes = capacity_bytes
+        self.kept_steps = kept_steps
         self.bytes = 0
         self.step = 0
-        self._last: list[Features] = []  # of the step before, longest first
+        self._last: list[Features] = []  # of the steps before, longest first
         self._new: list[Features] = []
-        self._taken_last_tokens = self._taken_tokens = 0  # of batches with a choice between both steps
+        self._drawn_last_tokens = self._drawn_tokens = 0  # where there was a choice between both steps
 
     def __len__(self) -> int:
         """Return how many responses are kept."""
         return len(self._last) + len(self._new)
 
     def begin_step(self, step: int) -> None:
-        """Make this step's responses those of the step before, and forget what is older."""
+        """Make this step's responses those of a step before, and forget what is too old."""
         if step == self.step:
             return
-        kept = self._new if step == self.step + 1 else []
+        kept = (each for each in (*self._last, *self._new) if each.step >= step - self.kept_steps)
         self._last = sorted(kept, key=len, reverse=True)
         self._new = []
-        self._taken_last_tokens = self._taken_tokens = 0
+        self._drawn_last_tokens = self._drawn_tokens = 0
         self.step = step
         self.bytes = sum(features.bytes for features in self._last)
 
     def add(self, features: Features) -> None:
         """Keep one response of this step.
 
-        If there is no room, the shortest of the step before go first, then the oldest of this one. What is
+        If there is no room, the shortest of the steps before go first, then the oldest of this one. What is
         larger than the whole buffer is not kept.
         """
         if features.bytes > self.capacity_bytes:
@@ -82,37 +84,22 @@ class FeatureBuffer:
             gone = self._last.pop() if self._last else self._new.pop(0)
             self.bytes -= gone.bytes
 
-    def take(
-        self, rng: np.random.Generator, tokens: int, last_step_share: float, window_tokens: int = 0
-    ) -> list[Features]:
-        """Return a batch of at most `tokens` tokens, padding included; empty only if the buffer is.
+    def draw(self, rng: np.random.Generator, last_step_share: float) -> Features:
+        """Return one response at random; the buffer must hold one.
 
-        `last_step_share` of the tokens of all batches of a step come from the longer half of the step before,
-        as long as both steps have some. A response longer than `window_tokens` (0: than `tokens`) is cut to
-        a window at random.
+        `last_step_share` of the tokens drawn in a step come from the longer half of the steps before, as long
+        as there are some, and some of this step.
         """
-        if not len(self):
-            return []
-        longest = min(window_tokens or tokens, tokens)
-        batch: list[Features] = []
-        width = 0
-        while len(batch) < len(self):
-            old = self._from_last(last_step_share)
-            pool = self._last[: -(-len(self._last) // 2)] if old else self._new
-            pick = pool[int(rng.integers(len(pool)))]
-            if len(pick) > longest:
-                pick = pick.window(longest, int(rng.integers(len(pick) - longest + 1)))
-            width = max(width, len(pick))
-            if batch and width * (len(batch) + 1) > tokens:
-                break
-            batch.append(pick)
-            if self._last and self._new:
-                self._taken_tokens += len(pick)
-                self._taken_last_tokens += len(pick) * old
-        return batch
+        old = self._from_last(last_step_share)
+        pool = self._last[: -(-len(self._last) // 2)] if old else self._new
+        pick = pool[int(rng.integers(len(pool)))]
+        if self._last and self._new:
+            self._drawn_tokens += len(pick)
+            self._drawn_last_tokens += len(pick) * old
+        return pick
 
     def _from_last(self, share: float) -> bool:
-        """Return whether the step before is the one that has had too little; it decides alone if it can."""
+        """Return whether the steps before have had too little; without a choice, whether they are all."""
         if not (self._last and self._new):
             return bool(self._last)
-        return share > 0 and self._taken_last_tokens <= share * self._taken_tokens
+        return share > 0 and self._drawn_last_tokens <= share * self._drawn_tokens

@@ -11,6 +11,7 @@ from torch.nn import functional
 from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.loss import collate
 from tlt.realrun.training.head.module import Head
+from tlt.realrun.training.head.rows import packed
 
 PROBE_STEPS = 4
 TARGET_ROWS = 1024  # rows of the target's logits that exist at a time: [1024, vocabulary] in float32
@@ -33,8 +34,8 @@ class Agreement(NamedTuple):
         return 1.0 + sum(self.greedy), 1.0 + sum(self.sampled)
 
 
-class Chains(NamedTuple):
-    """For each chain in order and each step [chains, steps]: equal choices, and the shared probability."""
+class Compared(NamedTuple):
+    """For each chain and each step [chains, steps]: equal choices, and the shared probability."""
 
     same: torch.Tensor
     shared: torch.Tensor
@@ -63,25 +64,24 @@ def measure(
 def compare(
     head: Head, features: Sequence[Features], embedding: torch.Tensor, output: torch.Tensor,
     temperature: float,
-) -> Chains:  # fmt: skip
+) -> Compared:  # fmt: skip
     """Return each chain's agreement at each step; chains are those that PROBE_STEPS drafts fit into.
 
     `embedding` and `output` [vocabulary, H] are the target's.
     """
-    batch = collate(features, PROBE_STEPS, whole=True).to(str(embedding.device))
+    batch = collate(packed(features), PROBE_STEPS, whole=True).to(str(embedding.device))
     heat = temperature or 1.0
-    needed, places = torch.cat(batch.labels).unique(return_inverse=True)
+    needed, places = torch.cat([each.labels for each in batch.chains]).unique(return_inverse=True)
     best, likely = _target(batch.last.flatten(0, 1)[needed], output, head.draft_ids, heat)
-    by_step = places.split([len(labels) for labels in batch.labels])
+    by_step = places.split([len(each.labels) for each in batch.chains])
     embedded = functional.embedding(batch.tokens, embedding)
+    states = head.unrolled(embedded, batch.aux, batch.documents, PROBE_STEPS)
     same, shared = [], []
-    for state, chains, at in zip(
-        head.unrolled(embedded, batch.aux, PROBE_STEPS), batch.chains, by_step, strict=True
-    ):
-        logits = head.lm_head(state.flatten(0, 1)[chains]).float()
+    for state, chains, at in zip(states, batch.chains, by_step, strict=True):
+        logits = head.lm_head(state.flatten(0, 1)[chains.starts]).float()
         same.append(head.draft_ids[logits.argmax(-1)] == best[at])
         shared.append(torch.minimum((logits / heat).softmax(-1), likely[at]).sum(-1))
-    return Chains(torch.stack(same, 1), torch.stack(shared, 1))
+    return Compared(torch.stack(same, 1), torch.stack(shared, 1))
 
 
 def _target(

@@ -14,66 +14,105 @@ chains; step k weighs `step_decay` ** (k - 1).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head
+from tlt.realrun.training.head.rows import Row, Shape
 from tlt.realrun.training_config import HeadConfig
 
 LOSS_ROWS = 2048  # rows of logits that exist at a time: [2048, draft vocabulary] in float32
 
 
-class Batch(NamedTuple):
-    """Responses side by side, padded at their ends: B rows of S chain starts and W tokens.
+class Chains(NamedTuple):
+    """Chains at one step, [N] each: where they started, what they predict there, and what each counts for.
 
-    `tokens` [B, W], `aux` [B, S, A x H], `last` [B, W, H]; `chains` and `labels` hold for each step the
-    places of the chains that count among the B x S, and of what they predict among the B x W.
+    `starts` are places among the B x S of a batch, `labels` among its B x W.
+    """
+
+    starts: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor
+
+
+class Batch(NamedTuple):
+    """Rows of responses: B rows of S chain starts and W tokens, padded at their ends.
+
+    `tokens` [B, W]; `documents` [B, S] numbers the responses of a row; `aux` [B, S, A x H]; `last` [B, W, H];
+    `chains` has an entry a step.
     """
 
     tokens: torch.Tensor
+    documents: torch.Tensor
     aux: torch.Tensor
     last: torch.Tensor
-    chains: tuple[torch.Tensor, ...]
-    labels: tuple[torch.Tensor, ...]
+    chains: tuple[Chains, ...]
+
+    @property
+    def contents(self) -> list[torch.Tensor]:
+        """What differs between batches of one shape that have a chain at every place."""
+        return [self.tokens, self.documents, self.aux, self.last, *(each.weights for each in self.chains)]
 
     def to(self, device: str) -> Batch:
         """Return it on another device."""
-        chains, labels = (tuple(each.to(device) for each in part) for part in (self.chains, self.labels))
-        return Batch(self.tokens.to(device), self.aux.to(device), self.last.to(device), chains, labels)
+        chains = tuple(Chains(*(each.to(device) for each in step)) for step in self.chains)
+        tokens, documents, aux, last = (each.to(device) for each in self[:4])
+        return Batch(tokens, documents, aux, last, chains)
 
 
-def collate(features: Sequence[Features], steps: int, whole: bool = False) -> Batch:
+def chain_starts(rows: Sequence[Row]) -> int:
+    """Return how many chains of rows count at the first step."""
+    return sum(max(len(each) - 1 - max(each.prompt_tokens, 1), 0) for row in rows for each in row)
+
+
+def collate(rows: Sequence[Row], steps: int, *, whole: bool = False, shape: Shape | None = None) -> Batch:
     """Return a batch of chains of `steps` drafts on the host.
 
-    With `whole`, a chain that does not count at every step counts at none.
+    With `whole`, a chain that does not count at every step counts at none. With `shape` it has that, and a
+    chain at every place, of weight 0 where none counts: its tensors are then as large for any rows, and
+    pinned if there is a GPU.
     """
-    longest = max(len(each) for each in features)
-    starts = max(longest - 2, 1)
-    width = max(starts + steps, longest)
-    aux_size, size = features[0].aux.shape[-1], features[0].last.shape[-1]
-    tokens = torch.zeros((len(features), width), dtype=torch.long)
-    aux = torch.zeros((len(features), starts, aux_size), dtype=features[0].aux.dtype)
-    last = torch.zeros((len(features), width, size), dtype=features[0].last.dtype)
-    chains: list[list[torch.Tensor]] = [[] for _ in range(steps)]
-    labels: list[list[torch.Tensor]] = [[] for _ in range(steps)]
-    for row, each in enumerate(features):
-        length = len(each)
-        tokens[row, :length], last[row, :length] = each.tokens, each.last
-        aux[row, : min(length, starts)] = each.aux[:starts]
-        first = max(each.prompt_tokens - 1, 0)
-        for step in range(1, steps + 1):
-            # The state at position p predicts token p + 1, so the last one that is recorded is at length - 2.
-            end = length - 1 - (steps if whole else step)
-            mine = torch.arange(first, max(first, end))
-            chains[step - 1].append(row * starts + mine)
-            labels[step - 1].append(row * width + mine + step)
-    return Batch(
-        tokens, aux, last, tuple(map(torch.cat, chains)), tuple(map(torch.cat, labels))
-    )  # fmt: skip
+    count, starts = shape or (len(rows), max(sum(map(len, row)) for row in rows))
+    width, pinned = starts + steps, shape is not None and torch.cuda.is_available()
+    example = rows[0][0]
+    tokens = torch.zeros((count, width), dtype=torch.long, pin_memory=pinned)
+    documents = torch.full((count, starts), -1, pin_memory=pinned)
+    aux = torch.zeros((count, starts, example.aux.shape[-1]), dtype=example.aux.dtype, pin_memory=pinned)
+    last = torch.zeros((count, width, example.last.shape[-1]), dtype=example.last.dtype, pin_memory=pinned)
+    places: list[list[torch.Tensor]] = [[] for _ in range(steps)]
+    for number, row in enumerate(rows):
+        begin = 0
+        for document, each in enumerate(row):
+            end = begin + len(each)
+            tokens[number, begin:end], last[number, begin:end] = each.tokens, each.last
+            aux[number, begin:end], documents[number, begin:end] = each.aux, document
+            first = begin + max(each.prompt_tokens - 1, 0)
+            for step in range(1, steps + 1):
+                # The state at position p predicts token p + 1: the last that is recorded is the one before
+                # the end.
+                until = end - 1 - (steps if whole else step)
+                places[step - 1].append(number * starts + torch.arange(first, max(first, until)))
+            begin = end
+    chains = [_chains(torch.cat(part), step, starts, width) for step, part in enumerate(places, start=1)]
+    if shape is not None:
+        chains = [_everywhere(each, step, shape, width, pinned) for step, each in enumerate(chains, start=1)]
+    return Batch(tokens, documents, aux, last, tuple(chains))
+
+
+def _chains(places: torch.Tensor, step: int, starts: int, width: int) -> Chains:
+    """Return chains that all count alike; `places` [N] are those of their starts."""
+    labels = places // starts * width + places % starts + step
+    return Chains(places, labels, torch.full(places.shape, 1.0 / max(len(places), 1)))
+
+
+def _everywhere(chains: Chains, step: int, shape: Shape, width: int, pinned: bool) -> Chains:
+    """Return a chain a place of a batch, of weight 0 where `chains` has none."""
+    weights = torch.zeros(shape.rows * shape.tokens, pin_memory=pinned)
+    weights[chains.starts] = chains.weights
+    dense = _chains(torch.arange(shape.rows * shape.tokens), step, shape.tokens, width)
+    return Chains(dense.starts, dense.labels, weights)
 
 
 def unrolled_loss(
@@ -89,15 +128,15 @@ def unrolled_loss(
     last = batch.last.flatten(0, 1)
     embedded = functional.embedding(batch.tokens, embedding)
     total = torch.zeros((), device=last.device)
-    for step, state in enumerate(head.unrolled(embedded, batch.aux, steps)):
-        chains, labels = batch.chains[step], batch.labels[step]
-        if not len(chains):  # every response is shorter than this
+    for step, state in enumerate(head.unrolled(embedded, batch.aux, batch.documents, steps)):
+        chains = batch.chains[step]
+        if not len(chains.starts):  # every response is shorter than this
             break
-        rows = state.flatten(0, 1)[chains]
-        part = config.logit_weight * _cross_entropy(head, rows, wanted, labels)
+        rows = state.flatten(0, 1).index_select(0, chains.starts)
+        part = config.logit_weight * cross_entropy(head, rows, wanted, chains)
         if config.hidden_weight:
-            distance = functional.smooth_l1_loss(rows, last[labels].float())
-            part = part + config.hidden_weight * distance
+            distance = functional.smooth_l1_loss(rows, last[chains.labels].float(), reduction="none")
+            part = part + config.hidden_weight * (distance.mean(-1) * chains.weights).sum()
         total = total + config.step_decay**step * part
     return total
 
@@ -108,22 +147,41 @@ def target_distribution(last: torch.Tensor, output: torch.Tensor) -> torch.Tenso
     return functional.linear(last.flatten(0, 1).to(output.dtype), output).float().softmax(-1)
 
 
-def _cross_entropy(
-    head: Head, rows: torch.Tensor, wanted: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
-    """Return the mean over rows [N, H]; their logits are made again in the backward pass, some at a time."""
-    sums = [
-        checkpoint(
-            _summed_cross_entropy, part, head.lm_head.weight, wanted, label,
-            use_reentrant=False, preserve_rng_state=False,
-        )
-        for part, label in zip(rows.split(LOSS_ROWS), labels.split(LOSS_ROWS), strict=True)
-    ]  # fmt: skip
-    return torch.stack(sums).sum() / len(rows)
+def cross_entropy(head: Head, rows: torch.Tensor, wanted: torch.Tensor, chains: Chains) -> torch.Tensor:
+    """Return the weighted sum [] over the states `rows` [N, H] of chains; `wanted` [B x W, draft]."""
+    loss: torch.Tensor = _CrossEntropy.apply(rows, head.lm_head.weight, wanted, chains.labels, chains.weights)
+    return loss
 
 
-def _summed_cross_entropy(
-    rows: torch.Tensor, weight: torch.Tensor, wanted: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
-    logs = functional.linear(rows, weight).float().log_softmax(-1)
-    return -(wanted[labels] * logs).sum()
+class _CrossEntropy(torch.autograd.Function):
+    """Cross entropy of states under an output layer; the gradient is made along, logits some rows at a time.
+
+    Of a target distribution that adds up to 1, the gradient by logits is softmax less target, so that logits
+    need not be made again for the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, wanted: torch.Tensor, labels: torch.Tensor,
+        weights: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        kind = torch.get_autocast_dtype(rows.device.type)
+        kind = kind if torch.is_autocast_enabled(rows.device.type) else rows.dtype
+        layer = weight.to(kind)
+        total = torch.zeros((), device=rows.device)
+        by_rows, by_weight = torch.empty_like(rows), torch.zeros_like(weight)
+        for start in range(0, len(rows), LOSS_ROWS):
+            part = slice(start, start + LOSS_ROWS)
+            states, target = rows[part].to(kind), wanted[labels[part]]
+            logs = functional.linear(states, layer).float().log_softmax(-1)
+            total -= ((target * logs).sum(-1) * weights[part]).sum()
+            slope = (logs.exp_() - target).mul_(weights[part, None]).to(kind)
+            by_rows[part] = torch.matmul(slope, layer)
+            by_weight += torch.matmul(slope.t(), states)
+        ctx.save_for_backward(by_rows, by_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        by_rows, by_weight = ctx.saved_tensors
+        return by_rows * slopes[0], by_weight * slopes[0], None, None, None

@@ -59,8 +59,7 @@ class Norm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x [..., size] over its root mean square, scaled."""
-        x = x.float()
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon) * self.weight
+        return functional.rms_norm(x.float(), self.weight.shape, self.weight, self.epsilon)
 
 
 class Attention(nn.Module):
@@ -133,45 +132,46 @@ class Head(nn.Module):
             raise InputError("rope_type of the head", rope["rope_type"], "default", fix)
         self._theta = rope_theta(config)
 
-    def unrolled(self, embedded: torch.Tensor, aux: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+    def unrolled(
+        self, embedded: torch.Tensor, aux: torch.Tensor, documents: torch.Tensor, steps: int
+    ) -> Iterator[torch.Tensor]:
         """Yield the states [B, S, H] after the head's norm of each drafting step, the first one first.
 
         `aux` [B, S, A x H] are the target's states at S chain starts; `embedded` [B, S + steps, H] are the
-        embeddings of the tokens from the first start on.
+        embeddings of the tokens from the first start on. Starts see those of their own document alone:
+        `documents` [B, S] numbers them.
         """
         layer, attention = self.midlayer, self.midlayer.self_attn
         starts = aux.shape[1]
         state = self.fc(aux.to(self.fc.weight.dtype)).float()
         later: list[tuple[torch.Tensor, torch.Tensor]] = []
         first: tuple[torch.Tensor, torch.Tensor] | None = None
-        future = torch.full((starts, starts), -math.inf, device=aux.device).triu(1)
+        hidden = _hidden(documents)
+        turns = self._turns(starts + steps, aux.device)
         for step in range(1, steps + 1):
             x = torch.cat(
                 [layer.input_layernorm(embedded[:, step : step + starts]), layer.hidden_norm(state)], -1
             )
             query, key, value = attention.project(x)
-            positions = torch.arange(step - 1, step - 1 + starts, device=aux.device)
-            query, key = self._rotate(query, positions), self._rotate(key, positions)
+            here = (turns[0][step - 1 : step - 1 + starts], turns[1][step - 1 : step - 1 + starts])
+            query, key = _rotate(query, *here), _rotate(key, *here)
             if first is None:
                 first = (key, value)
             else:
                 later.append((key, value))
-            mixed = _attend(query, first, later, future)
+            mixed = _attend(query, first, later, hidden)
             batch, heads, _, size = mixed.shape
             out = attention.o_proj(mixed.transpose(1, 2).reshape(batch, starts, heads * size)).float()
             state = state + out
             state = state + layer.mlp(layer.post_attention_layernorm(state)).float()
             yield self.norm(state)
 
-    def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return x [B, heads, T, D] with rotary embedding at `positions` [T] (halves, as Llama does)."""
-        half = x.shape[-1] // 2
-        powers = torch.arange(half, device=x.device, dtype=torch.float32) / half
-        angles = positions.float()[:, None] * self._theta ** -powers[None]
-        cosine, sine = angles.cos(), angles.sin()
-        x = x.float()
-        first, second = x[..., :half], x[..., half:]
-        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+    def _turns(self, positions: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosine and sine [positions, D / 2] of the rotary embedding."""
+        half = int(self.config["head_dim"]) // 2
+        powers = torch.arange(half, device=device, dtype=torch.float32) / half
+        angles = torch.arange(positions, device=device).float()[:, None] * self._theta ** -powers[None]
+        return angles.cos(), angles.sin()
 
     def vllm_state(self, dtype: torch.dtype) -> State:
         """Return the weights as an engine loads them."""
@@ -182,19 +182,39 @@ class Head(nn.Module):
         return state
 
 
+def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Return x [B, heads, T, D] with rotary embedding (halves, as Llama does); both [T, D / 2].
+
+    Only differences of positions count, so that a document may begin anywhere in its row.
+    """
+    first, second = x.float().chunk(2, -1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+def _hidden(documents: torch.Tensor) -> torch.Tensor:
+    """Return what is added to first-step scores [B, 1, S, S]: nothing, or minus infinity.
+
+    A start sees those before it, and itself, in its document.
+    """
+    starts = documents.shape[1]
+    others = documents[:, :, None] != documents[:, None, :]
+    later = torch.ones((starts, starts), dtype=torch.bool, device=documents.device).triu(1)
+    return torch.zeros(others.shape, device=documents.device).masked_fill(others | later, -math.inf)[:, None]
+
+
 def _attend(
     query: torch.Tensor,
     first: tuple[torch.Tensor, torch.Tensor],
     later: list[tuple[torch.Tensor, torch.Tensor]],
-    future: torch.Tensor,
+    hidden: torch.Tensor,
 ) -> torch.Tensor:
-    """Return attention [B, heads, S, D] over first-step keys up to each start, and its chain's later ones."""
+    """Return attention [B, heads, S, D] over first-step keys not hidden, and its chain's later ones."""
     scale = query.shape[-1] ** -0.5
     half = first[1].dtype
-    scores = [torch.matmul(query.to(half), first[0].to(half).transpose(-1, -2)).float() * scale + future]
+    scores = [torch.matmul(query.to(half), first[0].to(half).transpose(-1, -2)).float() * scale + hidden]
     scores += [(query * key).sum(-1, keepdim=True) * scale for key, _ in later]
     weights = torch.cat(scores, -1).softmax(-1)
-    starts = future.shape[0]
+    starts = hidden.shape[-1]
     mixed = torch.matmul(weights[..., :starts].to(half), first[1]).float()
     for place, (_, value) in enumerate(later):
         mixed = mixed + weights[..., starts + place, None] * value.float()

@@ -11,8 +11,10 @@ import torch
 from tlt.realrun.training.features import Features
 from tlt.realrun.training.flat_state import State, load_optimizer, optimizer_state
 from tlt.realrun.training.head.agreement import Agreement, measure
-from tlt.realrun.training.head.loss import Batch, collate, unrolled_loss
+from tlt.realrun.training.head.captured import CapturedPass
+from tlt.realrun.training.head.loss import Batch, chain_starts, collate, unrolled_loss
 from tlt.realrun.training.head.module import Head
+from tlt.realrun.training.head.rows import Row, shape_of
 from tlt.realrun.training_config import HeadConfig
 
 
@@ -42,43 +44,60 @@ class HeadTrainer:
         )  # fmt: skip
         self._steps = 0
         self._baseline = [parameter.detach().clone() for parameter in self._parameters]
-        self.set_target(embedding, output_layer)
+        self._embedding = embedding.to(device, copy=True)
+        self._output = self._drafted(output_layer)
+        self._captured: CapturedPass | None = None
+        self.shape = shape_of(config)
 
     def set_target(self, embedding: torch.Tensor, output_layer: torch.Tensor) -> None:
         """Predict another target from now on; both [vocabulary, H]."""
-        self._embedding = embedding.to(self._device)
-        self._output = output_layer.to(self._device)[self.head.draft_ids].to(self._dtype)
+        self._embedding.copy_(embedding)  # in place: a captured pass reads from there
+        self._output.copy_(self._drafted(output_layer))
 
-    def step(self, features: Sequence[Features]) -> HeadLoss:
-        """Do one optimizer step on these responses; one without a chain to train on changes nothing."""
-        batch = collate(features, self.config.unroll_steps)
-        chains = len(batch.chains[0])
+    def _drafted(self, output_layer: torch.Tensor) -> torch.Tensor:
+        return output_layer.to(self._device)[self.head.draft_ids].to(self._dtype)
+
+    def step(self, rows: Sequence[Row]) -> HeadLoss:
+        """Do one optimizer step on rows of responses; without a chain to train on nothing changes."""
+        chains = chain_starts(rows)
         if not chains:
             return HeadLoss(0, 0.0)
-        loss = self._backward(batch)
+        loss = self._backward(rows)
         torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_clip)
         self._steps += 1
         rate = self.config.learning_rate * min(1.0, self._steps / max(1, self.config.warmup_steps))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._clear()
         return HeadLoss(chains, float(loss.detach()))
 
-    def rehearse(self, features: Sequence[Features]) -> None:
+    def rehearse(self, rows: Sequence[Row]) -> None:
         """Do what a step does up to the gradient, and forget it."""
-        batch = collate(features, self.config.unroll_steps)
-        if len(batch.chains[0]):
-            self._backward(batch)
-            self._optimizer.zero_grad(set_to_none=True)
+        if chain_starts(rows):
+            self._backward(rows)
+            self._clear()
 
-    def _backward(self, batch: Batch) -> torch.Tensor:
+    def _backward(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Return the loss [] of rows of self.shape at most, its gradients made."""
+        steps = self.config.unroll_steps
+        if self._device != "cuda":
+            return self._run(collate(rows, steps).to(self._device))
+        batch = collate(rows, steps, shape=self.shape)
+        if self._captured is None:
+            self._captured = CapturedPass(self._run, self._parameters, batch.to(self._device))
+        return self._captured(batch)
+
+    def _run(self, batch: Batch) -> torch.Tensor:
         with self._autocast():
-            loss = unrolled_loss(
-                self.head, batch.to(self._device), self._embedding, self._output, self.config
-            )
+            loss = unrolled_loss(self.head, batch, self._embedding, self._output, self.config)
         loss.backward()
         return loss
+
+    def _clear(self) -> None:
+        """Forget gradients; a captured pass writes its own anew, where they are."""
+        if self._captured is None:
+            self._optimizer.zero_grad(set_to_none=True)
 
     def agreement(
         self, head: Head, features: Sequence[Features], full_output: torch.Tensor, temperature: float = 1.0

@@ -15,6 +15,7 @@ from tlt.realrun.prompts import vocabulary
 from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head, draft_ids, export_head, new_head
 from tlt.realrun.training.head.responses import BEFORE_RL, generate
+from tlt.realrun.training.head.rows import fill
 from tlt.realrun.training.head.trainer import HeadTrainer
 from tlt.realrun.training.policy.model import PolicyModel, load_policy
 from tlt.realrun.training_config import TrainConfig
@@ -67,21 +68,14 @@ def _train(
     order: list[int] = []
     done, start_s, told_s = 0, perf_counter(), 0.0
     report("agreement before: " + agreement(trainer, trainer.head, policy, held_out))
+
+    def draw() -> Features:
+        if not order:
+            order.extend(rng.permutation(len(learned)).tolist())
+        return learned[order.pop()]
+
     while done < tokens:
-        batch: list[Features] = []
-        width = 0
-        while True:
-            if not order:
-                order = rng.permutation(len(learned)).tolist()
-            pick = learned[order[-1]]
-            if len(pick) > config.head.batch_tokens:
-                pick = pick.window(config.head.batch_tokens, 0)
-            width = max(width, len(pick))
-            if batch and width * (len(batch) + 1) > config.head.batch_tokens:
-                break
-            batch.append(pick)
-            order.pop()
-        loss = trainer.step(batch)
+        loss = trainer.step(fill(trainer.shape, draw, rng, len(learned)))
         done += max(loss.tokens, 1)
         now_s = perf_counter() - start_s
         if now_s - told_s > REPORT_EVERY_S:

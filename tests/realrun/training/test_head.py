@@ -33,7 +33,8 @@ def test_unrolled_steps_are_those_of_drafting_with_a_cache(model: Path) -> None:
     head, embedding, each = tiny_head(model).requires_grad_(False), target(model), response(3, 8, seed=1)
     steps, starts = 3, 7
     embedded = embedding[each.tokens][None]
-    found = torch.cat(list(head.unrolled(embedded, each.aux[None, :starts], steps)))
+    alone = torch.zeros((1, starts), dtype=torch.long)
+    found = torch.cat(list(head.unrolled(embedded, each.aux[None, :starts], alone, steps)))
     for start in range(starts):
         expected = torch.stack(drafting(head, embedding, each, start, steps))
         torch.testing.assert_close(found[:, start], expected, rtol=1e-4, atol=1e-5)
@@ -77,7 +78,7 @@ def test_any_target_of_one_file_or_several(model: Path, tmp_path: Path) -> None:
     assert head.config["attention_bias"] is False
     each, embedding = response(2, 5, seed=2), target(model)
     with torch.no_grad():
-        (found,) = head.unrolled(embedding[each.tokens][None], each.aux[None, :5], 1)
+        (found,) = head.unrolled(embedding[each.tokens][None], each.aux[None, :5], torch.zeros((1, 5)), 1)
         expected = drafting(head, embedding, each, 4, 1)[0]
     torch.testing.assert_close(found[0, 4], expected, rtol=1e-4, atol=1e-5)
 

@@ -66,7 +66,7 @@ def test_an_engine_accepts_the_drafts_that_training_predicts(tmp_path: Path) -> 
         HeadConfig(learning_rate=2e-3), "cpu", torch.float32,
     )  # fmt: skip
     for _ in range(TRAINING_STEPS):
-        trainer.step([features[0], features[1]])  # the third is new to the head
+        trainer.step([[features[0]], [features[1]]])  # the third is new to the head
     folder = heads.export_head(trainer.head, tmp_path / "exported", model)
     drafter = msgspec.structs.replace(config.drafter, folder=str(folder))
     engine = make_engine(msgspec.structs.replace(config, drafter=drafter), True)

@@ -35,6 +35,12 @@ def batch() -> list[Any]:
     return [response(*shape, seed) for seed, shape in enumerate(SHAPES)]
 
 
+def side_by_side() -> list[list[Any]]:
+    """Return the responses of `batch` in two rows."""
+    each = batch()
+    return [each[:2], each[2:]]
+
+
 def made(model: Path, config: HeadConfig = CONFIG, dtype: Any = torch.float32, seed: int = 0) -> Any:
     embedding = target(model)
     return trainers.HeadTrainer(tiny_head(model, seed), embedding, embedding, config, "cpu", dtype)
@@ -68,8 +74,9 @@ def chain_by_chain(head: Any, embedding: Any, config: HeadConfig) -> Any:
     ],
     ids=["EAGLE-3", "TLT", "both"],
 )
+@pytest.mark.parametrize("shape", [None, (3, 40)], ids=["as large as its rows", "of one shape"])
 def test_loss_and_gradient_are_those_of_each_chain_alone(
-    model: Path, config: HeadConfig, monkeypatch: pytest.MonkeyPatch
+    model: Path, config: HeadConfig, shape: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(losses, "LOSS_ROWS", 5)
     head, embedding = tiny_head(model), target(model)
@@ -77,7 +84,11 @@ def test_loss_and_gradient_are_those_of_each_chain_alone(
     expected.backward()
     gradients = {name: parameter.grad.clone() for name, parameter in head.named_parameters()}
     head.zero_grad()
-    collated = losses.collate(batch(), config.unroll_steps)
+    given = losses.Shape(*shape) if shape else None
+    collated = losses.collate(side_by_side(), config.unroll_steps, shape=given)
+    if given:
+        assert collated.tokens.shape == (3, 40 + config.unroll_steps)
+        assert {len(chains.starts) for chains in collated.chains} == {120}
     loss = losses.unrolled_loss(head, collated, embedding, embedding[list(DRAFT_IDS)], config)
     loss.backward()
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
@@ -89,15 +100,39 @@ def test_loss_and_gradient_are_those_of_each_chain_alone(
 def test_a_step_counts_its_chains_and_learns(model: Path) -> None:
     trainer = made(model)
     counts = [max(length - 1, 0) for _, length in SHAPES]
-    results = [trainer.step(batch()) for _ in range(60)]
+    results = [trainer.step(side_by_side()) for _ in range(60)]
     assert {result.tokens for result in results} == {sum(counts)}
     assert results[-1].loss < 0.5 * results[0].loss
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_a_captured_pass_is_the_pass_itself(model: Path) -> None:
+    """Batches of other fillings, another target and an average between replays."""
+    embedding = target(model).cuda()
+    config = HeadConfig(warmup_steps=0, learning_rate=1e-3, batch_tokens=64, window_tokens=32)
+    captured, eager = (
+        trainers.HeadTrainer(tiny_head(model), embedding, embedding, config, "cuda", torch.float32)
+        for _ in range(2)
+    )
+    eager._backward = lambda rows: eager._run(losses.collate(rows, config.unroll_steps).to("cuda"))
+    fillings = ([[response(4, 20, 0)]], side_by_side(), [[response(2, 9, 1), response(3, 5, 2)]])
+    captured.rehearse(fillings[0])
+    for number in range(12):
+        if number == 6:
+            for each in (captured, eager):
+                each.take_average(each.changes(), 2.0)
+                each.set_target(embedding, embedding.flip(0))
+        found, expected = (each.step(fillings[number % 3]) for each in (captured, eager))
+        assert found.tokens == expected.tokens
+        assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+    for mine, its in zip(weights(captured), weights(eager), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-5)
 
 
 def test_responses_without_a_chain_change_nothing(model: Path) -> None:
     trainer = made(model)
     before = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
-    assert trainer.step([response(5, 1, 0), response(1, 1, 1)]) == (0, 0.0)
+    assert trainer.step([[response(5, 1, 0), response(1, 1, 1)]]) == (0, 0.0)
     after = trainer.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], before[name]) for name in before)
@@ -105,7 +140,7 @@ def test_responses_without_a_chain_change_nothing(model: Path) -> None:
 
 def test_bfloat16_is_near_and_weights_stay_float32(model: Path) -> None:
     exact, rough = made(model), made(model, dtype=torch.bfloat16)
-    assert rough.step(batch()).loss == pytest.approx(exact.step(batch()).loss, rel=0.02)
+    assert rough.step(side_by_side()).loss == pytest.approx(exact.step(side_by_side()).loss, rel=0.02)
     assert {each.dtype for each in rough.head.parameters()} == {torch.float32}
 
 
@@ -114,7 +149,7 @@ def test_the_rate_rises_and_the_gradient_is_cut(model: Path) -> None:
     trainer = made(model, config)
     rates = []
     for _ in range(6):
-        trainer.step(batch())
+        trainer.step(side_by_side())
         rates.append(trainer._optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
 
@@ -143,7 +178,7 @@ def test_workers_average_what_they_learned_by_their_tokens(model: Path) -> None:
     for _ in range(2):
         for number, rounds in enumerate((3, 1, 0)):  # the third was never idle
             for _ in range(rounds):
-                counts[number] += workers[number].step(batch()).tokens
+                counts[number] += workers[number].step(side_by_side()).tokens
         learned = [weights(each) for each in workers]
         expected = [
             before
@@ -173,13 +208,13 @@ def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
     config = HeadConfig(learning_rate=1e-3, warmup_steps=5)
     trainer = made(model, config)
     for _ in range(3):
-        trainer.step(batch())
+        trainer.step(side_by_side())
     average([trainer], [10])
     write_state(tmp_path / "drafter.safetensors", trainer.state_dict())
     again = made(model, config, seed=1)
     again.load_state_dict(read_tensors(tmp_path / "drafter.safetensors"))
     assert not any(change.any() for change in again.changes())
-    assert [trainer.step(batch()) for _ in range(3)] == [again.step(batch()) for _ in range(3)]
+    assert [trainer.step(side_by_side()) for _ in range(3)] == [again.step(side_by_side()) for _ in range(3)]
     assert all(torch.equal(*pair) for pair in zip(weights(trainer), weights(again), strict=True))
 
 
@@ -187,7 +222,7 @@ def test_what_was_kept_goes_on_alike(model: Path, tmp_path: Path) -> None:
 def test_another_target_is_another_loss(model: Path) -> None:
     trainer, other = made(model), made(model)
     other.set_target(target(model), target(model).flip(0))
-    assert trainer.step(batch()).loss != other.step(batch()).loss
+    assert trainer.step(side_by_side()).loss != other.step(side_by_side()).loss
 
 
 # --- agreement -----------------------------------------------------------------------------------------
@@ -201,7 +236,7 @@ def test_agreement_is_that_of_each_chain_alone(
     monkeypatch.setattr(agreements, "TARGET_ROWS", 3)
     trainer, embedding = made(model), target(model)
     for _ in range(40):
-        trainer.step(batch())
+        trainer.step(side_by_side())
     head, ids = trainer.head.requires_grad_(False), torch.tensor(DRAFT_IDS)
     greedy, sampled, chains = [0.0] * 4, [0.0] * 4, 0
     for each in batch():

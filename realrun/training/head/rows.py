@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tlt.realrun.training.features import Features
+from tlt.realrun.training.policy.packing import plan
 from tlt.realrun.training_config import HeadConfig
 
 Row = list[Features]
@@ -51,14 +52,6 @@ def fill(shape: Shape, draw: Callable[[], Features], rng: np.random.Generator, m
 
 
 def packed(features: Sequence[Features]) -> list[Row]:
-    """Return whole responses in rows as wide as the longest, the long ones first."""
-    rows: list[Row] = []
-    left: list[int] = []
-    for each in sorted(features, key=len, reverse=True):
-        place = next((row for row, room in enumerate(left) if room >= len(each)), len(rows))
-        if place == len(rows):
-            rows.append([])
-            left.append(len(rows[0][0]) if rows[0] else len(each))
-        rows[place].append(each)
-        left[place] -= len(each)
-    return rows
+    """Return whole responses in rows as wide as the longest."""
+    lengths = [len(each) for each in features]
+    return [[features[index] for index in row] for row in plan(lengths, max(lengths, default=0))]

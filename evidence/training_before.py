@@ -1,27 +1,34 @@
-"""What two workers will take, before they are run: `python -m evidence.training_before OUT.json [FOLDER]`
+"""What a training will take, before it is run: `python -m evidence.training_before OUT.json [FOLDER]`
 
-Everything comes from the committed run on four H200: lengths, acceptance and how requests differ in it,
-seconds of the phases a token, step times of the calibration and what the engines of that run took over them.
-What is changed is what will be changed: two workers instead of four (so that a phase that each does for its
-own responses takes twice as long), update passes of 32,768 tokens (`passes.json`), and for the policy
-that moves its learning rate and optimizer steps a step, which the drift of the drafter is taken to grow with.
+Lengths, acceptance, how requests differ and the seconds of the phases are those of the run on two H200
+(`policies`, and `moving` for a policy that moves). Step times are those of `--calibration`, made on the
+machine that will be used (`evidence.training_runs cuda OUT --stages calibrate`), or the committed one. What
+changes:
 
-Since that run, heads are no longer probed while all wait, hidden states reach the host without a wait, and
-a hand-over waits for less training: for policies that train, log-probabilities are taken to last
-as long as with a frozen drafter, and a stop HAND_OVER_S. Step times over two GPUs (TP 2) are the roofline's.
+- with `--workers` what each worker does for its own responses, but for a part of every optimizer step that no
+  number of tokens changes (`UpdateLaw`, fitted to both runs on two H200);
+- lengths are drawn anew: each policy is simulated with those of every policy of that run;
+- a rollout takes longer than the calibrated times of its engine steps: `Pace`, as it was on four H200, whose
+  calibration was made on one of them while the others did nothing;
+- a trained drafter accepts no less than the frozen one did under the same K.
 
 The file says when and of which sources it was made. With FOLDER, which `evidence.training_runs cuda` left,
-nothing is predicted: what the file says is held against what came.
+nothing is predicted: what the file says is held against what came. evidence.training_two_gpus has what the
+run on two H200 itself was predicted by.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import os
 import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +36,53 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from evidence.natural import CONFIG
-from evidence.recording import PROJECT
-from evidence.training_claims import DATA, FROZEN, NATURAL, seconds
+from evidence import training_runs
+from evidence.recording import PROJECT, RUNS
+from evidence.training_claims import FROZEN, NATURAL, seconds
 from evidence.training_runs import CALIBRATION, CUDA, MOVING, POLICIES, settings_of
 from tlt.commands.output import step_times_of
 from tlt.realrun.training.plan import plan_training
 from tlt.realrun.training_config import TrainConfig
 from tlt.sim.acceptance.laws import PerPosition
-from tlt.sim.steptimes.calibration import load
+from tlt.sim.acceptance.process import Acceptance
+from tlt.sim.model.drafter import DrafterConfig
+from tlt.sim.model.phases import Phases
+from tlt.sim.steptimes.calibration import Calibration, load
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import Assumptions, roofline
 from tlt.sim.validate.measured_acceptance import Differences, acceptance_on, differences
-from tlt.sim.validate.replay_measured import simulate_into
-from tlt.sim.validate.training.fit import FittedPhases, drafter_config, engine_factor, fit_training
+from tlt.sim.validate.replay_measured import costs_of, predicted_engine_steps, simulate_into
+from tlt.sim.validate.training.fit import FittedPhases, drafter_config, fit_training
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.catalogue.gpus import gpu_spec
 from tlt.traces.catalogue.models import model_shape
-from tlt.traces.common.settings import convert, merge
-from tlt.traces.common.settings import settings_of as settings_in
 from tlt.traces.results.predicted_training import TrainingFit
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.engine_steps import read_engine_steps
 from tlt.traces.runs.runfolder import RunFolder, read_struct, run_name, write_json
 from tltsched.draft_config import OFF, chain
 
-WORKERS_BEFORE, WORKERS = 4, 2
-OWN = ("reward", "logprob", "policy_update")  # phases that a worker does for its own responses
-RATE_BEFORE, MINIBATCHES_BEFORE = 1e-5, 2
-HAND_OVER_S = 0.04  # about half of a round of 2,048 tokens
 SHAPE, GPU, TP = "Qwen2.5-7B", "H200", 2
 KS, BATCHES, CONTEXTS_TOKENS = (0, 2, 4), (1, 8, 32, 64), (512, 4096)
+OWN = ("reward", "logprob", "policy_update")  # phases that a worker does for its own responses
+ONLINE = "static:4/online"
+PROCESSES = 8  # that learn from a policy each; as many as there are cores
+
+
+class Basis(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured comparisons that a prediction takes all but step times from."""
+
+    words: str
+    policies: Path
+    moving: Path | None
+    workers: int
+
+
+FOUR = Basis(words="the run on four H200", policies=NATURAL, moving=None, workers=4)
+TWO = Basis(
+    words="the run on two H200", policies=RUNS / "h200x2-smollm2-train" / "policies",
+    moving=RUNS / "h200x2-smollm2-train" / "moving", workers=2,
+)  # fmt: skip
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +95,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     acceptance_length: float | None  # with bonus
     engine_factor: float  # on the calibrated step times
     drift_per_step: float  # of the drafter's exponent
+    rollout_range_s: tuple[float, float] | None = None  # by whose lengths are taken, least and most
 
 
 class ExpectedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +107,25 @@ class ExpectedStep(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """What rollouts take over the calibrated times of their engine steps."""
+
+    submit_s: float  # for each request of a worker, before its first engine step
+    prefill: float  # engine steps that prefill without decoding: times the calibrated ones
+    decode: float  # all others
+
+
+class UpdateLaw(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of an optimizer step: a part whatever the tokens are, and one for each token of a worker."""
+
+    fixed_s: float
+    s_per_token: float
+
+    def seconds(self, tokens: float, workers: int, minibatches: int) -> float:
+        """Return the seconds of an update over `tokens` of all workers."""
+        return minibatches * self.fixed_s + self.s_per_token * tokens / workers
+
+
 class Before(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions, with what they rest on."""
 
@@ -91,15 +135,39 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     changed: str
     policies: tuple[Expected, ...]
     moving: tuple[Expected, ...]
-    moving_without_drift: tuple[Expected, ...]
-    two_gpus: tuple[ExpectedStep, ...]
+    moving_without_drift: tuple[Expected, ...] = ()
+    two_gpus: tuple[ExpectedStep, ...] = ()
+    workers: int = 2
+    pace: Pace | None = None
+    update: UpdateLaw | None = None
+
+
+class Took(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the steps of one simulation."""
+
+    steps: int
+    rollout_s: float
+    step_s: float
+    acceptance_length: float | None
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prediction takes from a measured policy; its acceptance is that of all its steps."""
+
+    run: TrainingRun
+    fit: TrainingFit
+    unlike: Differences
+    acceptance: Acceptance | None
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The steps of the run, [n]."""
+        return np.arange(len(self.run.steps))
 
 
 def config_of(extra: dict[str, Any]) -> TrainConfig:
     """Return the settings of a training that is to be run."""
-    given = settings_of(CUDA, "cuda", Path("out")) | extra
-    sets = tuple(f"{key}={msgspec.json.encode(value).decode()}" for key, value in given.items())
-    return convert(merge({}, settings_in(CONFIG, sets)), TrainConfig, "tlt real train-fields")
+    return training_runs.config_of(settings_of(CUDA, "cuda", Path("out")) | extra)
 
 
 def two_gpus() -> tuple[ExpectedStep, ...]:
@@ -113,80 +181,220 @@ def two_gpus() -> tuple[ExpectedStep, ...]:
     return tuple(found)
 
 
-def phases_of(fit: TrainingFit) -> FittedPhases:
-    """Return the phases as two workers with larger passes will have them."""
-    passes = msgspec.json.decode((DATA / "passes.json").read_bytes())
-    larger = {
-        phase: passes[key]["varlen, token budget 32768"] / passes[key]["varlen, token budget 8192"]
-        for phase, key in (("logprob", "log_probabilities_s"), ("policy_update", "forward_and_backward_s"))
-    }
-    medians = tuple(
-        msgspec.structs.replace(
-            each,
-            value=each.value
-            * larger.get(each.name, 1.0)
-            * (WORKERS_BEFORE / WORKERS if each.name in OWN else 1.0),
-        )
-        for each in fit.medians
-    )
-    return FittedPhases(msgspec.structs.replace(fit, medians=medians))
-
-
-def mended(fit: TrainingFit) -> TrainingFit:
-    """Return a fit of a policy that trains with what its training has cost since the run was made."""
-    frozen = TrainingRun(NATURAL / FROZEN)
-    of_frozen = fit_training(frozen, np.arange(len(frozen.steps)), Differences())
-    (logprob,) = (each for each in of_frozen.medians if each.name == "logprob")
-    known = {"logprob": logprob.value, "stop": HAND_OVER_S}
-    medians = (msgspec.structs.replace(each, value=known.get(each.name, each.value)) for each in fit.medians)
-    return msgspec.structs.replace(fit, medians=tuple(medians))
-
-
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a run is put in place of what was predicted, to see which of it the prediction missed."""
-
-    lengths: pd.DataFrame  # responses.parquet
-    engine_factor: float | None = None  # None: that of the run the prediction rests on
-
-
-def expected(
-    name: str, config: TrainConfig, drift: float, folder: Path, known: Known | None = None
-) -> Expected:
-    """Simulate one policy; `drift` multiplies that of the first measurement, point estimate."""
-    run = TrainingRun(NATURAL / run_name(name))
+def learned(folder: Path, words: str, floor: Sequence[float] = ()) -> Learned:
+    """Fit a measured policy on all its steps; it accepts at each position at least what `floor` says."""
+    run = TrainingRun(folder)
     steps = np.arange(len(run.steps))
     unlike = differences([run.policy.path], steps)
-    fit, factor = fit_training(run, steps, unlike), engine_factor(run, steps, load(str(CALIBRATION)))
-    acceptance = None
+    fit, acceptance = fit_training(run, steps, unlike), None
     if fit.survival_by_position:
-        law = PerPosition(fit.survival_by_position, "measured: the run on four H200")
+        survival = np.array(fit.survival_by_position)
+        least = np.array(floor)[: len(survival)]
+        survival[: len(least)] = np.maximum(survival[: len(least)], least)
+        law = PerPosition(tuple(survival.tolist()), f"measured: {words}")
         acceptance = acceptance_on(law, unlike, "kind of prompt", run.policy.path, steps)
-    (plan,) = plan_training(config, [name], step_times_of(CALIBRATION))
-    policy = run.policy
+    return Learned(run=run, fit=fit, unlike=unlike, acceptance=acceptance)
+
+
+def simulated(
+    of: Learned, name: str, config: TrainConfig, lengths: pd.DataFrame, planned: Path,
+    calibration: Calibration, drafter: DrafterConfig, phases: Phases, folder: Path,
+) -> Took:  # fmt: skip
+    """Simulate a policy with the settings and `lengths` (responses.parquet) given, into `folder`.
+
+    `planned` is the calibration that the policy itself goes by.
+    """
+    (plan,) = plan_training(config, [name], step_times_of(planned))
+    policy = of.run.policy
     policy.setup = plan.setup
-    policy.summary = msgspec.structs.replace(policy.summary, workers=WORKERS)
-    lengths = policy.responses if known is None else known.lengths
+    policy.summary = msgspec.structs.replace(policy.summary, workers=config.workers.count)
     policy.responses = lengths[lengths["step"] < config.steps].reset_index(drop=True)
-    if known is not None and known.engine_factor is not None:
-        factor = known.engine_factor
-    if name.endswith("/online"):
-        fit = mended(fit)
-    drafter = drafter_config(run, fit)
-    per_step = fit.drift.per_update.value * drift if fit.drift else 0.0
-    if drift:
-        drafter = msgspec.structs.replace(drafter, drift_per_update=per_step)
-    simulate_into(
-        folder, policy, load(str(CALIBRATION)).times(factor), acceptance, drafter, phases_of(fit), unlike
-    )  # fmt: skip
+    simulate_into(folder, policy, calibration, of.acceptance, drafter, phases, of.unlike)
     took_s = seconds(folder)
+    return Took(
+        steps=len(took_s["step"]),
+        rollout_s=float(took_s["rollout"].mean()),
+        step_s=float(took_s["step"].mean()),
+        acceptance_length=acceptance_length_with_bonus(RunFolder(folder).steps()) if policy.drafts else None,
+    )
+
+
+def row_of(name: str, took: Sequence[Took], factor: float, drafter: DrafterConfig) -> Expected:
+    """Return the means over simulations of one policy."""
+    rollouts_s = [each.rollout_s for each in took]
+    accepted = [each.acceptance_length for each in took if each.acceptance_length is not None]
+    length = None if not accepted else accepted[0] if len(accepted) == 1 else float(np.mean(accepted))
     return Expected(
         policy=name,
-        steps=len(took_s["step"]),
-        rollout_s=round(float(took_s["rollout"].mean()), 4),
-        step_s=round(float(took_s["step"].mean()), 4),
-        acceptance_length=acceptance_length_with_bonus(RunFolder(folder).steps()) if policy.drafts else None,
+        steps=took[0].steps,
+        rollout_s=round(float(np.mean(rollouts_s)), 4),
+        step_s=round(float(np.mean([each.step_s for each in took])), 4),
+        acceptance_length=length,
         engine_factor=round(factor, 4),
-        drift_per_step=round(per_step, 4) if drift else round(drafter.drift_per_update, 4),
+        drift_per_step=round(drafter.drift_per_update, 4),
+        rollout_range_s=(round(min(rollouts_s), 4), round(max(rollouts_s), 4)) if len(took) > 1 else None,
+    )
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run folders of a comparison, in its order."""
+    return [folder / run for run in msgspec.json.decode((folder / "comparison.json").read_bytes())["runs"]]
+
+
+@cache
+def pace_of(folder: Path, calibration: Path) -> Pace:
+    """Return the pace of a measured comparison over a calibration, all its policies together."""
+    fitted, rows = load(str(calibration)), []
+    for path in runs_in(folder):
+        run = TrainingRun(path)
+        predicted = predicted_engine_steps(run.policy, costs_of(run.policy, fitted))
+        prompts = read_engine_steps(path, "prompt_tokens")
+        assert predicted is not None
+        assert prompts is not None
+        table = predicted.assign(prompt_tokens=prompts["prompt_tokens"].to_numpy())
+        table = table.sort_values(["step", "worker", "t_s"], kind="stable")
+        by_worker = table.groupby(["step", "worker"])
+        begun_s = run.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
+        requests = run.policy.responses.groupby(["step", "worker"]).size()
+        asked = requests.reindex(pd.MultiIndex.from_frame(table[["step", "worker"]])).to_numpy()
+        rows.append(
+            table.assign(first=by_worker.cumcount() == 0, waited_s=table["t_s"] - begun_s, requests=asked)
+        )
+    table = pd.concat(rows, ignore_index=True)
+    first, decode = table[table["first"]], table[~table["first"] & (table["prompt_tokens"] == 0)]
+    law = fitted.coefficients
+    alone_s = law.prefill_chunk_s + law.prefill_s_per_token * first["prompt_tokens"]
+    return Pace(
+        submit_s=float(first["waited_s"].sum() / first["requests"].sum()),
+        prefill=float(first["seconds"].sum() / alone_s.sum()),
+        decode=float(decode["seconds"].sum() / decode["predicted_s"].sum()),
+    )
+
+
+def at_pace(calibration: Calibration, pace: Pace) -> Calibration:
+    """Return the step times that a rollout has at some pace."""
+    law = calibration.coefficients.times(pace.decode)
+    more = pace.prefill / pace.decode
+    law = msgspec.structs.replace(
+        law,
+        prefill_chunk_s=law.prefill_chunk_s * more,
+        prefill_s_per_token=law.prefill_s_per_token * more,
+        prefill_s_per_pair=law.prefill_s_per_pair * more,
+    )
+    return msgspec.structs.replace(calibration, coefficients=law)
+
+
+def update_law(folders: Iterable[Path], workers: int) -> UpdateLaw:
+    """Fit the seconds of an optimizer step to the medians of measured policies."""
+    tokens, medians_s = [], []
+    for path in folders:
+        run = TrainingRun(path)
+        minibatches = read_struct(path / "resolved_config.json", dict[str, Any])["update"]["minibatches"]
+        took_s = np.median([step.phases_s["policy_update"] for step in run.times])
+        tokens.append(run.tokens().mean() / workers / minibatches)
+        medians_s.append(took_s / minibatches)
+    slope, fixed_s = np.polyfit(tokens, medians_s, 1)
+    assert min(slope, fixed_s) >= 0.0, "the update of these runs is not a part and a part a token"
+    return UpdateLaw(fixed_s=float(fixed_s), s_per_token=float(slope))
+
+
+class OtherWorkers(FittedPhases):
+    """The phases of a measured policy as another number of workers has them."""
+
+    def __init__(self, fit: TrainingFit, before: int, config: TrainConfig, update: UpdateLaw) -> None:
+        super().__init__(fit)
+        self._before, self._workers = before, config.workers.count
+        self._minibatches, self._update = config.update.minibatches, update
+
+    def seconds(self, phase: str, responses: int, tokens: int, share: float = 1.0) -> float:
+        """Return the seconds of `phase` (tlt.sim.model.phases.Phases)."""
+        if phase == "policy_update":
+            return self._update.seconds(tokens, self._workers, self._minibatches)
+        longer = self._before / self._workers if phase in OWN else 1.0
+        return super().seconds(phase, responses, tokens, share) * longer
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy to predict, and all that it rests on."""
+
+    policy: str
+    moves: bool
+    workers: int
+    calibration: Path
+    pace: Pace
+    update: UpdateLaw
+    basis: Basis
+
+    @property
+    def comparison(self) -> Path:
+        """The measured comparison that has the policy."""
+        if not self.moves:
+            return self.basis.policies
+        assert self.basis.moving is not None, "no policy moved in that run"
+        return self.basis.moving
+
+
+def answer(question: Question) -> Expected:
+    """Simulate a policy with the lengths of every policy of the run it rests on."""
+    name, comparison = question.policy, question.comparison
+    config = config_of({"workers.count": question.workers} | (CUDA.moving if question.moves else {}))
+    floor: Sequence[float] = ()
+    if name == ONLINE:
+        frozen = TrainingRun(comparison / FROZEN)
+        floor = fit_training(frozen, np.arange(len(frozen.steps)), Differences()).survival_by_position
+    of = learned(comparison / run_name(name), question.basis.words, floor)
+    calibration, drafter = load(str(question.calibration)), drafter_config(of.run, of.fit)
+    phases = OtherWorkers(of.fit, question.basis.workers, config, question.update)
+    took = []
+    for path in runs_in(comparison):
+        lengths = TrainingRun(path).policy.responses
+        with tempfile.TemporaryDirectory() as folder:
+            alone = simulated(
+                of, name, config, lengths, question.calibration, at_pace(calibration, question.pace),
+                drafter, phases, Path(folder) / "run",
+            )  # fmt: skip
+        of_worker = len(lengths) / lengths["step"].nunique() / question.workers
+        late_s = question.pace.submit_s * of_worker
+        took.append(
+            msgspec.structs.replace(alone, rollout_s=alone.rollout_s + late_s, step_s=alone.step_s + late_s)
+        )
+    return row_of(name, took, question.pace.decode, drafter)
+
+
+def answers(questions: Sequence[Question]) -> list[Expected]:
+    """Answer all, in processes of their own."""
+    processes = min(PROCESSES, len(os.sched_getaffinity(0)), len(questions))
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        return list(pool.map(answer, questions))
+
+
+def predict(workers: int, moving_workers: int, calibration: Path, basis: Basis = TWO) -> Before:
+    """Predict the five policies, and the policy that moves."""
+    measured = [*runs_in(basis.policies), *(runs_in(basis.moving) if basis.moving else ())]
+    pace, update = pace_of(FOUR.policies, CALIBRATION), update_law(measured, basis.workers)
+    asked = [
+        Question(policy=name, moves=moves, workers=count, calibration=calibration, pace=pace, update=update,
+                 basis=basis)
+        for moves, names, count in ((False, POLICIES, workers), (True, MOVING, moving_workers))
+        for name in names
+    ]  # fmt: skip
+    found = answers(asked)
+    revision = ["git", "rev-parse", "--short", "HEAD"]
+    said = subprocess.run(revision, cwd=PROJECT, check=False, capture_output=True, text=True).stdout.strip()
+    return Before(
+        made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        revision=said or "not known",
+        rests_on=f"{basis.words} (lengths, acceptance, phases); step times "
+        f"{load(str(calibration)).describe()}",
+        changed=f"{workers} workers, moving {moving_workers}, instead of {basis.workers}; pace over the "
+        "calibration as on four H200; assumed: lengths and acceptance of the same model warmed up anew are "
+        f"those of that run, {ONLINE} accepts no less than the frozen drafter, and what else training "
+        "heads costs is as it was",
+        policies=tuple(found[: len(POLICIES)]),
+        moving=tuple(found[len(POLICIES) :]),
+        workers=workers,
+        pace=pace,
+        update=update,
     )
 
 
@@ -222,52 +430,45 @@ def against(expected_rows: Sequence[Expected], comparison: Path) -> list[str]:
 
 
 def compare(path: Path, folder: Path) -> None:
-    """Print both comparisons."""
+    """Print the comparisons that FOLDER has."""
     before = read_struct(path, Before)
     for name, rows in (("policies", before.policies), ("moving", before.moving)):
-        print(f"{name}, predicted {before.made}")
-        print("\n".join(against(rows, folder / name)))
+        if (folder / name).is_dir():
+            print(f"{name}, predicted {before.made}")
+            print("\n".join(against(rows, folder / name)))
+
+
+def table_of(before: Before) -> str:
+    """Return a line a policy."""
+    lines = [f"{'policy':34} {'rollout (s)':>12} {'by lengths':>13} {'step (s)':>9} {'acceptance':>11}"]
+    for title, rows in (("", before.policies), (", moving", before.moving)):
+        for row in rows:
+            least, most = row.rollout_range_s or (row.rollout_s, row.rollout_s)
+            length = "-" if row.acceptance_length is None else f"{row.acceptance_length:.2f}"
+            lines.append(
+                f"{row.policy + title:34} {row.rollout_s:12.3f} {least:6.2f}-{most:<6.2f} {row.step_s:9.3f} "
+                f"{length:>11}"
+            )
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Predict, and write the file; or compare."""
-    if len(sys.argv) == 3:
-        compare(Path(sys.argv[1]), Path(sys.argv[2]))
-        return
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    same, moved = config_of({}), config_of(CUDA.moving)
-    faster = moved.update.learning_rate / RATE_BEFORE * moved.update.minibatches / MINIBATCHES_BEFORE
-    with tempfile.TemporaryDirectory() as root:
-        place = Path(root)
-        found = [
-            tuple(expected(name, config, drift, place / label / run_name(name)) for name in names)
-            for label, names, config, drift in (
-                ("same", POLICIES, same, 0.0),
-                ("moving", MOVING, moved, faster),
-                ("still", MOVING, moved, 0.0),
-            )
-        ]
-    revision = ["git", "rev-parse", "--short", "HEAD"]
-    before = Before(
-        made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        revision=subprocess.run(
-            revision, cwd=PROJECT, check=True, capture_output=True, text=True
-        ).stdout.strip(),
-        rests_on="evidence/runs/h200-smollm2-train (four H200, 20 steps, 2026-11-28) and its calibration",
-        changed="two workers; update passes of 32,768 tokens; 16 steps; moving: learning rate 5e-5 and 4 "
-        f"optimizer steps a step, drift {faster:.0f} times that of the first run, point estimate; assumed: a "
-        f"hand-over of {HAND_OVER_S} s and log-probabilities as long as with a frozen drafter, for policies "
-        "that train",
-        policies=found[0],
-        moving=found[1],
-        moving_without_drift=found[2],
-        two_gpus=two_gpus(),
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--moving-workers", type=int, help="of the policy that moves; unless given, --workers"
     )
-    write_json(Path(sys.argv[1]), before)
-    for title, rows in (("policies", found[0]), ("moving", found[1]), ("moving, no drift", found[2])):
-        for row in rows:
-            print(title, msgspec.json.encode(row).decode())
+    parser.add_argument("--calibration", type=Path, default=CALIBRATION)
+    asked = parser.parse_args()
+    if asked.folder is not None:
+        compare(asked.out, asked.folder)
+        return
+    before = predict(asked.workers, asked.moving_workers or asked.workers, asked.calibration)
+    write_json(asked.out, before)
+    print(table_of(before))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,19 @@
 
 Stages into the folder OUT, each left out where its result is there (`--stages` chooses some):
 
+    calibrate  step times of one engine as the training sets it up, of untrained weights; needs no `prepare`,
+               and may run beside it on another GPU (CUDA_VISIBLE_DEVICES)
     prepare    SmolLM2-135M warmed up on worked solutions, and an EAGLE-3 head that learned from it
     policies   the five policies of the first measurement, from the same weights, problems and seeds
     moving     a frozen drafter against one trained on idle workers, at five times the learning rate
     served     the head and the policy that `moving` ends with, served beside the head of before, held-out
                problems; both heads draft for the trained policy, each on a GPU of its own if there are two
 
-DEVICE is `cuda` (two workers on two GPUs; about 20 minutes on two H200) or `cpu`, a rehearsal: nothing is
-warmed up, and figures mean nothing. A stage that runs out of its time goes on where it was when called again.
-`python -m evidence.training_before` predicted it, and holds what came against that.
+DEVICE is `cuda` (a worker a GPU; about 20 minutes on two H200) or `cpu`, a rehearsal: nothing is warmed up,
+and figures mean nothing. `--workers` says how many, two unless told. A stage that runs out of its time goes
+on where it was when called again. Where `calibrate` ran, policies that choose K by step times go by what it
+measured. `python -m evidence.training_before` predicts it, after the first two stages and before the others,
+and holds what came against that.
 """
 
 from __future__ import annotations
@@ -29,12 +33,17 @@ import msgspec
 from evidence.natural import CONFIG, warm_up
 from evidence.recording import PROJECT, RUNS
 from evidence.regimes import sets_of, tlt
+from tlt.realrun.training_config import TrainConfig
+from tlt.traces.common.settings import convert, merge
+from tlt.traces.common.settings import settings_of as sets_in
 
-STAGES = ("prepare", "policies", "moving", "served")
+STAGES = ("calibrate", "prepare", "policies", "moving", "served")
+SHAPE = "SmolLM2-135M"
 POLICIES = ("none", "goodput:off+2+3+4+6/online", "static:4/frozen", "static:4/online", "tlt_chains/online")
 MOVING = ("static:4/frozen", "static:4/online")
 ONLINE = "static-4-online"  # the folder of the last
 CALIBRATION = RUNS / "h200-smollm2-train" / "calibration.json"
+CALIBRATED = "calibration.json"  # of `calibrate`, in OUT
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +51,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: dict[str, Any]
     moving: dict[str, Any]  # beside them
+    calibration: dict[str, Any]
     warm_up_tokens: int  # 0: none
     head_tokens: int
     head_responses: int
@@ -52,12 +62,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 CUDA = Machine(
     settings={"steps": 16, "checkpoint_every": 16},
     moving={"steps": 18, "checkpoint_every": 18, "update.learning_rate": 5e-5, "update.minibatches": 4},
+    calibration={
+        "calibration.contexts_tokens": [256, 1024, 2048], "calibration.engine_steps_per_repeat": 16,
+        "calibration.time_limit_s": 90,
+    },
     warm_up_tokens=4_000_000,
     head_tokens=1_200_000,
     head_responses=1_024,
     served=("--batches", "32,8,1", "--prompts", "8", "--repeats", "3"),  # quickest first
     limit_s=900,
-)
+)  # fmt: skip
 CPU = Machine(
     settings={
         "steps": 4, "checkpoint_every": 4, "rollout.prompts": 4, "rollout.samples": 4,
@@ -67,6 +81,10 @@ CPU = Machine(
         "head.batch_tokens": 256, "head.unroll_steps": 2, "engine.threads": 1,
     },
     moving={"update.learning_rate": 5e-5, "update.minibatches": 4},
+    calibration={
+        "calibration.batches": [1, 4, 8], "calibration.contexts_tokens": [32, 128],
+        "calibration.repeats": 2, "calibration.visits": 1, "calibration.time_limit_s": 240,
+    },
     warm_up_tokens=0,
     head_tokens=5_000,
     head_responses=24,
@@ -84,11 +102,45 @@ def settings_of(machine: Machine, device: str, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def config_of(settings: dict[str, Any]) -> TrainConfig:
+    """Return the whole configuration of a training with these settings."""
+    sets = tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return convert(merge({}, sets_in(CONFIG, sets)), TrainConfig, "tlt real train-fields")
+
+
+def calibrate(machine: Machine, device: str, out: Path) -> bool:
+    """Time the engine steps of one worker; weights of their own, so that `prepare` may run meanwhile."""
+    shape, made = out / "shape", out / CALIBRATED
+    if made.is_file():
+        return True
+    if not (shape / "eagle3" / "config.json").is_file() and not tlt(
+        out, 300, "real", "model", SHAPE, "--out", str(shape)
+    ):
+        return False
+    engine = config_of(settings_of(machine, device, out)).engine_settings()
+    sets = {
+        f"{section}.{field}": value
+        for section in ("model", "drafter", "engine")
+        for field, value in msgspec.to_builtins(getattr(engine, section)).items()
+    }
+    sets |= {
+        "model.folder": str(shape / "model"),
+        "drafter.folder": str(shape / "eagle3"),
+        **machine.calibration,
+    }
+    return tlt(out, 580, "real", "calibrate", *sets_of(sets), "--out", str(made))
+
+
+def calibration_of(out: Path) -> Path:
+    """Return the step times that policies go by: those of this machine where they were measured."""
+    return out / CALIBRATED if (out / CALIBRATED).is_file() else CALIBRATION
+
+
 def prepare(machine: Machine, device: str, out: Path) -> bool:
     """Make the model, warm it up and train its head, as far as they are not there."""
     settings = settings_of(machine, device, out)
     if not (out / "smollm2" / "model").is_dir() and not tlt(
-        out, 300, "real", "model", "SmolLM2-135M", "--out", str(out / "smollm2")
+        out, 300, "real", "model", SHAPE, "--out", str(out / "smollm2")
     ):
         return False
     if not (out / "model" / "config.json").is_file():
@@ -109,7 +161,7 @@ def train(
     """Train under some policies into OUT/NAME; goes on where it was."""
     return tlt(
         out, machine.limit_s, "real", "train", "--config", str(CONFIG), *sets_of(settings | {"name": name}),
-        "--policies", ",".join(policies), "--calibration", str(CALIBRATION), "--out", str(out / name),
+        "--policies", ",".join(policies), "--calibration", str(calibration_of(out)), "--out", str(out / name),
     )  # fmt: skip
 
 
@@ -153,15 +205,18 @@ def main() -> None:
     parser.add_argument("device", choices=MACHINES)
     parser.add_argument("out", type=Path)
     parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="of all trainings")
     asked = parser.parse_args()
     machine, out = MACHINES[asked.device], asked.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     given = dict(each.split("=", 1) for each in asked.set)
     extra = {key: json.loads(value) for key, value in given.items()}
-    machine = msgspec.structs.replace(machine, settings=machine.settings | extra)
+    settings = machine.settings | {"workers.count": asked.workers} | extra
+    machine = msgspec.structs.replace(machine, settings=settings)
     settings = settings_of(machine, asked.device, out)
     stages = {
+        "calibrate": lambda: calibrate(machine, asked.device, out),
         "prepare": lambda: prepare(machine, asked.device, out),
         "policies": lambda: train(machine, out, "policies", POLICIES, settings),
         "moving": lambda: train(machine, out, "moving", MOVING, settings | machine.moving),

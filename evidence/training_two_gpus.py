@@ -9,20 +9,36 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from evidence.recording import OTHERS, RUNS, Figure, figure, value_of, write, write_raw
-from evidence.training_before import Before, Expected, Known, config_of, errors, expected
+from evidence.training_before import (
+    FOUR,
+    OWN,
+    Before,
+    Expected,
+    config_of,
+    errors,
+    learned,
+    row_of,
+    simulated,
+)
+from evidence.training_claims import DATA as BEFORE
+from evidence.training_claims import FROZEN as FROZEN_BEFORE
 from evidence.training_claims import SETUP, figures, figures_of, policy_of, report, seconds
 from evidence.training_runs import CALIBRATION, CUDA
 from tlt.analysis.comparison.pace import against
 from tlt.analysis.load import Run
 from tlt.analysis.training.run import load_training
+from tlt.realrun.training_config import TrainConfig
 from tlt.sim.drift import load_drift
 from tlt.sim.steptimes.calibration import load
-from tlt.sim.validate.training.fit import engine_factor
+from tlt.sim.validate.measured_acceptance import Differences
+from tlt.sim.validate.training.fit import FittedPhases, drafter_config, engine_factor, fit_training
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate
+from tlt.traces.results.predicted_training import TrainingFit
 from tlt.traces.runs.runfolder import read_struct, run_name
 
 DATA = RUNS / "h200x2-smollm2-train"
@@ -32,6 +48,7 @@ MEASURED = "measured 2026-11-29"
 FROZEN, ONLINE = "static-4-frozen", "static-4-online"
 BATCHES = {1, 8, 32}  # that heads were to be served at
 DRIFT = "smollm2-135m-h200-5e-5"
+HAND_OVER_S = 0.04  # about half of a round of 2,048 tokens
 AIM, AIM_ONLINE, AIM_HANDOVER_S, AIM_USED, AIM_ERROR = 1.7, 1.05, 0.1, 0.9, 0.05
 
 
@@ -129,6 +146,65 @@ def training_h200x2() -> None:
 def before() -> Before:
     """Return what was predicted before the runs."""
     return read_struct(DATA / "predicted.json", Before)
+
+
+def larger_passes(fit: TrainingFit, workers: int) -> FittedPhases:
+    """Return the phases of four H200 as other workers with passes of 32,768 tokens would have them."""
+    passes = msgspec.json.decode((BEFORE / "passes.json").read_bytes())
+    larger = {
+        phase: passes[key]["varlen, token budget 32768"] / passes[key]["varlen, token budget 8192"]
+        for phase, key in (("logprob", "log_probabilities_s"), ("policy_update", "forward_and_backward_s"))
+    }
+    medians = tuple(
+        msgspec.structs.replace(
+            each,
+            value=each.value
+            * larger.get(each.name, 1.0)
+            * (FOUR.workers / workers if each.name in OWN else 1.0),
+        )
+        for each in fit.medians
+    )
+    return FittedPhases(msgspec.structs.replace(fit, medians=medians))
+
+
+def mended(fit: TrainingFit) -> TrainingFit:
+    """Return a fit of a policy that trains with what its training has cost since the run was made."""
+    frozen = TrainingRun(FOUR.policies / FROZEN_BEFORE)
+    of_frozen = fit_training(frozen, np.arange(len(frozen.steps)), Differences())
+    (logprob,) = (each for each in of_frozen.medians if each.name == "logprob")
+    known = {"logprob": logprob.value, "stop": HAND_OVER_S}
+    medians = (msgspec.structs.replace(each, value=known.get(each.name, each.value)) for each in fit.medians)
+    return msgspec.structs.replace(fit, medians=tuple(medians))
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run is put in place of what was predicted, to see which of it the prediction missed."""
+
+    lengths: pd.DataFrame  # responses.parquet
+    engine_factor: float | None = None  # None: that of the run the prediction rests on
+
+
+def expected(
+    name: str, config: TrainConfig, drift: float, folder: Path, known: Known | None = None
+) -> Expected:
+    """Simulate one policy by FOUR; `drift` multiplies that of the first measurement, point estimate."""
+    of = learned(FOUR.policies / run_name(name), FOUR.words)
+    calibration, fit = load(str(CALIBRATION)), of.fit
+    factor = engine_factor(of.run, of.steps, calibration)
+    lengths = of.run.policy.responses
+    if known is not None:
+        lengths, factor = known.lengths, known.engine_factor or factor
+    if name.endswith("/online"):
+        fit = mended(fit)
+    drafter = drafter_config(of.run, fit)
+    if drift:
+        per_step = fit.drift.per_update.value * drift if fit.drift else 0.0
+        drafter = msgspec.structs.replace(drafter, drift_per_update=per_step)
+    took = simulated(
+        of, name, config, lengths, CALIBRATION, calibration.times(factor), drafter,
+        larger_passes(fit, config.workers.count), folder,
+    )  # fmt: skip
+    return row_of(name, [took], factor, drafter)
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):

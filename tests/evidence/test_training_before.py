@@ -1,0 +1,131 @@
+"""What a training is predicted from: the pace and the phases of committed runs, and the calibrated engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evidence import training_runs
+from evidence.training_before import (
+    FOUR,
+    TWO,
+    Before,
+    Pace,
+    Question,
+    UpdateLaw,
+    answer,
+    at_pace,
+    config_of,
+    pace_of,
+    runs_in,
+    update_law,
+)
+from evidence.training_claims import seconds
+from evidence.training_runs import CALIBRATION, CPU, CUDA, calibrate, calibration_of, settings_of
+from tlt.sim.steptimes.calibration import load
+from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.runs.runfolder import RunFolder, read_struct
+from tltsched.draft_config import chain
+
+PACE = Pace(submit_s=0.001, prefill=3.0, decode=1.5)
+LAW = UpdateLaw(fixed_s=0.1, s_per_token=1e-5)
+
+
+def question(workers: int, pace: Pace = PACE) -> Question:
+    """Ask for the policy without drafts, which is predicted in a second."""
+    return Question(
+        policy="none", moves=False, workers=workers, calibration=CALIBRATION, pace=pace, update=LAW, basis=TWO
+    )
+
+
+def test_every_kind_of_engine_step_has_its_own_pace() -> None:
+    before = load(str(CALIBRATION))
+    law, paced = before.coefficients, at_pace(before, PACE).coefficients
+    for k in (2, 4):
+        steps_s = (float(each.fixed_s(chain(k), "k0", 32)) for each in (law, paced))
+        assert next(steps_s) * PACE.decode == pytest.approx(next(steps_s))
+    assert paced.chunk_s(4096, 1e6) == pytest.approx(PACE.prefill * law.chunk_s(4096, 1e6))
+
+
+def test_the_pace_accounts_for_the_time_of_rollouts() -> None:
+    """Requests, first engine steps and decode at their pace are what every worker took."""
+    pace, law = pace_of(FOUR.policies, CALIBRATION), load(str(CALIBRATION)).coefficients
+    assert 0.001 < pace.submit_s < 0.0015
+    assert 1.1 < pace.decode < 1.2
+    path = FOUR.policies / "none"
+    rows = read_engine_steps(path)
+    assert rows is not None
+    ends_s = (rows["t_s"] + rows["seconds"]).groupby([rows["step"], rows["worker"]]).max()
+    begun_s = RunFolder(path).steps().set_index("step")["start_s"]
+    took_s = (ends_s - begun_s.reindex(ends_s.index.get_level_values(0)).to_numpy()).sum()
+    batch = rows["batch"].to_numpy(np.float64)
+    decode_s = law.fixed_s(chain(0), "not_configured", batch) + law.kv_s_per_token * rows["context_tokens"]
+    modelled_s = pace.submit_s * len(RunFolder(path).responses()) + pace.decode * decode_s.sum()
+    modelled_s += pace.prefill * law.prefill_chunk_s * len(ends_s)
+    assert modelled_s == pytest.approx(took_s, rel=0.02)
+
+
+def test_an_update_of_fewer_tokens_is_not_so_much_shorter() -> None:
+    assert LAW.seconds(80_000, workers=4, minibatches=2) == pytest.approx(0.2 + 0.2)
+    assert TWO.moving is not None
+    law = update_law([*runs_in(TWO.policies), *runs_in(TWO.moving)], TWO.workers)
+    four, two = (law.seconds(70_000, workers, 2) for workers in (4, 2))
+    assert two / 2 < four < two
+    assert two == pytest.approx(0.49, abs=0.03)  # median over the five policies
+
+
+def test_more_workers_roll_out_and_update_faster() -> None:
+    two, four = (answer(question(workers)) for workers in (2, 4))
+    assert four.rollout_s < two.rollout_s
+    assert four.step_s - four.rollout_s < two.step_s - two.rollout_s
+    assert two.steps == CUDA.settings["steps"]
+    assert two.rollout_range_s is not None
+    assert two.rollout_range_s[0] < two.rollout_s < two.rollout_range_s[1]
+
+
+def test_requests_that_start_later_make_every_rollout_as_much_longer() -> None:
+    late, soon = (answer(question(4, Pace(submit_s=each, prefill=1.0, decode=1.0))) for each in (0.002, 0.0))
+    assert late.rollout_s - soon.rollout_s == pytest.approx(0.002 * 64, abs=1e-3)
+    assert late.step_s - soon.step_s == pytest.approx(0.002 * 64, abs=1e-3)
+
+
+def test_the_committed_prediction_is_still_read() -> None:
+    before = read_struct(TWO.policies.parent / "predicted.json", Before)
+    assert (len(before.policies), before.workers, before.pace) == (5, 2, None)
+    assert before.policies[0].rollout_s > seconds(TWO.policies / "none")["rollout"].mean()
+
+
+def test_the_engine_of_the_training_is_what_is_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every setting of the engine is passed on; the model alone is one of its own."""
+    calls: list[tuple[str, ...]] = []
+
+    def tlt(out: Path, limit_s: float, *arguments: str) -> bool:
+        assert out == tmp_path
+        assert limit_s > 0
+        calls.append(arguments)
+        return True
+
+    monkeypatch.setattr(training_runs, "tlt", tlt)
+    assert calibrate(CUDA, "cuda", tmp_path)
+    made, timed = calls
+    assert made[:3] == ("real", "model", "SmolLM2-135M")
+    assert timed[:2] == ("real", "calibrate")
+    told = dict(each.split("=", 1) for each in timed if "=" in each)
+    engine = config_of({}).engine
+    assert told["engine.max_running"] == str(engine.max_running)
+    assert told["engine.graphs"] == f'"{engine.graphs}"'
+    assert told["engine.memory_fraction"] == str(engine.memory_fraction)
+    assert told["drafter.ks"] == "[0, 2, 3, 4, 6]"
+    assert told["model.folder"] == f'"{tmp_path / "shape" / "model"}"'
+    assert settings_of(CUDA, "cuda", tmp_path)["model.folder"] == str(tmp_path / "model")
+
+
+def test_policies_go_by_what_was_calibrated(tmp_path: Path) -> None:
+    assert calibration_of(tmp_path) == CALIBRATION
+    (tmp_path / "calibration.json").touch()
+    assert calibration_of(tmp_path) == tmp_path / "calibration.json"
+    assert calibrate(CPU, "cpu", tmp_path)  # it is there

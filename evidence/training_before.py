@@ -398,13 +398,16 @@ def predict(workers: int, moving_workers: int, calibration: Path, basis: Basis =
     )
 
 
+def taken(row: Expected, comparison: Path) -> dict[str, float]:
+    """Return the measured seconds of a step and of a rollout, means over as many steps as were predicted."""
+    took_s = seconds(comparison / run_name(row.policy))
+    return {what: float(each[: row.steps].mean()) for what, each in took_s.items()}
+
+
 def errors(row: Expected, comparison: Path) -> tuple[float, float]:
     """Return by what share of the measured ones predicted rollout and step seconds were off."""
-    took_s = seconds(comparison / run_name(row.policy))
-    return (
-        round(row.rollout_s / float(took_s["rollout"].mean()) - 1, 3),
-        round(row.step_s / float(took_s["step"].mean()) - 1, 3),
-    )
+    took_s = taken(row, comparison)
+    return round(row.rollout_s / took_s["rollout"] - 1, 3), round(row.step_s / took_s["step"] - 1, 3)
 
 
 def against(expected_rows: Sequence[Expected], comparison: Path) -> list[str]:
@@ -414,9 +417,7 @@ def against(expected_rows: Sequence[Expected], comparison: Path) -> list[str]:
     """
     lines, measured = [], {}
     for row in expected_rows:
-        took_s = {
-            what: float(each.mean()) for what, each in seconds(comparison / run_name(row.policy)).items()
-        }
+        took_s = taken(row, comparison)
         measured[row.policy] = took_s["step"]
         rollout, step = errors(row, comparison)
         lines.append(

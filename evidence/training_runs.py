@@ -50,7 +50,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What is run where. All settings are those of the measured example but for those given here."""
 
     settings: dict[str, Any]
-    moving: dict[str, Any]  # beside them
+    moving: dict[str, Any]  # beside them; `--set` comes first
     calibration: dict[str, Any]
     warm_up_tokens: int  # 0: none
     head_tokens: int
@@ -219,7 +219,7 @@ def main() -> None:
         "calibrate": lambda: calibrate(machine, asked.device, out),
         "prepare": lambda: prepare(machine, asked.device, out),
         "policies": lambda: train(machine, out, "policies", POLICIES, settings),
-        "moving": lambda: train(machine, out, "moving", MOVING, settings | machine.moving),
+        "moving": lambda: train(machine, out, "moving", MOVING, settings | machine.moving | extra),
         "served": lambda: serve(machine, asked.device, out),
     }
     for stage in asked.stages.split(","):

@@ -35,10 +35,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
 
 from evidence import training_runs
 from evidence.recording import PROJECT, RUNS
-from evidence.training_claims import FROZEN, NATURAL, seconds
+from evidence.training_claims import FROZEN, NATURAL, TRAINED_K, seconds
 from evidence.training_runs import CALIBRATION, CUDA, MOVING, POLICIES, settings_of
 from tlt.commands.output import step_times_of
 from tlt.realrun.training.plan import plan_training
@@ -181,8 +182,25 @@ def two_gpus() -> tuple[ExpectedStep, ...]:
     return tuple(found)
 
 
-def learned(folder: Path, words: str, floor: Sequence[float] = ()) -> Learned:
-    """Fit a measured policy on all its steps; it accepts at each position at least what `floor` says."""
+def exponent_of(frozen: Path, accepted: float | None) -> float:
+    """Return the power of survival at which a K of static:4 accepts so many tokens, bonus counted.
+
+    `frozen` is the run of the drafter that stayed as it was; 1 without a number.
+    """
+    if accepted is None:
+        return 1.0
+    run = TrainingRun(frozen)
+    survival = np.array(
+        fit_training(run, np.arange(len(run.steps)), Differences()).survival_by_position[:TRAINED_K]
+    )
+    return float(brentq(lambda power: 1.0 + (survival**power).sum() - accepted, 1e-3, 20.0))
+
+
+def learned(folder: Path, words: str, floor: Sequence[float] = (), power: float = 1.0) -> Learned:
+    """Fit a measured policy on all its steps; it accepts at each position at least what `floor` says.
+
+    `power` is of survival, for another head.
+    """
     run = TrainingRun(folder)
     steps = np.arange(len(run.steps))
     unlike = differences([run.policy.path], steps)
@@ -191,6 +209,7 @@ def learned(folder: Path, words: str, floor: Sequence[float] = ()) -> Learned:
         survival = np.array(fit.survival_by_position)
         least = np.array(floor)[: len(survival)]
         survival[: len(least)] = np.maximum(survival[: len(least)], least)
+        survival **= power
         law = PerPosition(tuple(survival.tolist()), f"measured: {words}")
         acceptance = acceptance_on(law, unlike, "kind of prompt", run.policy.path, steps)
     return Learned(run=run, fit=fit, unlike=unlike, acceptance=acceptance)
@@ -324,6 +343,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace
     update: UpdateLaw
     basis: Basis
+    accepted: float | None = None  # tokens with bonus of the frozen head under static:4, held-out problems
 
     @property
     def comparison(self) -> Path:
@@ -342,7 +362,8 @@ def answer(question: Question) -> Expected:
     if name == ONLINE:
         frozen = TrainingRun(comparison / FROZEN)
         floor = fit_training(frozen, np.arange(len(frozen.steps)), Differences()).survival_by_position
-    of = learned(comparison / run_name(name), question.basis.words, floor)
+    power = exponent_of(question.basis.policies / FROZEN, question.accepted)
+    of = learned(comparison / run_name(name), question.basis.words, floor, power)
     calibration, drafter = load(str(question.calibration)), drafter_config(of.run, of.fit)
     phases = OtherWorkers(of.fit, question.basis.workers, config, question.update)
     took = []
@@ -368,19 +389,22 @@ def answers(questions: Sequence[Question]) -> list[Expected]:
         return list(pool.map(answer, questions))
 
 
-def predict(workers: int, moving_workers: int, calibration: Path, basis: Basis = TWO) -> Before:
+def predict(
+    workers: int, moving_workers: int, calibration: Path, accepted: float | None = None, basis: Basis = TWO
+) -> Before:
     """Predict the five policies, and the policy that moves."""
     measured = [*runs_in(basis.policies), *(runs_in(basis.moving) if basis.moving else ())]
     pace, update = pace_of(FOUR.policies, CALIBRATION), update_law(measured, basis.workers)
     asked = [
         Question(policy=name, moves=moves, workers=count, calibration=calibration, pace=pace, update=update,
-                 basis=basis)
+                 basis=basis, accepted=accepted)
         for moves, names, count in ((False, POLICIES, workers), (True, MOVING, moving_workers))
         for name in names
     ]  # fmt: skip
     found = answers(asked)
     revision = ["git", "rev-parse", "--short", "HEAD"]
     said = subprocess.run(revision, cwd=PROJECT, check=False, capture_output=True, text=True).stdout.strip()
+    taught = f" (static:4 with the new head {accepted:.3f} tokens on held-out problems)" if accepted else ""
     return Before(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         revision=said or "not known",
@@ -388,8 +412,8 @@ def predict(workers: int, moving_workers: int, calibration: Path, basis: Basis =
         f"{load(str(calibration)).describe()}",
         changed=f"{workers} workers, moving {moving_workers}, instead of {basis.workers}; pace over the "
         "calibration as on four H200; assumed: lengths and acceptance of the same model warmed up anew are "
-        f"those of that run, {ONLINE} accepts no less than the frozen drafter, and what else training "
-        "heads costs is as it was",
+        f"those of that run{taught}, {ONLINE} accepts no less than the frozen drafter, and what else "
+        "training heads costs is as it was",
         policies=tuple(found[: len(POLICIES)]),
         moving=tuple(found[len(POLICIES) :]),
         workers=workers,
@@ -463,11 +487,14 @@ def main() -> None:
         "--moving-workers", type=int, help="of the policy that moves; unless given, --workers"
     )
     parser.add_argument("--calibration", type=Path, default=CALIBRATION)
+    parser.add_argument(
+        "--accepted", type=float, help="of `tlt real drafter measure` with K = 4; else as the run's head had"
+    )
     asked = parser.parse_args()
     if asked.folder is not None:
         compare(asked.out, asked.folder)
         return
-    before = predict(asked.workers, asked.moving_workers or asked.workers, asked.calibration)
+    before = predict(asked.workers, asked.moving_workers or asked.workers, asked.calibration, asked.accepted)
     write_json(asked.out, before)
     print(table_of(before))
 

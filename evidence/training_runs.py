@@ -5,6 +5,7 @@ Stages into the folder OUT, each left out where its result is there (`--stages` 
     calibrate  step times of one engine as the training sets it up, of untrained weights; needs no `prepare`,
                and may run beside it on another GPU (CUDA_VISIBLE_DEVICES)
     prepare    SmolLM2-135M warmed up on worked solutions, and an EAGLE-3 head that learned from it
+    accepted   what the head of `prepare` accepts of held-out problems under K = 4, for the prediction
     policies   the five policies of the first measurement, from the same weights, problems and seeds
     moving     a frozen drafter against one trained on idle workers, at five times the learning rate
     served     the head and the policy that `moving` ends with, served beside the head of before, held-out
@@ -13,8 +14,8 @@ Stages into the folder OUT, each left out where its result is there (`--stages` 
 DEVICE is `cuda` (a worker a GPU; about 20 minutes on two H200) or `cpu`, a rehearsal: nothing is warmed up,
 and figures mean nothing. `--workers` says how many, two unless told. A stage that runs out of its time goes
 on where it was when called again. Where `calibrate` ran, policies that choose K by step times go by what it
-measured. `python -m evidence.training_before` predicts it, after the first two stages and before the others,
-and holds what came against that.
+measured. `python -m evidence.training_before` predicts it, between the first three stages and the others, and
+holds what came against that.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ import msgspec
 from evidence.natural import CONFIG, warm_up
 from evidence.recording import PROJECT, RUNS
 from evidence.regimes import sets_of, tlt
+from evidence.training_claims import TRAINED_K
 from tlt.realrun.training_config import TrainConfig
 from tlt.traces.common.settings import convert, merge
 from tlt.traces.common.settings import settings_of as sets_in
 
-STAGES = ("calibrate", "prepare", "policies", "moving", "served")
+STAGES = ("calibrate", "prepare", "accepted", "policies", "moving", "served")
 SHAPE = "SmolLM2-135M"
 POLICIES = ("none", "goodput:off+2+3+4+6/online", "static:4/frozen", "static:4/online", "tlt_chains/online")
 MOVING = ("static:4/frozen", "static:4/online")
@@ -55,6 +57,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_tokens: int  # 0: none
     head_tokens: int
     head_responses: int
+    asked: tuple[str, ...]  # of `accepted`
     served: tuple[str, ...]
     limit_s: float  # of each training stage
 
@@ -67,8 +70,9 @@ CUDA = Machine(
         "calibration.time_limit_s": 90,
     },
     warm_up_tokens=4_000_000,
-    head_tokens=1_200_000,
-    head_responses=1_024,
+    head_tokens=4_000_000,
+    head_responses=2_048,
+    asked=("--batches", "64", "--prompts", "64", "--repeats", "1"),
     served=("--batches", "32,8,1", "--prompts", "8", "--repeats", "3"),  # quickest first
     limit_s=900,
 )  # fmt: skip
@@ -88,6 +92,7 @@ CPU = Machine(
     warm_up_tokens=0,
     head_tokens=5_000,
     head_responses=24,
+    asked=("--batches", "2", "--prompts", "2", "--repeats", "1"),
     served=("--batches", "1,2", "--prompts", "2", "--repeats", "2"),
     limit_s=1500,
 )  # fmt: skip
@@ -155,6 +160,17 @@ def prepare(machine: Machine, device: str, out: Path) -> bool:
     return tlt(out, 900, "real", "drafter", "warm-up", *arguments)
 
 
+def accept(machine: Machine, device: str, out: Path) -> bool:
+    """Measure what the head accepts of held-out problems under static:4."""
+    made = out / "accepted.json"
+    sets = sets_of(settings_of(machine, device, out) | {"drafter.ks": [TRAINED_K]})
+    command = ("real", "drafter", "measure", "--config", str(CONFIG), *sets, *machine.asked)
+    if not made.is_file() and not tlt(out, 300, *command, "--out", str(made)):
+        return False
+    print(made.read_text(encoding="utf-8"), flush=True)
+    return True
+
+
 def train(
     machine: Machine, out: Path, name: str, policies: tuple[str, ...], settings: dict[str, Any]
 ) -> bool:
@@ -218,6 +234,7 @@ def main() -> None:
     stages = {
         "calibrate": lambda: calibrate(machine, asked.device, out),
         "prepare": lambda: prepare(machine, asked.device, out),
+        "accepted": lambda: accept(machine, asked.device, out),
         "policies": lambda: train(machine, out, "policies", POLICIES, settings),
         "moving": lambda: train(machine, out, "moving", MOVING, settings | machine.moving | extra),
         "served": lambda: serve(machine, asked.device, out),

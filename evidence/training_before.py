@@ -112,7 +112,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """What rollouts take over the calibrated times of their engine steps."""
 
     submit_s: float  # for each request of a worker, before its first engine step
-    prefill: float  # engine steps that prefill without decoding: times the calibrated ones
+    first: float  # a rollout's first engine step, which prefills alone: times the calibrated one
     decode: float  # all others
 
 
@@ -262,45 +262,53 @@ def runs_in(folder: Path) -> list[Path]:
 
 @cache
 def pace_of(folder: Path, calibration: Path) -> Pace:
-    """Return the pace of a measured comparison over a calibration, all its policies together."""
-    fitted, rows = load(str(calibration)), []
-    for path in runs_in(folder):
-        run = TrainingRun(path)
-        predicted = predicted_engine_steps(run.policy, costs_of(run.policy, fitted))
-        prompts = read_engine_steps(path, "prompt_tokens")
-        assert predicted is not None
-        assert prompts is not None
-        table = predicted.assign(prompt_tokens=prompts["prompt_tokens"].to_numpy())
-        table = table.sort_values(["step", "worker", "t_s"], kind="stable")
-        by_worker = table.groupby(["step", "worker"])
-        begun_s = run.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
-        requests = run.policy.responses.groupby(["step", "worker"]).size()
-        asked = requests.reindex(pd.MultiIndex.from_frame(table[["step", "worker"]])).to_numpy()
-        rows.append(
-            table.assign(first=by_worker.cumcount() == 0, waited_s=table["t_s"] - begun_s, requests=asked)
-        )
-    table = pd.concat(rows, ignore_index=True)
-    first, decode = table[table["first"]], table[~table["first"] & (table["prompt_tokens"] == 0)]
-    law = fitted.coefficients
-    alone_s = law.prefill_chunk_s + law.prefill_s_per_token * first["prompt_tokens"]
+    """Return the pace of a measured comparison over a calibration, all its policies together.
+
+    Decode counts from the last prompt of each worker's rollout on: an engine that plans ahead takes a part of
+    each prefill in the engine steps around it.
+    """
+    fitted = load(str(calibration))
+    table = pd.concat([_engine_steps(path, fitted) for path in runs_in(folder)], ignore_index=True)
+    first, decode = table[table["place"] == 0], table[table["decodes"]]
+    alone_s = sum(fitted.coefficients.chunk_s(tokens, 0.0) for tokens in first["prompt_tokens"].tolist())
     return Pace(
         submit_s=float(first["waited_s"].sum() / first["requests"].sum()),
-        prefill=float(first["seconds"].sum() / alone_s.sum()),
+        first=float(first["seconds"].sum() / alone_s),
         decode=float(decode["seconds"].sum() / decode["predicted_s"].sum()),
     )
 
 
-def at_pace(calibration: Calibration, pace: Pace) -> Calibration:
-    """Return the step times that a rollout has at some pace."""
-    law = calibration.coefficients.times(pace.decode)
-    more = pace.prefill / pace.decode
-    law = msgspec.structs.replace(
-        law,
-        prefill_chunk_s=law.prefill_chunk_s * more,
-        prefill_s_per_token=law.prefill_s_per_token * more,
-        prefill_s_per_pair=law.prefill_s_per_pair * more,
+def _engine_steps(path: Path, calibration: Calibration) -> pd.DataFrame:
+    """Return the engine steps of a run by their place in the rollout of their worker, as they were predicted.
+
+    `waited_s` is from the begin of the RL step, `requests` those of the worker in it.
+    """
+    run = TrainingRun(path)
+    predicted = predicted_engine_steps(run.policy, costs_of(run.policy, calibration))
+    prompts = read_engine_steps(path, "prompt_tokens")
+    assert predicted is not None
+    assert prompts is not None
+    table = predicted.assign(prompt_tokens=prompts["prompt_tokens"].to_numpy())
+    table = table.sort_values(["step", "worker", "t_s"], kind="stable", ignore_index=True)
+    rollout = [table["step"], table["worker"]]
+    place = table.groupby(rollout).cumcount()
+    last = place.where(table["prompt_tokens"] > 0).groupby(rollout).transform("max")
+    begun_s = run.steps.set_index("step")["start_s"].reindex(table["step"]).to_numpy()
+    requests = run.policy.responses.groupby(["step", "worker"]).size()
+    return table.assign(
+        place=place,
+        decodes=place > last,
+        waited_s=table["t_s"] - begun_s,
+        requests=requests.reindex(pd.MultiIndex.from_arrays(rollout)).to_numpy(),
     )
-    return msgspec.structs.replace(calibration, coefficients=law)
+
+
+def late_s(pace: Pace, calibration: Calibration, responses: pd.DataFrame, config: TrainConfig) -> float:
+    """Return what a rollout takes longer until its first batch decodes than it is simulated to take."""
+    requests = len(responses) / responses["step"].nunique() / config.workers.count
+    tokens = min(requests, config.engine.max_running) * float(responses["prompt_tokens"].mean())
+    first_s = calibration.coefficients.chunk_s(min(tokens, calibration.chunk_tokens), 0.0)
+    return pace.submit_s * requests + (pace.first - pace.decode) * first_s
 
 
 def update_law(folders: Iterable[Path], workers: int) -> UpdateLaw:
@@ -371,13 +379,12 @@ def answer(question: Question) -> Expected:
         lengths = TrainingRun(path).policy.responses
         with tempfile.TemporaryDirectory() as folder:
             alone = simulated(
-                of, name, config, lengths, question.calibration, at_pace(calibration, question.pace),
+                of, name, config, lengths, question.calibration, calibration.times(question.pace.decode),
                 drafter, phases, Path(folder) / "run",
             )  # fmt: skip
-        of_worker = len(lengths) / lengths["step"].nunique() / question.workers
-        late_s = question.pace.submit_s * of_worker
+        more_s = late_s(question.pace, calibration, lengths, config)
         took.append(
-            msgspec.structs.replace(alone, rollout_s=alone.rollout_s + late_s, step_s=alone.step_s + late_s)
+            msgspec.structs.replace(alone, rollout_s=alone.rollout_s + more_s, step_s=alone.step_s + more_s)
         )
     return row_of(name, took, question.pace.decode, drafter)
 

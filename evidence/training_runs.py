@@ -222,6 +222,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--policies", default=",".join(POLICIES), help="of the stage of that name")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="of all trainings")
     asked = parser.parse_args()
     machine, out = MACHINES[asked.device], asked.out.resolve()
@@ -235,7 +236,7 @@ def main() -> None:
         "calibrate": lambda: calibrate(machine, asked.device, out),
         "prepare": lambda: prepare(machine, asked.device, out),
         "accepted": lambda: accept(machine, asked.device, out),
-        "policies": lambda: train(machine, out, "policies", POLICIES, settings),
+        "policies": lambda: train(machine, out, "policies", tuple(asked.policies.split(",")), settings),
         "moving": lambda: train(machine, out, "moving", MOVING, settings | machine.moving | extra),
         "served": lambda: serve(machine, asked.device, out),
     }

@@ -69,7 +69,7 @@ def compare(
 
     `embedding` and `output` [vocabulary, H] are the target's.
     """
-    batch = collate(packed(features), PROBE_STEPS, whole=True).to(str(embedding.device))
+    batch = collate(packed(features), PROBE_STEPS, str(embedding.device), whole=True)
     heat = temperature or 1.0
     needed, places = torch.cat([each.labels for each in batch.chains]).unique(return_inverse=True)
     best, likely = _target(batch.last.flatten(0, 1)[needed], output, head.draft_ids, heat)

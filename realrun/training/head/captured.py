@@ -26,7 +26,7 @@ class CapturedPass:
 
         `parameters` are those that get gradients, and have none now.
         """
-        self._batch = batch
+        self.batch = batch
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -45,9 +45,7 @@ class CapturedPass:
         for parameter in parameters:
             parameter.grad = None
 
-    def __call__(self, batch: Batch) -> torch.Tensor:
-        """Return the loss [] of another batch of that shape on the host; gradients are those of it alone."""
-        for mine, given in zip(self._batch.contents, batch.contents, strict=True):
-            mine.copy_(given, non_blocking=True)
+    def __call__(self) -> torch.Tensor:
+        """Return the loss [] of what `batch` holds now; gradients are those of it alone."""
         self._graph.replay()
         return self._loss

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
+from tlt.realrun.training.features import Features
 from tlt.realrun.training.head.module import Head
 from tlt.realrun.training.head.rows import Row, Shape
 from tlt.realrun.training_config import HeadConfig
@@ -50,44 +51,36 @@ class Batch(NamedTuple):
     last: torch.Tensor
     chains: tuple[Chains, ...]
 
-    @property
-    def contents(self) -> list[torch.Tensor]:
-        """What differs between batches of one shape that have a chain at every place."""
-        return [self.tokens, self.documents, self.aux, self.last, *(each.weights for each in self.chains)]
-
-    def to(self, device: str) -> Batch:
-        """Return it on another device."""
-        chains = tuple(Chains(*(each.to(device) for each in step)) for step in self.chains)
-        tokens, documents, aux, last = (each.to(device) for each in self[:4])
-        return Batch(tokens, documents, aux, last, chains)
-
 
 def chain_starts(rows: Sequence[Row]) -> int:
     """Return how many chains of rows count at the first step."""
     return sum(max(len(each) - 1 - max(each.prompt_tokens, 1), 0) for row in rows for each in row)
 
 
-def collate(rows: Sequence[Row], steps: int, *, whole: bool = False, shape: Shape | None = None) -> Batch:
-    """Return a batch of chains of `steps` drafts on the host.
+def collate(
+    rows: Sequence[Row], steps: int, device: str, *, whole: bool = False, shape: Shape | None = None,
+    into: Batch | None = None,
+) -> Batch:  # fmt: skip
+    """Return a batch of chains of `steps` drafts on `device`.
 
     With `whole`, a chain that does not count at every step counts at none. With `shape` it has that, and a
-    chain at every place, of weight 0 where none counts: its tensors are then as large for any rows, and
-    pinned if there is a GPU.
+    chain at every place, of weight 0 where none counts: its tensors are then as large for any rows, and are
+    written `into` those of another such batch if there is one.
     """
     count, starts = shape or (len(rows), max(sum(map(len, row)) for row in rows))
-    width, pinned = starts + steps, shape is not None and torch.cuda.is_available()
-    example = rows[0][0]
-    tokens = torch.zeros((count, width), dtype=torch.long, pin_memory=pinned)
-    documents = torch.full((count, starts), -1, pin_memory=pinned)
-    aux = torch.zeros((count, starts, example.aux.shape[-1]), dtype=example.aux.dtype, pin_memory=pinned)
-    last = torch.zeros((count, width, example.last.shape[-1]), dtype=example.last.dtype, pin_memory=pinned)
+    batch = into or _empty(rows[0][0], count, starts, steps, device)
+    documents = torch.full((count, starts), -1)
     places: list[list[torch.Tensor]] = [[] for _ in range(steps)]
     for number, row in enumerate(rows):
         begin = 0
         for document, each in enumerate(row):
             end = begin + len(each)
-            tokens[number, begin:end], last[number, begin:end] = each.tokens, each.last
-            aux[number, begin:end], documents[number, begin:end] = each.aux, document
+            # Piece by piece to where it is needed: put together on the host, a batch would take longer to
+            # write there than to train on.
+            batch.tokens[number, begin:end].copy_(each.tokens, non_blocking=True)
+            batch.aux[number, begin:end].copy_(each.aux, non_blocking=True)
+            batch.last[number, begin:end].copy_(each.last, non_blocking=True)
+            documents[number, begin:end] = document
             first = begin + max(each.prompt_tokens - 1, 0)
             for step in range(1, steps + 1):
                 # The state at position p predicts token p + 1: the last that is recorded is the one before
@@ -95,10 +88,28 @@ def collate(rows: Sequence[Row], steps: int, *, whole: bool = False, shape: Shap
                 until = end - 1 - (steps if whole else step)
                 places[step - 1].append(number * starts + torch.arange(first, max(first, until)))
             begin = end
+    batch.documents.copy_(documents)
+    width = starts + steps
     chains = [_chains(torch.cat(part), step, starts, width) for step, part in enumerate(places, start=1)]
     if shape is not None:
-        chains = [_everywhere(each, step, shape, width, pinned) for step, each in enumerate(chains, start=1)]
-    return Batch(tokens, documents, aux, last, tuple(chains))
+        chains = [_everywhere(each, step, shape, width) for step, each in enumerate(chains, start=1)]
+    if into is None:
+        return batch._replace(chains=tuple(Chains(*(part.to(device) for part in each)) for each in chains))
+    for mine, given in zip(batch.chains, chains, strict=True):
+        mine.weights.copy_(given.weights)
+    return batch
+
+
+def _empty(like: Features, count: int, starts: int, steps: int, device: str) -> Batch:
+    """Return a batch without chains, of no tokens."""
+    width = starts + steps
+    return Batch(
+        torch.zeros((count, width), dtype=torch.long, device=device),
+        torch.full((count, starts), -1, device=device),
+        torch.zeros((count, starts, like.aux.shape[-1]), dtype=like.aux.dtype, device=device),
+        torch.zeros((count, width, like.last.shape[-1]), dtype=like.last.dtype, device=device),
+        (),
+    )
 
 
 def _chains(places: torch.Tensor, step: int, starts: int, width: int) -> Chains:
@@ -107,9 +118,9 @@ def _chains(places: torch.Tensor, step: int, starts: int, width: int) -> Chains:
     return Chains(places, labels, torch.full(places.shape, 1.0 / max(len(places), 1)))
 
 
-def _everywhere(chains: Chains, step: int, shape: Shape, width: int, pinned: bool) -> Chains:
+def _everywhere(chains: Chains, step: int, shape: Shape, width: int) -> Chains:
     """Return a chain a place of a batch, of weight 0 where `chains` has none."""
-    weights = torch.zeros(shape.rows * shape.tokens, pin_memory=pinned)
+    weights = torch.zeros(shape.rows * shape.tokens)
     weights[chains.starts] = chains.weights
     dense = _chains(torch.arange(shape.rows * shape.tokens), step, shape.tokens, width)
     return Chains(dense.starts, dense.labels, weights)

@@ -80,13 +80,14 @@ class HeadTrainer:
 
     def _backward(self, rows: Sequence[Row]) -> torch.Tensor:
         """Return the loss [] of rows of self.shape at most, its gradients made."""
-        steps = self.config.unroll_steps
-        if self._device != "cuda":
-            return self._run(collate(rows, steps).to(self._device))
-        batch = collate(rows, steps, shape=self.shape)
+        into = self._captured.batch if self._captured else None
+        shape = self.shape if self._device == "cuda" else None
+        batch = collate(rows, self.config.unroll_steps, self._device, shape=shape, into=into)
+        if shape is None:
+            return self._run(batch)
         if self._captured is None:
-            self._captured = CapturedPass(self._run, self._parameters, batch.to(self._device))
-        return self._captured(batch)
+            self._captured = CapturedPass(self._run, self._parameters, batch)
+        return self._captured()
 
     def _run(self, batch: Batch) -> torch.Tensor:
         with self._autocast():

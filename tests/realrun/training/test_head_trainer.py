@@ -85,7 +85,7 @@ def test_loss_and_gradient_are_those_of_each_chain_alone(
     gradients = {name: parameter.grad.clone() for name, parameter in head.named_parameters()}
     head.zero_grad()
     given = losses.Shape(*shape) if shape else None
-    collated = losses.collate(side_by_side(), config.unroll_steps, shape=given)
+    collated = losses.collate(side_by_side(), config.unroll_steps, "cpu", shape=given)
     if given:
         assert collated.tokens.shape == (3, 40 + config.unroll_steps)
         assert {len(chains.starts) for chains in collated.chains} == {120}
@@ -114,7 +114,7 @@ def test_a_captured_pass_is_the_pass_itself(model: Path) -> None:
         trainers.HeadTrainer(tiny_head(model), embedding, embedding, config, "cuda", torch.float32)
         for _ in range(2)
     )
-    eager._backward = lambda rows: eager._run(losses.collate(rows, config.unroll_steps).to("cuda"))
+    eager._backward = lambda rows: eager._run(losses.collate(rows, config.unroll_steps, "cuda"))
     fillings = ([[response(4, 20, 0)]], side_by_side(), [[response(2, 9, 1), response(3, 5, 2)]])
     captured.rehearse(fillings[0])
     for number in range(12):

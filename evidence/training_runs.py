@@ -70,8 +70,8 @@ CUDA = Machine(
         "calibration.time_limit_s": 90,
     },
     warm_up_tokens=4_000_000,
-    head_tokens=1_200_000,
-    head_responses=1_024,
+    head_tokens=3_000_000,
+    head_responses=2_048,
     asked=("--batches", "64", "--prompts", "64", "--repeats", "1"),
     served=("--batches", "32,8,1", "--prompts", "8", "--repeats", "3"),  # quickest first
     limit_s=900,

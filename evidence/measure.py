@@ -28,6 +28,7 @@ from evidence.session_claims import SESSIONS
 from evidence.shapes_claims import SHAPES
 from evidence.speed_claims import SPEED
 from evidence.training_claims import TRAINING
+from evidence.training_four_gpus import FOUR_GPUS
 from evidence.training_two_gpus import TWO_GPUS
 from evidence.two_gpus import two_gpus
 
@@ -35,8 +36,8 @@ CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
         *MODEL, *SPEED, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, two_gpus, large_file, crosscheck_h100,
-        k0_tax, *TRAINING, *TWO_GPUS, *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS, interval_coverage,
-        demo, demo_assumptions, fresh_clone, crosscheck_cpu,
+        k0_tax, *TRAINING, *TWO_GPUS, *FOUR_GPUS, *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS,
+        interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
 ON_REQUEST = (

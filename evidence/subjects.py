@@ -86,6 +86,10 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "training_h200x2_before": "The same, predicted before it was run",
         "training_moving": "A policy that moves: a frozen drafter against one that is trained",
         "heads_served": "The drafter that RL left beside the one before, served by stock vLLM",
+        "head_training_speed": "How fast idle workers train a drafter",
+        "training_h200x4_moving": "A policy that moves: the drafter trained on packed rows",
+        "heads_served_h200x4": "The drafter that RL left beside the one before, trained on packed rows",
+        "training_h200x4_before": "RL on four GPUs, predicted on the machine before it was run",
     },
     "The live engine": {
         "lossless": "Speculation does not change what is sampled",

@@ -352,6 +352,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     update: UpdateLaw
     basis: Basis
     accepted: float | None = None  # tokens with bonus of the frozen head under static:4, held-out problems
+    lengths_of: Path | None = None  # a run that is simulated with its own lengths; None: all of `comparison`
 
     @property
     def comparison(self) -> Path:
@@ -363,7 +364,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer(question: Question) -> Expected:
-    """Simulate a policy with the lengths of every policy of the run it rests on."""
+    """Simulate a policy with the lengths of every policy of the run it rests on, or those that are given."""
     name, comparison = question.policy, question.comparison
     config = config_of({"workers.count": question.workers} | (CUDA.moving if question.moves else {}))
     floor: Sequence[float] = ()
@@ -375,7 +376,7 @@ def answer(question: Question) -> Expected:
     calibration, drafter = load(str(question.calibration)), drafter_config(of.run, of.fit)
     phases = OtherWorkers(of.fit, question.basis.workers, config, question.update)
     took = []
-    for path in runs_in(comparison):
+    for path in [question.lengths_of] if question.lengths_of else runs_in(comparison):
         lengths = TrainingRun(path).policy.responses
         with tempfile.TemporaryDirectory() as folder:
             alone = simulated(

@@ -1,0 +1,73 @@
+"""The committed training runs on four H200: their books close, decisions repeat, and what they taught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from evidence.training_claims import FROZEN, NATURAL
+from evidence.training_four_gpus import (
+    DATA,
+    MOVING,
+    MOVING_ON_TWO,
+    NONE,
+    ONLINE,
+    at_equal_lengths,
+    training_of,
+    worker_rollouts,
+)
+from tests.realrun.recorded_runs import decisions_repeat, every_gpu_second_is_booked, name
+from tlt.sim.steptimes.calibration import load
+from tlt.traces.runs.acceptance import acceptance_length_with_bonus
+from tlt.traces.runs.runfolder import RunFolder
+
+FOLDERS = [MOVING / FROZEN, MOVING / ONLINE, NONE]
+
+
+@pytest.mark.parametrize("run", FOLDERS, ids=name)
+def test_the_recorded_decisions_repeat_and_the_books_close(run: Path) -> None:
+    decisions_repeat(run)
+    every_gpu_second_is_booked(run)
+
+
+def test_the_steps_that_were_asked_for_were_run() -> None:
+    assert [len(RunFolder(run).steps()) for run in FOLDERS] == [20, 20, 16]
+
+
+def test_the_trained_drafter_accepts_more_and_hands_over_in_time() -> None:
+    lengths = [acceptance_length_with_bonus(RunFolder(MOVING / run).steps()) for run in (FROZEN, ONLINE)]
+    assert lengths[1] > lengths[0] + 0.1
+    waits_s = pd.read_parquet(MOVING / ONLINE / "updates.parquet")["handover_s"]
+    assert 0 < waits_s.max() < 0.1
+
+
+def test_idle_workers_train_faster_than_before() -> None:
+    """Chain starts a second and worker: packed rows and a graph against padded rows."""
+    now, four, two = (
+        of["tokens"] / of["seconds"]
+        for of in map(training_of, (MOVING / ONLINE, NATURAL / ONLINE, MOVING_ON_TWO / ONLINE))
+    )
+    assert now > 3 * four > 3 * two
+
+
+def test_equal_lengths_take_out_what_lengths_did() -> None:
+    """A policy against itself is 1, and two against each other are inverse."""
+    table = worker_rollouts(MOVING / FROZEN)
+    assert len(table) == 20 * 4
+    assert (table["rollout_s"] > 0).all()
+    same = at_equal_lengths(MOVING / FROZEN, MOVING / FROZEN)
+    assert same.value == pytest.approx(1.0)
+    found = at_equal_lengths(MOVING / FROZEN, MOVING / ONLINE)
+    assert found.interval is not None
+    assert found.interval[0] < 1.0 < found.value < found.interval[1]
+    back = at_equal_lengths(MOVING / ONLINE, MOVING / FROZEN)
+    assert back.value == pytest.approx(1 / found.value)
+
+
+def test_the_calibration_that_was_made_beside_them_is_of_this_shape() -> None:
+    calibration = load(str(DATA / "calibration.json"))
+    assert "H200" in calibration.describe()
+    assert np.isfinite(calibration.coefficients.off_s)

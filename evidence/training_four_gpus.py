@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from evidence.recording import OTHERS, RUNS, Figure, figure, value_of, write, write_raw
@@ -29,16 +28,13 @@ from evidence.training_two_gpus import (
 )
 from evidence.training_two_gpus import MOVING as MOVING_ON_TWO
 from tlt.sim.validate.training.run import TrainingRun
-from tlt.traces.common.arrays import Floats
-from tlt.traces.common.intervals import Estimate, interval_of
-from tlt.traces.runs.engine_steps import read_engine_steps
+from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import RunFolder, read_struct
 
 DATA = RUNS / "h200x4-smollm2-train"
 MOVING, NONE = DATA / "moving", DATA / "policies" / "none"
 MEASURED_ON = "4 x NVIDIA H200, one worker each, vLLM 0.32.0, torch 2.13.0+cu130"
 MEASURED = "measured 2026-11-29"
-DRAWS = 2_000
 
 
 def training_of(run: Path) -> dict[str, float]:
@@ -85,46 +81,10 @@ def head_training_speed() -> None:
     )
 
 
-def worker_rollouts(run: Path) -> pd.DataFrame:
-    """Return a row a step and worker: seconds of its rollout, its longest response and all its tokens."""
-    steps, ends = (
-        RunFolder(run).steps().set_index("step"),
-        read_engine_steps(run, "step", "worker", "t_s", "seconds"),
-    )
-    assert ends is not None
+def longest_tokens(run: Path) -> float:
+    """Return the longest response of a step, mean over steps."""
     responses = pd.read_parquet(run / "responses.parquet")
-    of_worker = [responses["step"], responses["worker"]]
-    table = responses["response_tokens"].groupby(of_worker).agg(["max", "sum"])
-    last_s = (ends["t_s"] + ends["seconds"]).groupby([ends["step"], ends["worker"]]).max()
-    begun_s = steps["start_s"].reindex(last_s.index.get_level_values(0)).to_numpy()
-    return table.assign(rollout_s=last_s - begun_s).reset_index()
-
-
-def at_equal_lengths(baseline: Path, policy: Path) -> Estimate:
-    """Return how much sooner a worker ends its rollout under `policy`, were its responses as long.
-
-    Seconds of a worker's rollout are taken as linear in its longest response and its tokens, alike for both,
-    and less by something under `policy`; the interval is of steps drawn anew, both policies' together.
-    """
-    products = []
-    for under, run in ((0.0, baseline), (1.0, policy)):
-        table = worker_rollouts(run)
-        rows = np.column_stack(
-            [np.ones(len(table)), table["max"], table["sum"], np.full(len(table), under), table["rollout_s"]]
-        )
-        by_step = [rows[table["step"] == step] for step in np.unique(table["step"])]
-        products.append(np.stack([each.T @ each for each in by_step]))
-    both = np.sum(products, axis=0)  # [steps, 5, 5]: a row's products with itself, summed over both policies
-
-    def ratio(counts: Floats) -> float:
-        summed = np.tensordot(counts, both, 1)
-        more_s = float(np.linalg.solve(summed[:4, :4], summed[:4, 4])[-1])
-        base_s = summed[0, 4] / summed[0, 0] - more_s * summed[0, 3] / summed[0, 0]
-        return float(base_s / (base_s + more_s))
-
-    steps = len(both)
-    draws = np.random.default_rng(0).multinomial(steps, np.full(steps, 1 / steps), DRAWS)
-    return Estimate(ratio(np.ones(steps)), interval_of(np.array([ratio(each) for each in draws])))
+    return float(responses.groupby("step")["response_tokens"].max().mean())
 
 
 def moving_rows() -> list[dict[str, Any]]:
@@ -151,11 +111,7 @@ def training_h200x4_moving() -> None:
     assert isinstance(speedup, tuple)
     assert isinstance(gained, tuple)
     handover_s, used = online["wait"]["handover_max_s"], online["idle"]["used_share"]["value"]
-    equal = at_equal_lengths(MOVING / FROZEN, MOVING / ONLINE)
-    longest = [
-        float(worker_rollouts(MOVING / folder).groupby("step")["max"].max().mean())
-        for folder in (FROZEN, ONLINE)
-    ]
+    equal = msgspec.convert(pair["equal_lengths"], Estimate)
     trained, before = (training_of(run / ONLINE)["tokens"] for run in (MOVING, MOVING_ON_TWO))
     write(
         "training_h200x4_moving",
@@ -171,8 +127,8 @@ def training_h200x4_moving() -> None:
             "end to end at one pace of the machine, lengths as they came": figure(
                 at_one_pace(MOVING, "static:4/online", "static:4/frozen")
             ),
-            "longest response of a step, frozen, mean": round(longest[0]),
-            "longest response of a step, online, mean": round(longest[1]),
+            "longest response of a step, frozen, mean": round(longest_tokens(MOVING / FROZEN)),
+            "longest response of a step, online, mean": round(longest_tokens(MOVING / ONLINE)),
             "chain starts trained on": round(trained),
             "chain starts trained on in the run on two GPUs": round(before),
             "reward, online less frozen, all steps": figures_of(online["rewards"]["difference"]),
@@ -193,7 +149,7 @@ def training_h200x4_moving() -> None:
         how=f"{MEASURED}; one run a policy, 80 optimizer steps. What the trained drafter accepts more is "
         "resolved; what it gains in time is not: both policies sample their own responses, and the longest "
         "of a step, which end the rollouts, came out longer under the trained drafter by chance. At equal "
-        "lengths: a worker's seconds as a line in its longest response and its tokens, steps drawn anew. "
+        "lengths: a worker's seconds as a line in its longest response and its tokens. "
         "Heads were trained at rate 2e-4, on responses of the last four steps",
         raw=write_raw("training_h200x4_moving.points.jsonl", moving_rows()),
     )  # fmt: skip

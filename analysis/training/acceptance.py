@@ -15,6 +15,8 @@ import pandas as pd
 
 from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.comparison.pace import PaceFacts, against
+from tlt.analysis.training.equal_lengths import at_equal_lengths
+from tlt.analysis.training.lengths import same_lengths
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Jackknife
@@ -63,6 +65,7 @@ class FrozenPair(msgspec.Struct, frozen=True, kw_only=True):
     step_speedup: Estimate  # end to end, of the trained over the frozen policy
     rollout_speedup: Estimate
     pace: PaceFacts | None  # None: no record of single engine steps
+    equal_lengths: Estimate | None  # speedup of a worker's rollout; None: equal anyway, or not to be told
 
 
 class AcceptanceFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +134,7 @@ def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
         step_speedup=every.estimate_ratio(frozen.step_s(), trained.step_s(), positive=True),
         rollout_speedup=every.estimate_ratio(frozen.rollout_s(), trained.rollout_s(), positive=True),
         pace=against(trained.run, frozen.run),
+        equal_lengths=None if same_lengths(trained, frozen) else at_equal_lengths(trained, frozen),
     )
 
 

@@ -31,6 +31,7 @@ class TimeFacts(msgspec.Struct, frozen=True, kw_only=True):
     rollout_tokens_per_s: Estimate  # response tokens / time of the rollouts
     token_speedup: Estimate  # of the rollout's tokens a second: free of how many tokens were generated
     pace: PaceFacts | None  # None: the baseline, or no record of single engine steps
+    equal_lengths: Estimate | None  # speedup of a worker's rollout; None: equal anyway, or not to be told
 
 
 class IdleFacts(msgspec.Struct, frozen=True, kw_only=True):

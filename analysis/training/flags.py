@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tlt.analysis.comparison.compare import differences
 from tlt.analysis.crosscheck.flags import Flag
-from tlt.analysis.drawing.estimates import change, outside
+from tlt.analysis.drawing.estimates import change, interval_words, outside
 from tlt.analysis.training.facts import PolicyFacts
 from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.traces.common.intervals import FEW_STEPS, few_words
@@ -59,6 +59,10 @@ def _lengths(policy: PolicyFacts, baseline: PolicyFacts) -> list[Flag]:
         "include this; tokens a second of the rollout, which depend less on it, are "
         f"{policy.time.token_speedup.value:.2f} times the baseline's"
     )
+    if policy.time.equal_lengths is not None:
+        text += (
+            f". At equal lengths a worker's rollout is {interval_words(policy.time.equal_lengths)} as fast"
+        )
     return [Flag("lengths", text, False)]
 
 

@@ -51,7 +51,7 @@ def length_facts(run: TrainRun, baseline: TrainRun) -> LengthFacts:
         longest_over_median=float(lengths.max()) / max(1.0, median),
         longest_over_median_in_step=sample.mean(longest / np.maximum(middle, 1.0), positive=True),
         truncated=int(run.run.responses["truncated"].sum()),
-        same_as_baseline=_same(run, baseline),
+        same_as_baseline=same_lengths(run, baseline),
         mean_ratio=sample.estimate(mean / base_mean, positive=True) if rival else None,
         longest_ratio=sample.estimate_ratio(longest, longest_and_median(baseline)[0], positive=True)
         if rival
@@ -66,7 +66,8 @@ def longest_and_median(run: TrainRun) -> tuple[Floats, Floats]:
     return rows["max"].to_numpy(np.float64), rows["median"].to_numpy(np.float64)
 
 
-def _same(run: TrainRun, baseline: TrainRun) -> bool:
+def same_lengths(run: TrainRun, baseline: TrainRun) -> bool:
+    """Return whether every response has the length that it has in the baseline."""
     columns = ["step", "request", "response_tokens"]
     one, other = (
         each.run.responses[columns].sort_values(columns[:2], ignore_index=True) for each in (run, baseline)

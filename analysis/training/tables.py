@@ -60,6 +60,7 @@ def time_cells(facts: TrainFacts) -> Cells:
             facts, "rollout tokens a second, over the baseline's",
             lambda policy: estimate_text(policy.time.token_speedup, times),
         ),
+        *_equal_lengths_cells(facts),
         *_pace_cells(facts),
         _row(facts, "response tokens/s", lambda policy: estimate_text(policy.time.tokens_per_s)),
         _row(
@@ -67,6 +68,13 @@ def time_cells(facts: TrainFacts) -> Cells:
             lambda policy: estimate_text(policy.time.rollout_tokens_per_s),
         ),
     ]  # fmt: skip
+
+
+def _equal_lengths_cells(facts: TrainFacts) -> Cells:
+    """Return speedups without what lengths did, where they differ."""
+    found = [policy.time.equal_lengths for policy in facts.policies]
+    label = "speedup of a worker's rollout at equal lengths"
+    return [(label, *(estimate_text(each, times) for each in found))] if any(found) else []
 
 
 def _pace_cells(facts: TrainFacts) -> Cells:

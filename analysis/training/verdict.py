@@ -40,6 +40,8 @@ def _trained(pair: FrozenPair) -> str:
         f"Training the drafter gets {more_tokens(pair.difference)} accepted than with a frozen one "
         f"({pair.trained} over {pair.frozen}), and RL steps were {interval_words(pair.step_speedup)} as fast"
     )
+    if pair.equal_lengths is not None:
+        words += f"; at equal lengths a worker's rollout was {interval_words(pair.equal_lengths)} as fast"
     if pair.pace is None or not pair.pace.unlike:
         return f"{words}."
     return (

@@ -27,6 +27,7 @@ from evidence.training_two_gpus import (
     steps_to_resolve,
 )
 from evidence.training_two_gpus import MOVING as MOVING_ON_TWO
+from tlt.sim.drift import load_drift
 from tlt.sim.validate.training.run import TrainingRun
 from tlt.traces.common.intervals import Estimate
 from tlt.traces.runs.runfolder import RunFolder, read_struct
@@ -35,6 +36,7 @@ DATA = RUNS / "h200x4-smollm2-train"
 MOVING, NONE = DATA / "moving", DATA / "policies" / "none"
 MEASURED_ON = "4 x NVIDIA H200, one worker each, vLLM 0.32.0, torch 2.13.0+cu130"
 MEASURED = "measured 2026-11-29"
+DRIFT = "smollm2-135m-h200x4-5e-5"
 
 
 def training_of(run: Path) -> dict[str, float]:
@@ -112,6 +114,8 @@ def training_h200x4_moving() -> None:
     assert isinstance(gained, tuple)
     handover_s, used = online["wait"]["handover_max_s"], online["idle"]["used_share"]["value"]
     equal = msgspec.convert(pair["equal_lengths"], Estimate)
+    fit = load_drift(DRIFT).fit
+    assert fit.entropy is not None
     trained, before = (training_of(run / ONLINE)["tokens"] for run in (MOVING, MOVING_ON_TWO))
     write(
         "training_h200x4_moving",
@@ -127,6 +131,12 @@ def training_h200x4_moving() -> None:
             "end to end at one pace of the machine, lengths as they came": figure(
                 at_one_pace(MOVING, "static:4/online", "static:4/frozen")
             ),
+            "drift of the frozen drafter's exponent an RL step": figures_of(
+                msgspec.to_builtins(fit.per_update), 4
+            ),
+            "exponent over entropy, frozen, elasticity": figures_of(
+                msgspec.to_builtins(fit.entropy.elasticity), 2
+            ),
             "longest response of a step, frozen, mean": round(longest_tokens(MOVING / FROZEN)),
             "longest response of a step, online, mean": round(longest_tokens(MOVING / ONLINE)),
             "chain starts trained on": round(trained),
@@ -139,7 +149,9 @@ def training_h200x4_moving() -> None:
             "a worker's rollout at equal lengths, online over frozen": "x", "steps that resolve it": "steps",
             "end to end, online over frozen, as it came": "x",
             "end to end at one pace of the machine, lengths as they came": "x",
-            "reward, online less frozen, all steps": "", "longest hand-over of a step": "s",
+            "reward, online less frozen, all steps": "",
+            "drift of the frozen drafter's exponent an RL step": "",
+            "exponent over entropy, frozen, elasticity": "", "longest hand-over of a step": "s",
             "idle GPU time used": "share", "chain starts trained on": "",
             "chain starts trained on in the run on two GPUs": "", OTHERS: "tokens",
         },

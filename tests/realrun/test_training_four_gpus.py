@@ -20,6 +20,7 @@ from evidence.training_four_gpus import (
 from tests.realrun.recorded_runs import decisions_repeat, every_gpu_second_is_booked, name
 from tlt.analysis.training.equal_lengths import at_equal_lengths
 from tlt.analysis.training.run import load_training
+from tlt.sim.drift import load_drift
 from tlt.sim.steptimes.calibration import load
 from tlt.traces.runs.acceptance import acceptance_length_with_bonus
 from tlt.traces.runs.runfolder import RunFolder
@@ -61,6 +62,18 @@ def test_equal_lengths_are_told_from_what_the_drafter_gains() -> None:
     assert found.interval is not None
     assert found.interval[0] < 1.0 < found.value < found.interval[1]
     assert online.rollout_s().sum() > frozen.rollout_s().sum()
+
+
+def test_acceptance_goes_with_entropy_where_the_policy_moves() -> None:
+    """The curve that is shipped of the frozen drafter: no drift is visible in 20 steps, entropy tells."""
+    curve = load_drift("smollm2-135m-h200x4-5e-5")
+    assert "4 workers" in curve.provenance
+    assert curve.updates == len(RunFolder(MOVING / FROZEN).steps()) - 1
+    assert curve.fit.verdict == "none visible"
+    assert curve.settings()["drift_per_update"] == 0.0
+    assert curve.fit.entropy is not None
+    assert curve.fit.entropy.elasticity.interval is not None
+    assert 0 < curve.fit.entropy.elasticity.interval[0] < curve.fit.entropy.elasticity.interval[1] < 1
 
 
 def test_the_calibration_that_was_made_beside_them_is_of_this_shape() -> None:

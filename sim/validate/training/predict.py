@@ -203,9 +203,10 @@ def drift_curve(measured: Path, name: str) -> DriftCurve:
     if not isinstance(law, FittedLaw):
         raise InputError("--save-drift", str(measured), "a run whose drift can be fitted", law)
     summary = run.policy.summary
+    workers = f"; {summary.workers} workers" if summary.workers > 1 else ""
     return DriftCurve(
         name=name,
-        provenance=summary.cost_source,
+        provenance=summary.cost_source + workers,
         model=summary.model,
         policy=summary.policy,
         learning_rate=read_struct(measured / "resolved_config.json", TrainSettings).update.learning_rate,

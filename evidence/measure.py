@@ -31,13 +31,16 @@ from evidence.training_claims import TRAINING
 from evidence.training_four_gpus import FOUR_GPUS
 from evidence.training_two_gpus import TWO_GPUS
 from evidence.two_gpus import two_gpus
+from evidence.two_gpus_drafting import two_gpus_drafting
+from evidence.two_gpus_replay import two_gpus_replay
 
 CLAIMS: dict[str, Callable[[], None]] = {
     claim.__name__: claim
     for claim in (
-        *MODEL, *SPEED, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, two_gpus, large_file, crosscheck_h100,
-        k0_tax, *TRAINING, *TWO_GPUS, *FOUR_GPUS, *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS,
-        interval_coverage, demo, demo_assumptions, fresh_clone, crosscheck_cpu,
+        *MODEL, *SPEED, *SHAPES, *ROOFLINE, *OTHER_SHAPES, *PREFILL, two_gpus, two_gpus_drafting,
+        two_gpus_replay, large_file, crosscheck_h100, k0_tax, *TRAINING, *TWO_GPUS, *FOUR_GPUS,
+        *COUNTERFACTUAL, *GOODPUT, *ACCEPTANCE, *SESSIONS, interval_coverage, demo, demo_assumptions,
+        fresh_clone, crosscheck_cpu,
     )
 }  # fmt: skip
 ON_REQUEST = (

@@ -162,6 +162,14 @@ def as_recorded(policy: MeasuredPolicy, calibration: Calibration, judged: Ints) 
 
     No acceptance and no decision is in it: what is left of the error of a prediction is theirs.
     """
+    steps = engine_steps_of(policy, calibration)
+    modelled_s = steps.loc[steps["step"].isin(judged), "modelled_s"].sum()
+    measured_s = rollouts_s(RunFolder(policy.path).steps())[judged].sum()
+    return round(float(modelled_s / measured_s - 1.0), 3)
+
+
+def engine_steps_of(policy: MeasuredPolicy, calibration: Calibration) -> pd.DataFrame:
+    """Return the engine steps of a run with the seconds that a law takes for each, `modelled_s`."""
     costs, steps = costs_of(policy, calibration), read_engine_steps(policy.path)
     rows = predicted_engine_steps(policy, costs)
     assert rows is not None
@@ -172,9 +180,7 @@ def as_recorded(policy: MeasuredPolicy, calibration: Calibration, judged: Ints) 
         tokens = float(prompts[place])
         draft, beside = chain(int(k[place])), int(batch[place])
         modelled_s[place] = costs.mixed_s(draft, beside, float(context[place]), tokens, tokens**2)
-    inside = rows["step"].isin(judged).to_numpy()
-    measured_s = rollouts_s(RunFolder(policy.path).steps())[judged].sum()
-    return round(float(modelled_s[inside].sum() / measured_s - 1.0), 3)
+    return steps.assign(modelled_s=modelled_s)
 
 
 def decoding(policy: MeasuredPolicy, calibration: Calibration) -> pd.DataFrame:

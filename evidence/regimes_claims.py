@@ -181,8 +181,9 @@ def main(folder: Path, others: list[Path]) -> None:
     gains = [abs(row.speedup_error or 0.0) for row in rows]
     write(
         name,
-        claim=f"regimes that the cross-check leaves out, on stock graphs with prefix caching: queues of four "
-        f"times the batch, small KV cache, long contexts, HTTP; {machine.model} shape, TP {tp}",
+        claim="regimes that the cross-check leaves out, on stock graphs with prefix caching: queues of four "
+        f"times the batch{', small KV cache, long contexts, HTTP' if tp == 1 else ''}; {machine.model} "
+        f"shape, TP {tp}",
         value={key: round(value, 4) for key, value in values.items()},
         unit={OTHERS: "share"},
         target=f"makespan within {AIM_S:.0%} and speedup within {AIM_SPEEDUP:.0%} in every regime",
@@ -207,7 +208,9 @@ def _left_out(replay: Path, names: tuple[str, ...]) -> str:
         if not empty
     ]
     words = "; left out, since the engine still had prompts of another policy in its cache: "
-    return words + ", ".join(found) if found else ""
+    cut = [f"{run} in {name}" for run in runs for name in names[len(began_empty(replay, run)) :]]
+    left_out = words + ", ".join(found) if found else ""
+    return left_out + ("; not run in the time that there was: " + ", ".join(cut) if cut else "")
 
 
 def _cells(row: Row, right: bool | None) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ SUBJECTS: dict[str, dict[str, str]] = {
         "k0_tax": "What K = 0 costs on vLLM",
         "roofline_vs_measured": "How far an assumed step time may be off",
         "two_gpus": "An engine over two GPUs, measured",
+        "two_gpus_drafting": "An engine over two GPUs that drafts, measured",
+        "two_gpus_replay": "Rollouts over two GPUs, predicted without a measurement and with one",
         "models_by_gpus": "Which models fit on which GPUs, and how many drafts are best there",
         "live_sessions_cpu": "Sessions with sleeping tools on live engines, on CPU",
         "live_sessions_cuda": "The same with a 7B shape on one GPU",

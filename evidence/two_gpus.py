@@ -252,8 +252,8 @@ def how(values: Mapping[str, float], decode: Sequence[Row], mixed: Sequence[Row]
         "make. Prefill beside decode misses: at TP 2 prompts of 256 and of 1,024 tokens take "
         f"{least[1]:.0f} to {most[1]:.0f} ms alike, which is the host, and a roofline has none there (at TP "
         f"1 {least[0]:.0f} to {most[0]:.0f}); 4,096 tokens take {long[0]:.2f} times (TP 1) and "
-        f"{long[1]:.2f} times (TP 2) what it assumes. Not run: an engine that drafts at TP 2, its decode at "
-        "TP 1, and the replays"
+        f"{long[1]:.2f} times (TP 2) what it assumes. An engine that drafts at TP 2, and replays, were run "
+        "on another machine of the kind: two_gpus_drafting, two_gpus_replay"
     )
 
 

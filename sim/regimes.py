@@ -15,6 +15,7 @@ from tlt.sim.simulation import Simulation, drafts_trees
 from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig
 
+MOST_HELD_TP = 2  # queues of a 7B shape over two H200
 LONGEST_HELD_TOKENS = 30_483  # prompt and response, in the regime of long contexts on one H200
 
 
@@ -29,7 +30,7 @@ class Regime(msgspec.Struct, frozen=True):
 def _tp(simulation: Simulation, cluster: Cluster) -> str:
     del cluster
     tp = simulation.config.hardware.tp
-    return f"TP {tp}" if tp > 1 else ""
+    return f"TP {tp}" if tp > MOST_HELD_TP else ""
 
 
 def _trees(simulation: Simulation, cluster: Cluster) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from evidence.recording import HERE, Evidence, load_all
 from evidence.regimes_page import NOT_MEASURED, lines, page
 from tests.sim.test_run_warnings import said
-from tlt.sim.regimes import REGIMES
+from tlt.sim.regimes import MOST_HELD_TP, REGIMES
 from tlt.traces.runs.runfolder import write_json
 
 UNHELD = "no live engine was held against"
@@ -53,6 +53,8 @@ def test_no_regime_counts_as_held_that_no_record_speaks_of() -> None:
         "a small KV cache": "KV cache too small, one GPU",
         "tensor parallelism": "queue, prompts of 512, two GPUs, TP 2",
     }
+    assert MOST_HELD_TP == 2
+    assert shown[of["tensor parallelism"]].makespan in records["regimes_cuda_tp2"].value
     for regime in REGIMES:
         if regime.held:
             line = shown[of[regime.name]]
@@ -65,5 +67,6 @@ def test_a_run_outside_all_regimes_says_what_was_never_held() -> None:
     assert [text.removeprefix(UNHELD) for text in found] == [
         " the schedule tail_batching (docs/regimes.md)", " contexts of 31,010 tokens (docs/regimes.md)"
     ]  # fmt: skip
-    (text,) = [each for each in said("none", [50], hardware={"gpus": 2, "tp": 2}) if UNHELD in each]
-    assert "TP 2" in text
+    assert not [each for each in said("none", [50], hardware={"gpus": 2, "tp": 2}) if UNHELD in each]
+    (text,) = [each for each in said("none", [50], hardware={"gpus": 4, "tp": 4}) if UNHELD in each]
+    assert "TP 4" in text

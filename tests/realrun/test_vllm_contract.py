@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Literal
@@ -36,7 +38,7 @@ NAMES: dict[str, Sequence[str]] = {
     "vllm.model_executor.model_loader.reload": ["initialize_layerwise_reload", "finalize_layerwise_reload"],
     "vllm.model_executor.layers.vocab_parallel_embedding": ["ParallelLMHead", "VocabParallelEmbedding"],
     "vllm.compilation.counter": ["compilation_counter"],
-    "vllm.triton_utils.dispatcher": ["register_kernels", "_registry"],
+    "vllm.triton_utils.dispatcher": ["register_kernels", "_registry", "sys"],
     "vllm.utils.cpu_triton_utils": [
         "_expand_kernel_impl",
         "_rejection_greedy_sample_kernel_impl",
@@ -221,3 +223,27 @@ def test_a_compilation_is_noticed() -> None:
     assert compiled > before
     add(torch.ones(2))
     assert watch.count() == compiled
+
+
+KERNELS_AFTER_NUMBA = """
+import numba  # brings llvmlite along
+from tlt.realrun.engine import vllm_compat
+vllm_compat.repair("cpu")
+from vllm.platforms import current_platform
+from vllm.triton_utils import dispatcher
+current_platform.register_triton_kernel_overrides()
+print(len(dispatcher._registry) > 0)
+"""
+
+
+def test_kernels_are_registered_where_numba_was_loaded_before() -> None:
+    """As in a process that simulated first, or that drafts from prompts."""
+    need_vllm()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", KERNELS_AFTER_NUMBA],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == "True"

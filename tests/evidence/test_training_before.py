@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,6 +18,8 @@ from evidence.training_before import (
     UpdateLaw,
     answer,
     config_of,
+    exponent_of,
+    learned,
     pace_of,
     runs_in,
     update_law,
@@ -135,3 +138,22 @@ def test_policies_go_by_what_was_calibrated(tmp_path: Path) -> None:
     (tmp_path / "calibration.json").touch()
     assert calibration_of(tmp_path) == tmp_path / "calibration.json"
     assert calibrate(CPU, "cpu", tmp_path)  # it is there
+
+
+def test_another_head_accepts_what_it_was_measured_to() -> None:
+    """The power of survival that a measured acceptance length asks for, at K = 4 with the bonus token."""
+    frozen = TWO.policies / "static-4-frozen"
+    survival = np.array(learned(frozen, "").fit.survival_by_position[:4])
+    assert exponent_of(frozen, None) == 1.0
+    for accepted in (2.0, 3.0, 4.0):
+        power = exponent_of(frozen, accepted)
+        assert 1 + (survival**power).sum() == pytest.approx(accepted)
+    assert exponent_of(frozen, 4.0) < 1 < exponent_of(frozen, 2.0)
+
+
+def test_the_lengths_of_a_run_can_be_asked_for() -> None:
+    own = answer(msgspec.structs.replace(question(2), lengths_of=TWO.policies / "none"))
+    several = answer(question(2))
+    assert own.rollout_range_s is None
+    assert several.rollout_range_s is not None
+    assert several.rollout_range_s[0] <= own.rollout_s <= several.rollout_range_s[1]

@@ -24,6 +24,7 @@ from evidence.training_two_gpus import (
     BATCHES,
     ONLINE,
     at_one_pace,
+    served,
     steps_to_resolve,
 )
 from evidence.training_two_gpus import MOVING as MOVING_ON_TWO
@@ -169,13 +170,7 @@ def training_h200x4_moving() -> None:
 
 def heads_served_h200x4() -> None:
     """The head after training beside the one before, drafting for the policy that training left."""
-    rows: list[dict[str, Any]] = msgspec.json.decode((DATA / "heads-served.json").read_bytes())["rows"]
-    value: dict[str, Figure] = {}
-    for row in rows:
-        where = f"{row['head']}, batch {row['batch']}, K {row['k']}"
-        value |= {f"{what}, {where}": row[what] for what in ("speedup", "slowest", "fastest")}
-        value[f"tokens a second, {where}"] = row["tokens_per_s"]
-        value[f"acceptance length with bonus, {where}"] = row["acceptance_length_with_bonus"]
+    rows, value, unit = served(DATA)
     lengths = {(row["head"], row["batch"], row["k"]): row["acceptance_length_with_bonus"] for row in rows}
     gains = [lengths["after", *cell] - lengths["before", *cell] for _, *cell in lengths if _ == "after"]
     measured = {row["batch"] for row in rows}
@@ -189,9 +184,7 @@ def heads_served_h200x4() -> None:
         claim="the head that RL left and the head of before, served by stock vLLM 0.32 for the policy that "
         "RL left, held-out problems (SmolLM2-135M, 80 optimizer steps at 5e-5, heads trained faster)",
         value=value | {"least gain of acceptance": round(min(gains), 3), "most": round(max(gains), 3)},
-        unit={OTHERS: "x", "least gain of acceptance": "tokens", "most": "tokens"}
-        | {name: "tokens/s" for name in value if name.startswith("tokens")}
-        | {name: "tokens" for name in value if name.startswith("acceptance")},
+        unit=unit | {"least gain of acceptance": "tokens", "most": "tokens"},
         target="the head after training accepts more than the one before, batches 1, 8 and 32",
         met=min(gains) > 0 and measured >= BATCHES,
         measured_on="2 of 4 NVIDIA H200, one head each, vLLM 0.32.0",

@@ -334,15 +334,24 @@ def training_moving() -> None:
     )  # fmt: skip
 
 
-def heads_served() -> None:
-    """The head after training beside the one before, drafting for the policy that training left."""
-    rows: list[dict[str, Any]] = msgspec.json.decode((DATA / "heads-served.json").read_bytes())["rows"]
+def served(data: Path) -> tuple[list[dict[str, Any]], dict[str, Figure], dict[str, str]]:
+    """Return the rows of heads that were served, and their figures and units for a record."""
+    rows: list[dict[str, Any]] = msgspec.json.decode((data / "heads-served.json").read_bytes())["rows"]
     value: dict[str, Figure] = {}
     for row in rows:
         where = f"{row['head']}, batch {row['batch']}, K {row['k']}"
         value |= {f"{what}, {where}": row[what] for what in ("speedup", "slowest", "fastest")}
         value[f"tokens a second, {where}"] = row["tokens_per_s"]
         value[f"acceptance length with bonus, {where}"] = row["acceptance_length_with_bonus"]
+    unit = {OTHERS: "x"}
+    unit |= {name: "tokens/s" for name in value if name.startswith("tokens")}
+    unit |= {name: "tokens" for name in value if name.startswith("acceptance")}
+    return rows, value, unit
+
+
+def heads_served() -> None:
+    """The head after training beside the one before, drafting for the policy that training left."""
+    rows, value, unit = served(DATA)
     lengths = {(row["head"], row["k"]): row["acceptance_length_with_bonus"] for row in rows}
     gains = [lengths["after", k] - lengths["before", k] for k in sorted({row["k"] for row in rows})]
     write(
@@ -350,9 +359,7 @@ def heads_served() -> None:
         claim="the head that RL left and the head of before, served by stock vLLM 0.32 for the policy that "
         "RL left, held-out problems, one response at a time (SmolLM2-135M, 72 optimizer steps at 5e-5)",
         value=value,
-        unit={OTHERS: "x"}
-        | {name: "tokens/s" for name in value if name.startswith("tokens")}
-        | {name: "tokens" for name in value if name.startswith("acceptance")},
+        unit=unit,
         target="the head after training accepts more than the one before, batches 1, 8 and 32",
         met=min(gains) > 0 and {row["batch"] for row in rows} >= BATCHES,
         measured_on="2 x NVIDIA H200, one head each, vLLM 0.32.0",

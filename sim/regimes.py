@@ -1,4 +1,4 @@
-"""What of a run was never held against a live engine: the regimes of docs/regimes.md that it lies outside of.
+"""What of a run was never held against a live engine, or was and missed: the regimes of docs/regimes.md.
 
 A run inside says nothing. `evidence.regimes_page` writes the page from the records; a regime counts as held
 here only if a record there says so (tests/evidence/test_regimes_page.py).
@@ -16,6 +16,7 @@ from tltsched.schedules import schedule_name
 from tltsched.schedules.synchronous import SynchronousConfig
 
 MOST_HELD_TP = 2  # queues of a 7B shape over two H200
+OFF_AT_TP_2 = 0.34  # their rollouts, at most, by the roofline or by a calibration (record two_gpus_replay)
 LONGEST_HELD_TOKENS = 30_483  # prompt and response, in the regime of long contexts on one H200
 
 
@@ -89,3 +90,13 @@ def never_held(simulation: Simulation, cluster: Cluster) -> tuple[str, ...]:
     """Return in words what of a run no live engine was held against; none if the run lies inside."""
     told = [regime.words(simulation, cluster) for regime in REGIMES if not regime.held]
     return tuple(words for words in told if words)
+
+
+def held_badly(simulation: Simulation) -> tuple[str, ...]:
+    """Return in words where a live engine was held against runs of the kind, and they were far off."""
+    if simulation.config.hardware.tp != MOST_HELD_TP:
+        return ()
+    return (
+        f"at TP {MOST_HELD_TP} rollouts of a live engine were up to {OFF_AT_TP_2:.0%} off what is simulated, "
+        "and the best policy was another one in some of them",
+    )

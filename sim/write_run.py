@@ -10,7 +10,7 @@ from tlt.sim.drift import load_drift
 from tlt.sim.model.cluster import Cluster
 from tlt.sim.model.phases import given_on_trainers
 from tlt.sim.model.transports import sync_s, words
-from tlt.sim.regimes import never_held
+from tlt.sim.regimes import held_badly, never_held
 from tlt.sim.simulation import Simulation, drafts_trees, other_drafter
 from tlt.sim.steptimes.parallel import Parallel
 from tlt.sim.steptimes.roofline import drafter_words
@@ -153,6 +153,7 @@ def _cluster_warnings(simulation: Simulation, cluster: Cluster) -> list[str]:
     if cluster.log.preemptions:
         count = cluster.log.preemptions
         warnings.append(f"the KV cache overflowed: {count} requests were preempted and redone")
+    warnings += [f"{words} (docs/regimes.md)" for words in held_badly(simulation)]
     unheld = never_held(simulation, cluster)
     return [*warnings, *(f"no live engine was held against {words} (docs/regimes.md)" for words in unheld)]
 

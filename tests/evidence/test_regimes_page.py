@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from evidence.recording import HERE, Evidence, load_all
+from evidence.recording import HERE, Evidence, load_all, value_of
 from evidence.regimes_page import NOT_MEASURED, lines, page
 from tests.sim.test_run_warnings import said
-from tlt.sim.regimes import MOST_HELD_TP, REGIMES
+from tlt.sim.regimes import MOST_HELD_TP, OFF_AT_TP_2, REGIMES
 from tlt.traces.runs.runfolder import write_json
 
 UNHELD = "no live engine was held against"
@@ -61,12 +61,21 @@ def test_no_regime_counts_as_held_that_no_record_speaks_of() -> None:
             assert line.makespan in records[line.record].value, regime.name
 
 
+def test_what_is_said_of_two_gpus_is_what_their_record_says() -> None:
+    value = load_all(HERE)["two_gpus_replay"].value
+    off = [abs(value_of(share)) for name, share in value.items() if name.endswith(": makespan")]
+    assert max(off) <= OFF_AT_TP_2 < max(off) + 0.01
+    assert 0.0 in [value_of(right) for name, right in value.items() if name.endswith("order is right")]
+
+
 def test_a_run_outside_all_regimes_says_what_was_never_held() -> None:
     assert not [text for text in said("static:4", [100, 200]) if UNHELD in text]
     found = [each for each in said("none@tail_batching", [31_000, 50] * 8) if UNHELD in each]
     assert [text.removeprefix(UNHELD) for text in found] == [
         " the schedule tail_batching (docs/regimes.md)", " contexts of 31,010 tokens (docs/regimes.md)"
     ]  # fmt: skip
-    assert not [each for each in said("none", [50], hardware={"gpus": 2, "tp": 2}) if UNHELD in each]
+    at_two = said("none", [50], hardware={"gpus": 2, "tp": 2})
+    assert not [each for each in at_two if UNHELD in each]
+    assert [each for each in at_two if "at TP 2 rollouts of a live engine were up to 34% off" in each]
     (text,) = [each for each in said("none", [50], hardware={"gpus": 4, "tp": 4}) if UNHELD in each]
     assert "TP 4" in text

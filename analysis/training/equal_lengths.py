@@ -3,7 +3,7 @@
 Policies that sample their own responses get other lengths, and the few longest end the rollouts: a chance
 that a speedup holds, and that takes many steps to even out. The seconds of a worker's rollout are taken as a
 line in its longest response (engine steps one after the other) and in all its tokens (work of the larger
-batches): one line for both policies, moved by a constant under one of them.
+batches), a line a policy, and both lines are read at the mean lengths of both.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import numpy as np
 import pandas as pd
 
 from tlt.analysis.training.run import TrainRun
-from tlt.traces.common.arrays import Floats
+from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Estimate, Jackknife, without_each
 
-KNOWN = ("one", "longest", "tokens", "under")  # of a row: what its seconds are a line in
+KNOWN = ("one", "longest", "tokens")  # of a row: what its seconds are a line in
 
 
 def at_equal_lengths(run: TrainRun, baseline: TrainRun) -> Estimate | None:
     """Return the speedup of a worker's rollout over the baseline's at equal lengths, paired by RL step.
 
-    None where lengths cannot be told from the policy, as with one step or responses of one length.
+    None where lengths say nothing of seconds, as with one step or responses of one length.
     """
-    tables = [_rollouts(baseline).assign(under=0.0), _rollouts(run).assign(under=1.0)]
+    tables = [_rollouts(each) for each in (baseline, run)]
     means = pd.concat(tables)[["longest", "tokens"]].mean()
     for table in tables:
         table[["longest", "tokens"]] /= means
     steps = baseline.run.steps["step"].to_numpy()
-    products = sum((_products(table, steps) for table in tables), np.zeros(1))
-    summed = np.tensordot(without_each(len(steps)), products, 1)
-    size = len(KNOWN)
-    normal, wanted = summed[:, :size, :size], summed[:, :size, size]
-    if np.linalg.matrix_rank(normal, hermitian=True).min() < size:
+    counted = without_each(len(steps))
+    both, known = [np.tensordot(counted, _products(table, steps), 1) for table in tables], len(KNOWN)
+    if min(np.linalg.matrix_rank(each[:, :known, :known], hermitian=True).min() for each in both) < known:
         return None
-    more_s = np.linalg.solve(normal, wanted[..., np.newaxis])[:, size - 1, 0]
-    rows, under, taken_s = summed[:, 0, 0], summed[:, 0, size - 1], summed[:, 0, size]
-    baseline_s = (taken_s - more_s * under) / rows
-    figures = baseline_s / (baseline_s + more_s)
-    if not (np.isfinite(figures) & (figures > 0)).all():
+    at = np.sum(both, axis=0)[:, 0, :known]
+    at /= at[:, :1]
+    baseline_s, policy_s = (
+        (np.linalg.solve(each[:, :known, :known], each[:, :known, known:])[..., 0] * at).sum(axis=1)
+        for each in both
+    )
+    if not ((baseline_s > 0) & (policy_s > 0)).all():
         return None
-    return Jackknife(len(steps), parameters=size).estimate(figures, positive=True)
+    return Jackknife(len(steps), parameters=known).estimate(baseline_s / policy_s, positive=True)
 
 
 def _rollouts(run: TrainRun) -> pd.DataFrame:
@@ -55,8 +55,8 @@ def _rollouts(run: TrainRun) -> pd.DataFrame:
     return table.assign(one=1.0).reset_index()
 
 
-def _products(table: pd.DataFrame, steps: Floats) -> Floats:
-    """Return each step's sum of the products of a row's KNOWN and seconds with themselves, [steps, 5, 5]."""
+def _products(table: pd.DataFrame, steps: Ints) -> Floats:
+    """Return each step's sum of the products of a row's KNOWN and seconds with themselves, [steps, 4, 4]."""
     rows = table[[*KNOWN, "seconds"]].to_numpy(np.float64)
     of_step = table["step"].to_numpy()
     return np.stack([rows[of_step == step].T @ rows[of_step == step] for step in steps])

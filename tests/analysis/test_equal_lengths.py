@@ -14,13 +14,18 @@ from tlt.analysis.training.equal_lengths import at_equal_lengths
 STEPS, WORKERS, RESPONSES = 12, 2, 8
 
 
-def made(seed: int, *, longer: float = 1.0, sooner_s: float = 0.0, noise_s: float = 0.0) -> Any:
-    """Return a run whose rollouts take 2 ms a token of the longest and 0.1 ms a token, less `sooner_s`."""
+def made(
+    seed: int, *, longer: float = 1.0, sooner_s: float = 0.0, faster: float = 1.0, noise_s: float = 0.0
+) -> Any:
+    """Return a run whose rollouts take 2 ms a token of the longest and 0.1 ms a token, less `sooner_s`.
+
+    All of it is `faster`.
+    """
     rng = np.random.default_rng(seed)
     shape = (STEPS, WORKERS, RESPONSES)
     tokens = np.rint(longer * rng.lognormal(5, 0.6, shape)).astype(int)
     seconds = 0.3 + 2e-3 * tokens.max(2) + 1e-4 * tokens.sum(2) - sooner_s
-    seconds += noise_s * rng.standard_normal(seconds.shape)
+    seconds = seconds / faster + noise_s * rng.standard_normal(seconds.shape)
     start_s = 100.0 * np.arange(STEPS)
     step, worker, _ = (each.ravel() for each in np.indices(shape))
     responses = pd.DataFrame(
@@ -52,6 +57,13 @@ def test_what_the_policy_saves_stays(sooner_s: float) -> None:
     assert found is not None
     both_s = (mean_s(run) + mean_s(baseline)) / 2 + sooner_s / 2  # of the baseline at the lengths of both
     assert found.value == pytest.approx(both_s / (both_s - sooner_s))
+
+
+@pytest.mark.parametrize("faster", [0.5, 1.2, 3.0])
+def test_a_policy_that_is_faster_at_any_length_is_as_much_faster(faster: float) -> None:
+    found = at_equal_lengths(made(1, longer=1.3, faster=faster), made(0))
+    assert found is not None
+    assert found.value == pytest.approx(faster)
 
 
 def test_its_interval_holds_what_is_so() -> None:

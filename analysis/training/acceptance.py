@@ -16,7 +16,6 @@ import pandas as pd
 from tlt.analysis.comparison.drawn.by_step import acceptance_by_step, drafter_age
 from tlt.analysis.comparison.pace import PaceFacts, against
 from tlt.analysis.training.equal_lengths import at_equal_lengths
-from tlt.analysis.training.lengths import same_lengths
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats
 from tlt.traces.common.intervals import Estimate, Jackknife
@@ -134,7 +133,7 @@ def _pair(trained: TrainRun, frozen: TrainRun) -> FrozenPair:
         step_speedup=every.estimate_ratio(frozen.step_s(), trained.step_s(), positive=True),
         rollout_speedup=every.estimate_ratio(frozen.rollout_s(), trained.rollout_s(), positive=True),
         pace=against(trained.run, frozen.run),
-        equal_lengths=None if same_lengths(trained, frozen) else at_equal_lengths(trained, frozen),
+        equal_lengths=at_equal_lengths(trained, frozen),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tlt.analysis.training.lengths import same_lengths
 from tlt.analysis.training.run import TrainRun
 from tlt.traces.common.arrays import Floats, Ints
 from tlt.traces.common.intervals import Estimate, Jackknife, without_each
@@ -21,8 +22,10 @@ KNOWN = ("one", "longest", "tokens")  # of a row: what its seconds are a line in
 def at_equal_lengths(run: TrainRun, baseline: TrainRun) -> Estimate | None:
     """Return the speedup of a worker's rollout over the baseline's at equal lengths, paired by RL step.
 
-    None where lengths say nothing of seconds, as with one step or responses of one length.
+    None where they are equal anyway, or say nothing of seconds, as with one step or responses of one length.
     """
+    if same_lengths(run, baseline):
+        return None
     tables = [_rollouts(each) for each in (baseline, run)]
     means = pd.concat(tables)[["longest", "tokens"]].mean()
     for table in tables:

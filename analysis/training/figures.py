@@ -20,7 +20,7 @@ from tlt.analysis.training.facts import (
     WaitFacts,
 )
 from tlt.analysis.training.flags import find_flags
-from tlt.analysis.training.lengths import length_facts, same_lengths
+from tlt.analysis.training.lengths import length_facts
 from tlt.analysis.training.rewards import reward_facts
 from tlt.analysis.training.run import TrainRun, TrainSet
 from tlt.analysis.training.time import (
@@ -108,7 +108,7 @@ def _time(run: TrainRun, baseline: TrainRun, sample: Jackknife) -> TimeFacts:
         if base
         else sample.estimate(rate / sample.ratio(baseline.tokens(), baseline.rollout_s()), positive=True),
         pace=None if base else against(run.run, baseline.run),
-        equal_lengths=None if same_lengths(run, baseline) else at_equal_lengths(run, baseline),
+        equal_lengths=at_equal_lengths(run, baseline),
     )
 
 

@@ -30,7 +30,8 @@ def made(
     step, worker, _ = (each.ravel() for each in np.indices(shape))
     responses = pd.DataFrame(
         {
-            "step": step, "worker": worker, "response_tokens": tokens.ravel(),
+            "step": step, "worker": worker, "request": np.arange(tokens.size),
+            "response_tokens": tokens.ravel(),
             "finish_s": (start_s[:, None] + seconds)[step, worker],
         }
     )  # fmt: skip
@@ -75,6 +76,10 @@ def test_its_interval_holds_what_is_so() -> None:
         assert found.interval is not None
         held += found.interval[0] <= 1.0 <= found.interval[1]
     assert 88 <= held <= 100
+
+
+def test_lengths_that_are_equal_anyway_need_no_line() -> None:
+    assert at_equal_lengths(made(0, faster=2.0), made(0)) is None
 
 
 def test_nothing_is_said_where_lengths_cannot_be_told_from_the_policy() -> None:

@@ -182,6 +182,13 @@ def two_gpus() -> tuple[ExpectedStep, ...]:
     return tuple(found)
 
 
+@cache
+def survival_of(run: Path) -> tuple[float, ...]:
+    """Return what share of the drafts of a measured policy survives up to each position, all its steps."""
+    known = TrainingRun(run)
+    return fit_training(known, np.arange(len(known.steps)), Differences()).survival_by_position
+
+
 def exponent_of(frozen: Path, accepted: float | None) -> float:
     """Return the power of survival at which a K of static:4 accepts so many tokens, bonus counted.
 
@@ -189,10 +196,7 @@ def exponent_of(frozen: Path, accepted: float | None) -> float:
     """
     if accepted is None:
         return 1.0
-    run = TrainingRun(frozen)
-    survival = np.array(
-        fit_training(run, np.arange(len(run.steps)), Differences()).survival_by_position[:TRAINED_K]
-    )
+    survival = np.array(survival_of(frozen)[:TRAINED_K])
     return float(brentq(lambda power: 1.0 + (survival**power).sum() - accepted, 1e-3, 20.0))
 
 
@@ -367,10 +371,7 @@ def answer(question: Question) -> Expected:
     """Simulate a policy with the lengths of every policy of the run it rests on, or those that are given."""
     name, comparison = question.policy, question.comparison
     config = config_of({"workers.count": question.workers} | (CUDA.moving if question.moves else {}))
-    floor: Sequence[float] = ()
-    if name == ONLINE:
-        frozen = TrainingRun(comparison / FROZEN)
-        floor = fit_training(frozen, np.arange(len(frozen.steps)), Differences()).survival_by_position
+    floor = survival_of(comparison / FROZEN) if name == ONLINE else ()
     power = exponent_of(question.basis.policies / FROZEN, question.accepted)
     of = learned(comparison / run_name(name), question.basis.words, floor, power)
     calibration, drafter = load(str(question.calibration)), drafter_config(of.run, of.fit)

@@ -1,7 +1,8 @@
 """What of a run was never held against a live engine, or was and missed: the regimes of docs/regimes.md.
 
-A run inside says nothing. `evidence.regimes_page` writes the page from the records; a regime counts as held
-here only if a record there says so (tests/evidence/test_regimes_page.py).
+A run inside says nothing, unless a live engine came out far from such runs. `evidence.regimes_page` writes
+the page from the records; a regime counts as held here only if a record there says so
+(tests/evidence/test_regimes_page.py).
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Drafter:
         self._probe("serving", self._serving, [features])
 
     def begin_step(self, step: int) -> None:
-        """Forget responses that are older than the step before."""
+        """Forget responses that are too old (tlt.realrun.training.features)."""
         self._newest.clear()
         self._probes: dict[str, tuple[Probe, ...]] = {}
         self.buffer.begin_step(step)
